@@ -1,0 +1,50 @@
+"""Layout: position IDs of a schema, what each run may see, and what one prompt reuses and prefills.
+
+Comes in: checked schemas, selections, and a tokenizer. Goes out: `Layout`, `Encoding` and `Plan`. This room knows no
+tensors.
+"""
+
+from promptcache.layout.encodings import encodings, find_encoding
+from promptcache.layout.lay_out import lay_out
+from promptcache.layout.limits import check_length, check_positions
+from promptcache.layout.plan import make_plan
+from promptcache.layout.scaffolds import scaffolds_in_use
+from promptcache.layout.tokenizer import Tokenizer, TurnFrame
+from promptcache.layout.types import (
+    Encoding,
+    Extent,
+    Layout,
+    Level,
+    Origin,
+    Piece,
+    Plan,
+    Prefill,
+    Reuse,
+    Run,
+    Slot,
+    Stretch,
+)
+
+__all__ = [
+    "Encoding",
+    "Extent",
+    "Layout",
+    "Level",
+    "Origin",
+    "Piece",
+    "Plan",
+    "Prefill",
+    "Reuse",
+    "Run",
+    "Slot",
+    "Stretch",
+    "Tokenizer",
+    "TurnFrame",
+    "check_length",
+    "check_positions",
+    "encodings",
+    "find_encoding",
+    "lay_out",
+    "make_plan",
+    "scaffolds_in_use",
+]

@@ -1,0 +1,209 @@
+"""Positions: what the layout of a schema and the plan of a prompt are made of.
+
+Comes in: nothing; `lay_out`, `encodings` and `make_plan` build these. Goes out: to the runtime, which computes what
+they say. This file knows no XML and no tensors. All ranges are half-open, all positions are the absolute position IDs
+given to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from promptcache.diagnostics import Diagnostic, Span
+from promptcache.language.checked import CheckedSchema, Selection
+
+
+class Level(StrEnum):
+    """How a cached answer relates to an uncached one (DESIGN.md section 4)."""
+
+    EXACT = "exact"
+    MODULAR = "modular"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Tokens at consecutive positions: a text between slots, a turn's header or footer, or BOS."""
+
+    start: int
+    token_ids: tuple[int, ...]
+    text: str
+    span: Span
+
+    @property
+    def stop(self) -> int:
+        """The first position after the tokens."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Positions reserved for a parameter; while encoding, `filler_ids` hold its place from `start` on."""
+
+    module: str
+    parameter: str
+    start: int
+    stop: int
+    filler_ids: tuple[int, ...]
+    default_ids: tuple[int, ...]
+    required: bool
+    span: Span
+
+
+Piece: TypeAlias = Stretch | Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A maximal stretch of one module's own text: the unit that is encoded.
+
+    `module` owns it ("" is the root: always present). `[start, stop)` covers all its pieces, slots whole. Runs with
+    `cached=False` are prefilled anew in every request. A run has at least one piece.
+    """
+
+    index: int
+    module: str
+    pieces: tuple[Piece, ...]
+    cached: bool
+
+    @property
+    def start(self) -> int:
+        """The first position."""
+        return self.pieces[0].start
+
+    @property
+    def stop(self) -> int:
+        """The first position after the last piece."""
+        return self.pieces[-1].stop
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        """The slots among the pieces, in position order."""
+        return (piece for piece in self.pieces if isinstance(piece, Slot))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The positions `[start, stop)` that a module takes with everything in it, its reserve included."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Position IDs of every run and slot of a schema under one tokenizer.
+
+    Attributes:
+        runs: In document order; `runs[i].index == i`. Run 0 is BOS where the tokenizer has one (its owner is "").
+        runs_of: For each module path and "", the indices of its own runs, in document order.
+        extents: For each module path, the positions it takes.
+        stop: The highest `stop` of any run: what the schema needs of the model.
+        tokenizer: Fingerprint of the tokenizer.
+        has_bos: Whether run 0 is BOS.
+        has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
+        warnings: What the author should know about tokens and positions.
+    """
+
+    schema: CheckedSchema = field(repr=False)
+    runs: tuple[Run, ...]
+    runs_of: Mapping[str, tuple[int, ...]]
+    extents: Mapping[str, Extent]
+    stop: int
+    tokenizer: str
+    has_bos: bool
+    has_open_turn: bool
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """What is computed once for a run: its tokens (fillers included) at their positions, and the encodings it attends
+    to.
+
+    Attributes:
+        index: Place in the schema's tuple of encodings; every context has lower indices.
+        run: Index of the run in the layout.
+        scaffold: Name of the scaffold whose state this is, or None for the run's plain state.
+        token_ids: Tokens in position order, slot fillers included.
+        position_ids: As long as `token_ids`, strictly increasing.
+        context: Indices of the encodings whose tokens it sees, in position order; all of their tokens lie before its
+            own.
+    """
+
+    index: int
+    run: int
+    scaffold: str | None
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    context: tuple[int, ...]
+
+
+class Origin(StrEnum):
+    """Where new tokens of a request come from."""
+
+    ARGUMENT = "argument"
+    DEFAULT = "default"
+    UNCACHED = "uncached"
+    TEXT = "text"
+    HEADER = "header"
+    FOOTER = "footer"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Stored KV that a request uses: tokens `[start, stop)` of encoding `encoding` (token indices, not positions)."""
+
+    encoding: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """New tokens of a request at consecutive positions from `start` on; never empty."""
+
+    start: int
+    token_ids: tuple[int, ...]
+    origin: Origin
+    module: str = ""
+    parameter: str | None = None
+
+    @property
+    def stop(self) -> int:
+        """The first position after the tokens."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one prompt reuses and prefills, and where.
+
+    `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last token
+    of the last `prefill` has the highest position of all: generation continues right after it, at `stop`.
+    """
+
+    selection: Selection = field(repr=False)
+    layout: Layout = field(repr=False)
+    encodings: tuple[Encoding, ...] = field(repr=False)
+    reuse: tuple[Reuse, ...]
+    prefill: tuple[Prefill, ...]
+    level: Level
+
+    @property
+    def stop(self) -> int:
+        """The position of the first generated token."""
+        return self.prefill[-1].stop
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """Tokens whose KV comes from the store."""
+        return sum(reuse.stop - reuse.start for reuse in self.reuse)
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens that this request prefills."""
+        return sum(len(prefill.token_ids) for prefill in self.prefill)
