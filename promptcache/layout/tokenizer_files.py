@@ -1,0 +1,99 @@
+"""The files of a model's folder that say how its tokenizer works.
+
+Comes in: a folder. Goes out: the text and settings that `HubTokenizer` is made from. This file knows no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """What a model's folder says about its tokenizer.
+
+    Attributes:
+        tokenizer_json: Content of `tokenizer.json`.
+        config: Settings of `tokenizer_config.json`, the special tokens of `special_tokens_map.json` under them.
+        chat_template: Jinja2 source, or None.
+        eos_token_ids: Where generation stops according to the model's configuration.
+    """
+
+    tokenizer_json: str
+    config: Mapping[str, Any]
+    chat_template: str | None
+    eos_token_ids: tuple[int, ...]
+
+
+def read_tokenizer_files(folder: Path) -> TokenizerFiles:
+    """Read a model's folder.
+
+    Raises:
+        ModelNotFound: no such folder, or no `tokenizer.json` in it.
+        UnsupportedModel: a file in it is not what it should be.
+    """
+    if not folder.is_dir():
+        raise ModelNotFound(f"there is no folder '{folder}'")
+    tokenizer_json = _read(folder / "tokenizer.json")
+    if tokenizer_json is None:
+        raise ModelNotFound(f"folder '{folder}' has no tokenizer: tokenizer.json is missing")
+    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+    return TokenizerFiles(
+        tokenizer_json=tokenizer_json,
+        config=config,
+        chat_template=_chat_template(folder, config),
+        eos_token_ids=tuple(dict.fromkeys(_eos_token_ids(folder))),
+    )
+
+
+def default_template(templates: object) -> str | None:
+    """Return the template itself, or the one named "default" (else the first) of a mapping or list of named ones."""
+    if isinstance(templates, list):
+        templates = {entry["name"]: entry["template"] for entry in templates}
+    if isinstance(templates, Mapping):
+        return default_template(templates.get("default", next(iter(templates.values()), None)))
+    return templates if isinstance(templates, str) and templates else None
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Return the chat template from where transformers keeps it, the newest place first."""
+    return (
+        _read(folder / "chat_template.jinja")
+        or default_template(_read_json(folder / "chat_template.json").get("chat_template"))
+        or default_template(config.get("chat_template"))
+        or _read(folder / "additional_chat_templates" / "default.jinja")
+    )
+
+
+def _eos_token_ids(folder: Path) -> Iterator[int]:
+    for name in ("generation_config.json", "config.json"):
+        token_ids = _read_json(folder / name).get("eos_token_id")
+        yield from token_ids if isinstance(token_ids, list) else [token_ids] if isinstance(token_ids, int) else []
+
+
+def _read(path: Path) -> str | None:
+    """Return a file's text, or None if there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise UnsupportedModel(f"'{path}' is not UTF-8 text: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object, empty if there is no such file."""
+    text = _read(path)
+    try:
+        value = {} if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnsupportedModel(f"'{path}' is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UnsupportedModel(f"'{path}' is not a JSON object")
+    return value

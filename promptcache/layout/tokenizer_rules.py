@@ -1,0 +1,108 @@
+"""The rules of a `tokenizer.json`, edited so that pieces of text can be tokenized apart.
+
+Comes in: the parsed JSON of the tokenizers library. Goes out: the same with everything removed that a tokenizer does
+only at the ends of a whole text (a prefix space, stripping, truncation), and, for text, without the added tokens. This
+file does not run a tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+Rules: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, whose schema is its own
+
+
+def without_edges(rules: Mapping[str, Any]) -> Rules:
+    """Return the rules without what happens only where a text begins or ends, and without chance."""
+    return {
+        **rules,
+        "truncation": None,
+        "padding": None,
+        "normalizer": _edit(rules.get("normalizer"), "normalizers", _normalizer),
+        "pre_tokenizer": _edit(rules.get("pre_tokenizer"), "pretokenizers", _pre_tokenizer),
+        "decoder": _edit(rules.get("decoder"), "decoders", _decoder),
+        "model": {**rules["model"], "dropout": None} if "dropout" in rules["model"] else rules["model"],
+    }
+
+
+def for_text(rules: Mapping[str, Any]) -> Rules:
+    """Return the rules without added tokens, except those that are ordinary text.
+
+    The library numbers added tokens anew unless the model's vocabulary has them, so those that stay are put there.
+    """
+    model, kept = rules["model"], [token for token in rules["added_tokens"] if is_text(token)]
+    if kept and isinstance(model["vocab"], dict):
+        model = {**model, "vocab": {token["content"]: token["id"] for token in kept} | model["vocab"]}
+    kept = [token for token in kept if token["content"] in model["vocab"]]
+    return {**rules, "added_tokens": kept, "model": model}
+
+
+def is_text(token: Mapping[str, Any]) -> bool:
+    """Tell whether an added token is ordinary text: runs of spaces and newlines, which some tokenizers keep there."""
+    return not token["special"] and token["content"].isspace()
+
+
+def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> Rules:
+    """Return the rules with the added tokens, by ID, that only `tokenizer_config.json` declares."""
+    added = list(rules.get("added_tokens") or ())
+    known = {token["content"] for token in added}
+    flags = ("special", "single_word", "lstrip", "rstrip", "normalized")
+    for token_id, token in declared.items():
+        if token["content"] not in known:
+            added.append(
+                {"id": int(token_id), "content": token["content"]} | {flag: token.get(flag, False) for flag in flags}
+            )
+    return {**rules, "added_tokens": sorted(added, key=lambda token: int(token["id"]))}
+
+
+def literal_pieces(rules: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return vocabulary entries that stand for something else than their own text: the unknown token and bytes."""
+    model = rules["model"]
+    unknown = unknown_piece(rules)
+    pieces = () if unknown is None else (unknown,)
+    return (*pieces, *(f"<0x{byte:02X}>" for byte in range(256))) if model.get("byte_fallback") else pieces
+
+
+def unknown_piece(rules: Mapping[str, Any]) -> str | None:
+    """Return the vocabulary entry that the model itself gives to what it does not know."""
+    model = rules["model"]
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    unknown = model.get("unk_token")
+    return None if unknown is None else str(unknown)
+
+
+def _edit(part: Rules | None, members: str, edit: Callable[[Rules], Rules | None]) -> Rules | None:
+    """Apply `edit` to a rule or to every member of a sequence of rules; what becomes None is dropped."""
+    if part is None:
+        return None
+    if part["type"] != "Sequence":
+        return edit(part)
+    edited = (_edit(member, members, edit) for member in part[members])
+    return {**part, members: [member for member in edited if member is not None]}
+
+
+def _normalizer(rule: Rules) -> Rules | None:
+    return None if rule["type"] in {"Prepend", "Strip"} else rule
+
+
+def _pre_tokenizer(rule: Rules) -> Rules:
+    if rule["type"] == "ByteLevel":
+        return {**rule, "add_prefix_space": False}
+    return _metaspace(rule)
+
+
+def _decoder(rule: Rules) -> Rules | None:
+    if rule["type"] == "Strip":
+        return None
+    if rule["type"] == "WordPiece":
+        return {**rule, "cleanup": False}
+    return _metaspace(rule)
+
+
+def _metaspace(rule: Rules) -> Rules:
+    """Let a Metaspace rule prepend nothing; the older spelling of that option would contradict the newer one."""
+    if rule["type"] != "Metaspace":
+        return rule
+    return {key: value for key, value in rule.items() if key != "add_prefix_space"} | {"prepend_scheme": "never"}
