@@ -42,7 +42,7 @@ class HubTokenizer:
             Role.ASSISTANT: parts.frame(frames.assistant),
         }
         self._bos_ids = parts.prefix_ids or (parts.markup_ids(bos) if frames.starts_with_bos else ())
-        ends = (*eos_token_ids, *parts.markup_ids(parts.eos), *self._end_of_turn())
+        ends = (*eos_token_ids, *parts.markup_ids(parts.eos), *self._end_of_turn(parts.markup_ids(frames.ending)))
         self._eos_ids = tuple(dict.fromkeys(ends))
         self._warnings = (*frames.warnings, *self._whitespace_warnings())
 
@@ -120,9 +120,9 @@ class HubTokenizer:
         """Return what opens and closes a turn of `role`."""
         return self._frames[role]
 
-    def _end_of_turn(self) -> tuple[int, ...]:
-        """Return the control token that begins the assistant's footer, if there is one, whitespace aside."""
-        for token_id in self.frame(Role.ASSISTANT).footer_ids:
+    def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the control token that begins the end of a conversation, if there is one, whitespace aside."""
+        for token_id in ending:
             if token_id in self.control_ids:
                 return (token_id,)
             if self.detokenize((token_id,)).strip():

@@ -29,12 +29,16 @@ class Frame:
 class Frames:
     """The frames of all roles.
 
-    `starts_with_bos` tells whether the template itself begins a conversation with BOS, which is in no frame.
+    Attributes:
+        ending: What closes the assistant turn that ends a conversation: the model writes it when it has finished.
+        starts_with_bos: Whether the template itself begins a conversation with BOS, which is in no frame.
+        warnings: What a user should know.
     """
 
     system: Frame
     user: Frame
     assistant: Frame
+    ending: str = ""
     starts_with_bos: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -77,10 +81,11 @@ class _Cutter:
         between_user_and_assistant, between_assistant_and_user, tail = talk[-3:]
         first_header = "" if lead else talk[0].removeprefix(self._bos)
         ended = self._gaps((*lead, _U, _A, _U, _A))
-        assistant_footer, user_header = self._between_turns(
-            between_assistant_and_user, first_header, ended[-1] if ended else ""
-        )
+        ending = ended[-1] if ended else ""
         user_footer, rendered_header = _split_after(between_user_and_assistant, tail)
+        assistant_footer, user_header = self._between_turns(
+            between_assistant_and_user, first_header, (ending, user_footer)
+        )
         prompt = self._generation_prompt(lead, tail, user_footer)
         user = Frame(user_header, user_footer)
         assistant = Frame(self._assistant_header(rendered_header, prompt), assistant_footer)
@@ -88,6 +93,7 @@ class _Cutter:
             system=self._system(first_header, user, assistant),
             user=user,
             assistant=assistant,
+            ending=ending,
             starts_with_bos=bool(self._bos) and talk[0].startswith(self._bos),
             warnings=tuple(self._warnings),
         )
@@ -100,19 +106,20 @@ class _Cutter:
                 if gaps:
                     return lead, gaps
         raise UnsupportedModel(
-            "the chat template renders no conversation of alternating user and assistant turns that has all of their texts"
+            "the chat template renders no conversation of alternating user and assistant turns with all of their texts"
         )
 
-    def _between_turns(self, gap: str, first_header: str, ended: str) -> tuple[str, str]:
+    def _between_turns(self, gap: str, first_header: str, footers: Sequence[str]) -> tuple[str, str]:
         """Split what stands between an assistant's and a user's text into footer and header.
 
-        The header that opens the conversation tells where to cut, if it comes again here; else the footer that ends
-        one.
+        The header that opens the conversation tells where to cut, if it comes again here; else the first of `footers`
+        that begins here: what ends a conversation, what ends a user turn.
         """
         if first_header and gap.endswith(first_header):
             footer, header = gap.removesuffix(first_header), first_header
         else:
-            footer, header = _split_after(gap, ended)
+            footer = next((footer for footer in footers if footer and gap.startswith(footer)), "")
+            header = gap.removeprefix(footer)
         return self._without_bos(footer), header.removeprefix(self._bos)
 
     def _generation_prompt(self, lead: tuple[Role, ...], tail: str, user_footer: str) -> str:
