@@ -1,0 +1,87 @@
+"""Keys and values of a run, and the memory they rest in.
+
+Comes in: tensors. Goes out: views that the runtime links. This file knows no tokens, no positions and no XML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVShape:
+    """What the KV of one token looks like under one model: `[num_layers, num_kv_heads, head_dim]`, keys and values."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values together for one token."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Slab:
+    """A stretch of memory for the KV of many tokens, possibly of many runs side by side.
+
+    Attributes:
+        keys: `[L, Hkv, C, D]`, C the capacity in tokens.
+        values: As `keys`.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @staticmethod
+    def empty(shape: KVShape, capacity: int) -> Slab:
+        """Return uninitialised memory for `capacity` tokens."""
+        size = (shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim)
+        return Slab(
+            keys=torch.empty(size, dtype=shape.dtype, device=shape.device),
+            values=torch.empty(size, dtype=shape.dtype, device=shape.device),
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit."""
+        return self.keys.shape[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class RunKV:
+    """The KV of one run: tokens `[start, stop)` of a slab, in position order.
+
+    Whoever holds this object holds the memory: a store that evicts an encoding lets go of its `RunKV`, and the range is
+    free once no request holds it either. Two runs are neighbours when they share a slab and one stops where the other
+    starts.
+    """
+
+    slab: Slab
+    start: int
+    stop: int
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """A view `[L, Hkv, T, D]`."""
+        return self.slab.keys[:, :, self.start : self.stop]
+
+    @property
+    def values(self) -> torch.Tensor:
+        """A view `[L, Hkv, T, D]`."""
+        return self.slab.values[:, :, self.start : self.stop]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens held."""
+        return self.stop - self.start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values together."""
+        return 2 * self.num_tokens * (self.slab.keys[:, :, :1].numel() * self.slab.keys.element_size())

@@ -1,0 +1,100 @@
+"""One request after its plan: fetch, link, generate, and the account of it.
+
+Comes in: a plan, and the schema as prepared. Goes out: a `Completion`. This file knows no XML.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from promptcache.layout import Plan
+from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
+from promptcache.runtime.generate import Generated, generate
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import Linked, link
+from promptcache.runtime.prepare import Fetched, Fetcher, Prepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A planned prompt with everything that its answer depends on.
+
+    Attributes:
+        eos_ids: Tokens that end the answer.
+        options: For transformers' `generate`.
+        started: When the call came in, `time.perf_counter`.
+        text: Token IDs to text, control tokens left out.
+    """
+
+    prepared: Prepared
+    plan: Plan
+    eos_ids: Sequence[int]
+    max_new_tokens: int
+    options: Mapping[str, Any]
+    started: float
+    text: Callable[[Sequence[int]], str]
+
+
+def needed(plan: Plan) -> tuple[int, ...]:
+    """Return the indices of the encodings that a plan reuses, each once."""
+    return tuple(dict.fromkeys(reuse.encoding for reuse in plan.reuse))
+
+
+def answer(request: Request, model: Model, fetcher: Fetcher) -> Completion:
+    """Carry out a planned request."""
+    planned = time.perf_counter()
+    fetched = fetcher.fetch(request.prepared, needed(request.plan))
+    fetched_at = time.perf_counter()
+    linked = link(request.plan, fetched.runs, model)
+    linked_at = time.perf_counter()
+    generated = generate(
+        model, linked, eos_ids=request.eos_ids, max_new_tokens=request.max_new_tokens, options=request.options
+    )
+    timing = Timing(
+        plan_s=planned - request.started,
+        fetch_s=fetched_at - planned,
+        link_s=linked_at - fetched_at,
+        prefill_s=generated.first_token_at - linked_at,
+        decode_s=time.perf_counter() - generated.first_token_at,
+    )
+    return _completion(request, fetched, linked, generated, timing)
+
+
+def _completion(request: Request, fetched: Fetched, linked: Linked, generated: Generated, timing: Timing) -> Completion:
+    first, *others = generated.sequences
+    ended = first[-1] in request.eos_ids or len(first) < request.max_new_tokens
+    usage = Usage(
+        num_reused_tokens=request.plan.num_reused_tokens,
+        num_new_tokens=request.plan.num_new_tokens,
+        num_generated_tokens=sum(len(sequence) for sequence in generated.sequences),
+        num_encoded_tokens=fetched.num_encoded_tokens,
+        copied_bytes=linked.copied_bytes,
+        modules=_module_usage(request.plan, fetched),
+    )
+    return Completion(
+        text=request.text(first),
+        token_ids=first,
+        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
+        level=request.plan.level,
+        usage=usage,
+        timing=timing,
+        plan=request.plan,
+        alternatives=tuple(request.text(sequence) for sequence in others),
+    )
+
+
+def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
+    tokens: dict[str, int] = {}
+    missed: set[str] = set()
+    for reuse in plan.reuse:
+        module = plan.layout.runs[plan.encodings[reuse.encoding].run].module
+        tokens[module] = tokens.get(module, 0) + reuse.stop - reuse.start
+        if reuse.encoding in fetched.encoded:
+            missed.add(module)
+    return tuple(
+        ModuleUsage(module=module, source=Source.MISS if module in missed else Source.HIT, num_tokens=count)
+        for module, count in tokens.items()
+    )

@@ -1,0 +1,117 @@
+"""What a request gives back: the answer, what it cost, and how sure it is.
+
+Comes in: nothing; the engine builds these. Goes out: to the caller. This file knows no tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from promptcache.layout.types import Level, Plan
+
+
+class FinishReason(StrEnum):
+    """Why generation ended: the model (or a stopping criterion) ended it, or the number of tokens did."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class Source(StrEnum):
+    """Where a module's KV came from in one request: it was there, or it had to be encoded first."""
+
+    HIT = "hit"
+    MISS = "miss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleUsage:
+    """One module's part in a request; `module` "" is the anonymous text of the schema, BOS included."""
+
+    module: str
+    source: Source
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and bytes of one request.
+
+    Attributes:
+        num_reused_tokens: Prompt tokens whose KV came from the store.
+        num_new_tokens: Prompt tokens that were prefilled.
+        num_generated_tokens: Tokens of the answer (of all returned sequences), the end of sequence included.
+        num_encoded_tokens: Tokens of modules that had to be encoded first; 0 once a schema is warm.
+        copied_bytes: KV copied to link it; 0 for segmented linking.
+        modules: The modules in use that have cached text, in document order.
+    """
+
+    num_reused_tokens: int
+    num_new_tokens: int
+    num_generated_tokens: int
+    num_encoded_tokens: int
+    copied_bytes: int
+    modules: tuple[ModuleUsage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one request, in order: parse, check and plan; fetch KV (encoding what is missing); link; prefill;
+    decode.
+
+    `ttft_s` is the time from the call to the first token.
+    """
+
+    plan_s: float
+    fetch_s: float
+    link_s: float
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from the call to the first token of the answer."""
+        return self.plan_s + self.fetch_s + self.link_s + self.prefill_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The answer to one prompt.
+
+    Attributes:
+        text: The answer, without control tokens.
+        token_ids: As generated, the end of sequence included.
+        finish_reason: Why it ended.
+        level: How it relates to an answer without cache.
+        alternatives: Texts of the further sequences where several were asked for (`num_return_sequences`).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    level: Level
+    usage: Usage
+    timing: Timing
+    plan: Plan = field(repr=False)
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmReport:
+    """What `Engine.warm` did for one schema.
+
+    Attributes:
+        num_encodings: Encodings that the schema has.
+        num_encoded: Of these, the ones that had to be computed.
+        num_encoded_tokens: Their tokens.
+        nbytes: KV bytes of all of the schema's encodings.
+        seconds: Time taken.
+    """
+
+    schema: str
+    num_encodings: int
+    num_encoded: int
+    num_encoded_tokens: int
+    nbytes: int
+    seconds: float

@@ -1,0 +1,178 @@
+"""Encoding: the KV of runs, computed once.
+
+Comes in: encodings and the store that may have them already. Goes out: their KV, put into the store. Runs of which each
+sees exactly the one before it, and what that one sees, are computed in one causal pass and cut afterwards; runs that
+see the same are batched. This file knows no XML and no prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from promptcache.kv.store import Store
+from promptcache.kv.types import RunKV
+from promptcache.layout.types import Encoding
+from promptcache.runtime.concatenated import position_mask
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.link import whole_segments
+from promptcache.runtime.segments import Timeline
+
+CHUNK_TOKENS = 2048
+"""New tokens in one forward pass at most, over all rows of a batch: what bounds the memory of activations."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Encodings computed in one causal pass: each sees the ones before it in the chain, and all see `context`."""
+
+    context: tuple[int, ...]
+    links: tuple[Encoding, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens, in position order."""
+        return tuple(token_id for link in self.links for token_id in link.token_ids)
+
+    @property
+    def position_ids(self) -> tuple[int, ...]:
+        """As long as `token_ids`."""
+        return tuple(position for link in self.links for position in link.position_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all links."""
+        return sum(len(link.token_ids) for link in self.links)
+
+
+def missing_encodings(
+    encodings: Sequence[Encoding], keys: Sequence[str], wanted: Iterable[int], held: Mapping[str, RunKV]
+) -> tuple[Encoding, ...]:
+    """Return what to compute for `wanted`, contexts first: wanted encodings and contexts that are not in `held`."""
+    found: set[int] = set()
+    stack = [index for index in wanted if keys[index] not in held]
+    while stack:
+        index = stack.pop()
+        if index not in found:
+            found.add(index)
+            stack.extend(each for each in encodings[index].context if keys[each] not in held)
+    return tuple(encodings[index] for index in sorted(found))
+
+
+def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
+    """Cut encodings, contexts first, into chains; every encoding is in exactly one."""
+    growing: dict[int, list[Encoding]] = {}  # by the index of a chain's last link
+    started: list[list[Encoding]] = []
+    for encoding in missing:
+        before = growing.pop(encoding.context[-1], None) if encoding.context else None
+        if before is not None and encoding.context != (*before[-1].context, before[-1].index):
+            growing[before[-1].index] = before
+            before = None
+        if before is None:
+            before = []
+            started.append(before)
+        before.append(encoding)
+        growing[encoding.index] = before
+    return tuple(Chain(context=links[0].context, links=tuple(links)) for links in started)
+
+
+def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[Chain, ...]]:
+    """Yield chains that one forward can compute together: the same context, within `CHUNK_TOKENS`, padded by a quarter
+    at most.
+
+    With sliding windows what a token sees depends on distances, so only chains at equal positions share a forward.
+    """
+    groups: dict[object, list[Chain]] = {}
+    for each in all_chains:
+        alike = each.context if window is None else (each.context, each.position_ids)
+        groups.setdefault(alike, []).append(each)
+    for group in groups.values():  # in the order of their first chain: a context is computed before what sees it
+        batch: list[Chain] = []
+        for each in sorted(group, key=lambda chain: -chain.num_tokens):
+            full = batch and (len(batch) + 1) * batch[0].num_tokens > CHUNK_TOKENS
+            if batch and (full or 4 * each.num_tokens < 3 * batch[0].num_tokens):
+                yield tuple(batch)
+                batch = []
+            batch.append(each)
+        yield tuple(batch)
+
+
+@torch.no_grad()
+def encode(
+    model: Model,
+    encodings: Sequence[Encoding],
+    keys: Sequence[str],
+    missing: Sequence[Encoding],
+    store: Store,
+    held: Mapping[str, RunKV],
+    progress: Progress | None = None,
+) -> dict[str, RunKV]:
+    """Compute the KV of `missing` and put it into the store.
+
+    Args:
+        model: Computes.
+        encodings: All encodings of the schema, by index.
+        keys: Their keys, by index.
+        missing: What to compute, contexts first, as `missing_encodings` returns it.
+        store: Takes each result as soon as it is there.
+        held: KV of every context that is not itself missing, by key.
+        progress: Called after each forward with the tokens encoded so far and the tokens to encode in all.
+
+    Returns:
+        The KV of `missing` by key.
+    """
+    runs = dict(held)
+    made: dict[str, RunKV] = {}
+    total, done = sum(len(each.token_ids) for each in missing), 0
+    for batch in batches(chains(missing), model.facts.window):
+        parts = [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
+        for part in parts:
+            context = [encodings[index] for index in part[0].context]
+            by_index = {each.index: runs[keys[each.index]] for each in context}
+            for encoding, kv in _compute(model, part, Timeline(whole_segments(context, by_index), (), model.device)):
+                made[keys[encoding.index]] = runs[keys[encoding.index]] = store.put(keys[encoding.index], *kv)
+            done += sum(chain.num_tokens for chain in part)
+            if progress is not None:
+                progress(done, total)
+    return made
+
+
+def _compute(
+    model: Model, batch: tuple[Chain, ...], context: Timeline
+) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
+    longest = batch[0]
+    timeline = Timeline(context.segments, longest.position_ids, model.device)
+    cache = model.cache(timeline)
+    token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
+    position_ids = _padded([chain.position_ids for chain in batch], model.device)
+    if model.linking is Linking.SEGMENTED:
+        width = max(1, CHUNK_TOKENS // len(batch))
+        for start in range(0, longest.num_tokens, width):
+            model.encode(token_ids[:, start : start + width], position_ids[:, start : start + width], cache)
+    else:
+        model.encode(token_ids, position_ids, cache, position_mask(model, timeline, longest.num_tokens))
+    own = [_own_tail(layer, timeline) for layer in cache.layers]
+    for row, chain in enumerate(batch):
+        start = 0
+        for encoding in chain.links:
+            stop = start + len(encoding.token_ids)
+            keys = torch.stack([tail[0][row, :, start:stop] for tail in own])  # [L, Hkv, T, D]
+            values = torch.stack([tail[1][row, :, start:stop] for tail in own])
+            yield encoding, (keys, values)
+            start = stop
+
+
+def _own_tail(layer: object, timeline: Timeline) -> tuple[torch.Tensor, torch.Tensor]:
+    if hasattr(layer, "tail"):
+        tail: tuple[torch.Tensor, torch.Tensor] = layer.tail()
+        return tail
+    return layer.keys[:, :, timeline.num_cached :], layer.values[:, :, timeline.num_cached :]  # type: ignore[attr-defined]
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows], dtype=torch.long, device=device)

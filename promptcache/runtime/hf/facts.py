@@ -1,0 +1,93 @@
+"""What a model's configuration says, and which models are refused.
+
+Comes in: a transformers configuration. Goes out: plain facts, or `UnsupportedModel` by name and with the reason.
+Nothing is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from promptcache.diagnostics import UnsupportedModel
+
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+_STATE_SPACE_NAMES = (
+    "ssm_cfg",
+    "mamba_d_state",
+    "state_size",
+    "conv_kernel",
+    "rwkv",
+    "attn_layer_indices",
+    "layers_block_type",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What linking needs to know of a model.
+
+    Attributes:
+        name: Model type and class, for messages.
+        windows: For each layer the sliding window in positions, or None for full attention.
+        max_positions: Positions that the model has, or None where the configuration does not say.
+        learned_positions: Whether positions beyond `max_positions` do not exist at all.
+    """
+
+    name: str
+    windows: tuple[int | None, ...]
+    max_positions: int | None
+    learned_positions: bool
+
+    @property
+    def window(self) -> int | None:
+        """The sliding window that some layers have, or None where every layer sees everything."""
+        return next((window for window in self.windows if window is not None), None)
+
+
+def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
+    """Return what `config` says of the model.
+
+    Raises:
+        UnsupportedModel: Not a causal decoder with plain key-value caches.
+    """
+    name = f"{config.model_type} ({class_name})"
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
+    text: Any = config.get_text_config(decoder=True)
+    layer_types = _layer_types(text)
+    for field in _STATE_SPACE_NAMES:
+        if getattr(text, field, None) and "attention" not in field:
+            raise UnsupportedModel(
+                f"{name} keeps a recurrent state (configuration field '{field}'); it cannot be linked by modules"
+            )
+    if foreign := sorted(set(layer_types) - _SUPPORTED_LAYERS):
+        raise UnsupportedModel(
+            f"{name} has layers of type {', '.join(foreign)}; only full and sliding-window attention can be linked"
+        )
+    window = getattr(text, "sliding_window", None)
+    return Facts(
+        name=name,
+        windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
+        max_positions=next((getattr(text, field) for field in _LENGTH_NAMES if getattr(text, field, None)), None),
+        learned_positions=not has_rotary(text),
+    )
+
+
+def has_rotary(text: Any) -> bool:
+    """Return whether positions enter by rotation of queries and keys, so that any position exists."""
+    fields = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base", "rotary")
+    return any(getattr(text, field, None) for field in fields)
+
+
+def _layer_types(text: Any) -> list[str]:
+    declared = getattr(text, "layer_types", None)
+    if declared is not None:
+        return list(declared)
+    kind = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"
+    if getattr(text, "attention_chunk_size", None) is not None:
+        kind = "chunked_attention"
+    return [kind] * text.num_hidden_layers

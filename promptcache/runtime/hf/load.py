@@ -1,0 +1,107 @@
+"""Loading: from a name to a model and a tokenizer.
+
+Comes in: a hub id, a folder, or a loaded pair of transformers. Goes out: our `Model` and `HubTokenizer`. What cannot be
+loaded is refused by name, with what to do about it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.layout import HubTokenizer
+from promptcache.runtime.hf.model import Model
+
+DEMO = "demo"
+DEMO_FOLDER = Path(__file__).parents[2] / "demo" / "model"
+
+
+def load_model(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    context_length: int | None = None,
+    **options: Any,
+) -> tuple[Model, HubTokenizer]:
+    """Load a causal language model with its tokenizer.
+
+    Args:
+        name: "demo", a folder, or a hub id.
+        device: For example "cpu" or "cuda"; None takes a GPU where there is one.
+        dtype: Of the weights, a torch dtype or its name; "auto" is the checkpoint's own on a GPU and float32 on a CPU.
+        context_length: Positions that may be used; None takes what the model declares.
+        options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
+
+    Raises:
+        ModelNotFound: No such folder or hub id, or files missing in it.
+        UnsupportedModel: Not a model or tokenizer that can be cached by modules.
+    """
+    source = str(DEMO_FOLDER) if str(name) == DEMO else str(name)
+    _check_folder(source)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        config = AutoConfig.from_pretrained(source, **options)
+        _check_causal(config, source)
+        hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    except OSError as error:
+        raise ModelNotFound(f"cannot load model '{name}': {_first_line(error)}") from error
+    except (ValueError, KeyError) as error:
+        raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
+    hf.to(where)
+    return Model(hf, context_length=context_length), adapt_tokenizer(tokenizer)
+
+
+def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
+    """Return our tokenizer over the same vocabulary, rules and chat template as a transformers one.
+
+    Raises:
+        UnsupportedModel: It has no fast backend.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise UnsupportedModel(
+            f"{type(tokenizer).__name__} has no fast (Rust) tokenizer behind it; convert it to a tokenizer.json first"
+        )
+    config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
+    config |= {key: value for key, value in tokenizer.init_kwargs.items() if key.startswith("add_")}
+    template = tokenizer.chat_template
+    return HubTokenizer.from_parts(backend.to_str(), config, template)
+
+
+def _check_folder(source: str) -> None:
+    path = Path(source).expanduser()
+    looks_local = path.is_absolute() or source.startswith((".", "~")) or path.exists()
+    if not looks_local:
+        return
+    if not path.is_dir():
+        raise ModelNotFound(f"model folder '{source}' does not exist; give a folder with config.json, or a hub id")
+    if not (path / "config.json").is_file():
+        raise ModelNotFound(f"model folder '{source}' has no config.json; save a model there with save_pretrained")
+    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise ModelNotFound(
+            f"model folder '{source}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
+        )
+
+
+def _check_causal(config: Any, source: str) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModel(
+            f"'{source}' is an encoder-decoder model ({config.model_type}); only causal decoders can be cached"
+        )
+
+
+def _dtype(asked: str | torch.dtype, device: torch.device, config: Any) -> str | torch.dtype:
+    """float16 is slow and coarse on CPUs: a checkpoint stored that way is computed in float32 there."""
+    if asked == "auto" and device.type == "cpu" and str(getattr(config, "dtype", "")).endswith("float16"):
+        return "auto" if "bfloat16" in str(config.dtype) else torch.float32
+    return asked
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,210 @@
+"""A transformers model as the runtime sees it: its facts, its caches, its forward pass, its generation.
+
+Comes in: a loaded causal language model. Goes out: logits and KV for explicit position IDs. Everything that depends on
+how transformers works stays below `runtime/hf`; this file knows no schema and no plan.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.kv.types import KVShape
+from promptcache.runtime.hf.facts import Facts, read_facts
+from promptcache.runtime.hf.fingerprint import model_fingerprint
+from promptcache.runtime.hf.rope import pin_rope
+from promptcache.runtime.hf.segmented import implementation_name, register, segmented_cache
+from promptcache.runtime.segments import Timeline
+
+_LONGEST_DEFAULT = 1 << 17
+_register_once = threading.Lock()
+
+
+class Linking(StrEnum):
+    """How stored KV meets new tokens: views read in place, or copies in plain transformers caches."""
+
+    SEGMENTED = "segmented"
+    CONCATENATED = "concatenated"
+
+
+class Model:
+    """A causal language model of transformers, ready to encode and to link.
+
+    Attributes:
+        hf: The model itself. It is owned from here on: length-dependent RoPE is pinned, its attention is replaced.
+        facts: What its configuration says.
+        context_length: Positions that may be used.
+        shape: What the KV of one token looks like.
+        linking: Which way of linking is in use; the self-test at load decides.
+    """
+
+    def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None) -> None:
+        hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
+        self.hf: Any = hf
+        self.facts: Facts = read_facts(hf.config, type(hf).__name__)
+        self.context_length = self._choose_context_length(context_length)
+        self._regime = pin_rope(hf, self.context_length)
+        self.shape = self._probe()
+        self.linking = self._install_attention()
+        self._masks_by_type = _takes_mask_mapping(hf)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs go."""
+        device: torch.device = self.hf.device
+        return device
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest over everything KV depends on in this model, its way of linking included; reads all weights once."""
+        return model_fingerprint(self.hf, self._regime)
+
+    def use_concatenation(self) -> None:
+        """Give the model its own attention back and link by copying from now on."""
+        self.linking = Linking.CONCATENATED
+
+    def cache(self, timeline: Timeline) -> Cache:
+        """Return a cache over the segments of `timeline` whose tail is empty."""
+        if self.linking is Linking.SEGMENTED:
+            return segmented_cache(timeline, self.shape.num_layers)
+        return self._concatenated_cache(timeline)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        cache: Cache,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Run the whole model over new tokens and return their logits.
+
+        Args:
+            token_ids: `[B, T]`.
+            position_ids: `[B, T]`.
+            cache: From `cache`; its tail grows by T tokens.
+            mask: Bool `[T, P + T]`, for plain caches: who sees whom, windows not included. Needs `mask_windows` to be
+                applied by position: see `attention_masks`.
+
+        Returns:
+            `[B, T, V]`.
+        """
+        output = self.hf(
+            input_ids=token_ids, position_ids=position_ids, past_key_values=cache, attention_mask=mask, use_cache=True
+        )
+        logits: torch.Tensor = output.logits
+        return logits
+
+    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
+        """Run the layers over new tokens `[B, T]` for their KV alone: as `forward`, without the output layer."""
+        self.hf.base_model(
+            input_ids=token_ids, position_ids=position_ids, past_key_values=cache, attention_mask=mask, use_cache=True
+        )
+
+    def attention_masks(self, sees: torch.Tensor, distance: torch.Tensor) -> Any:
+        """Return who-sees-whom in the form in which this model takes a custom mask, sliding windows applied by
+        position.
+
+        Args:
+            sees: Bool `[T, S]`, True where a query may see a key.
+            distance: `[T, S]`, position of the query less position of the key.
+
+        Returns:
+            An additive mask `[1, 1, T, S]`, or one for each type of layer.
+        """
+        window = self.facts.window
+        full = self._additive(sees)
+        if window is None:
+            return full
+        windowed = self._additive(sees & (distance < window))
+        if self._masks_by_type:
+            return {"full_attention": full, "sliding_attention": windowed}
+        if None in self.facts.windows:
+            raise UnsupportedModel(f"{self.facts.name} mixes windows and full attention but takes a single mask")
+        return windowed
+
+    def _additive(self, sees: torch.Tensor) -> torch.Tensor:
+        low = torch.finfo(self.hf.dtype).min
+        mask = torch.zeros(sees.shape, dtype=self.hf.dtype, device=self.device)
+        return mask.masked_fill_(~sees.to(self.device), low)[None, None]
+
+    def _choose_context_length(self, asked: int | None) -> int:
+        known = self.facts.max_positions
+        if asked is None:
+            return known or _LONGEST_DEFAULT
+        if self.facts.learned_positions and known is not None and asked > known:
+            raise UnsupportedModel(
+                f"{self.facts.name} has learned {known} positions; a context length of {asked} does not exist"
+            )
+        return asked
+
+    def _probe(self) -> KVShape:
+        cache = self.plain_cache(len(self.facts.windows))
+        token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        with torch.no_grad():
+            self.hf(input_ids=token, position_ids=token, past_key_values=cache, use_cache=True)
+        tensors = [tensor for layer in cache.layers for tensor in _kv(layer)]
+        shapes = {None if tensor is None else (*tensor.shape, tensor.dtype) for tensor in tensors}
+        first = next(iter(shapes))
+        device = None if tensors[0] is None else tensors[0].device
+        if len(shapes) != 1 or first is None or device is None or len(first) != 5:
+            raise UnsupportedModel(
+                f"{self.facts.name} keeps KV of different shapes by layer or for keys and values; only models whose "
+                "keys and values are [heads, tokens, width], the same in all layers, can be linked"
+            )
+        _, heads, _, width, dtype = first
+        return KVShape(num_layers=len(cache.layers), num_kv_heads=heads, head_dim=width, dtype=dtype, device=device)
+
+    @staticmethod
+    def plain_cache(num_layers: int) -> Cache:
+        """Return an empty cache of plain layers: never the model's own choice, which drops what left a window."""
+        layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
+        return Cache(layers=layers)
+
+    def _concatenated_cache(self, timeline: Timeline) -> Cache:
+        cache = self.plain_cache(self.shape.num_layers)
+        if timeline.segments:
+            layers: list[Any] = cache.layers
+            for index, layer in enumerate(layers):
+                views = [segment.layer(index) for segment in timeline.segments]
+                layer.update(
+                    torch.cat([keys for keys, _ in views], dim=1)[None],
+                    torch.cat([values for _, values in views], dim=1)[None],
+                )
+        return cache
+
+    def _install_attention(self) -> Linking:
+        if not type(self.hf)._can_set_attn_implementation():
+            if self.facts.window is not None:
+                raise UnsupportedModel(
+                    f"{self.facts.name} has sliding windows and is outside transformers' attention interface; its "
+                    "windows count cache slots, not positions, so modules with gaps between them would be cut wrongly"
+                )
+            return Linking.CONCATENATED
+        stock = "sdpa" if self.hf._supports_sdpa else "eager"
+        with _register_once:
+            register()
+        self.hf.set_attn_implementation(implementation_name(stock))
+        return Linking.SEGMENTED
+
+
+def _kv(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return layer.keys, layer.values
+
+
+def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
+    """Whether the model takes one custom mask for each type of layer (from its source: no flag says so)."""
+    return "causal_mask_mapping" in inspect.getsource(type(hf.base_model).forward)
+
+
+def token_tensor(token_ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return token or position IDs as a batch of one, `[1, T]`."""
+    return torch.tensor([list(token_ids)], dtype=torch.long, device=device)

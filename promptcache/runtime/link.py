@@ -1,0 +1,98 @@
+"""Linking: from a plan and stored KV to a cache that a forward pass can start from, without copying.
+
+Comes in: a plan, and the KV of the encodings that it reuses. Goes out: the new tokens with their positions, and a cache
+whose segments are views. Neighbours by address become one view, whatever their origin. This file knows no store and no
+XML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from promptcache.kv.types import RunKV
+from promptcache.layout.types import Encoding, Plan
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.segments import PositionView, Segment, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Linked:
+    """Stored KV and new tokens, ready for one request. Its cache is private to the request; the segments are shared.
+
+    Attributes:
+        cache: A transformers cache that holds `timeline.num_cached` tokens.
+        token_ids: New tokens in position order; never empty.
+        position_ids: As long as `token_ids`, strictly increasing; generation continues after the last.
+        copied_bytes: KV that had to be copied; 0 for segmented linking.
+    """
+
+    cache: Any
+    timeline: Timeline
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    copied_bytes: int
+
+
+def link(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
+    """Put the stored KV of a plan and its new tokens together.
+
+    Args:
+        plan: Of one prompt.
+        runs: KV by encoding index, at least for every encoding that the plan reuses.
+        model: Decides the kind of cache.
+    """
+    token_ids = tuple(token_id for prefill in plan.prefill for token_id in prefill.token_ids)
+    position_ids = tuple(position for prefill in plan.prefill for position in range(prefill.start, prefill.stop))
+    timeline = Timeline(segments_of(plan, runs), position_ids, model.device)
+    copied = 0 if model.linking is Linking.SEGMENTED else timeline.num_cached * model.shape.token_bytes
+    return Linked(
+        cache=model.cache(timeline),
+        timeline=timeline,
+        token_ids=token_ids,
+        position_ids=position_ids,
+        copied_bytes=copied,
+    )
+
+
+def segments_of(plan: Plan, runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
+    """Return the views that a plan reuses: neighbours in memory as one, parted where a new token stands between."""
+    parts = (
+        _view(plan.encodings[reuse.encoding], runs[reuse.encoding], reuse.start, reuse.stop) for reuse in plan.reuse
+    )
+    return tuple(_joined(parts, [prefill.start for prefill in plan.prefill]))
+
+
+def whole_segments(encodings: Iterable[Encoding], runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
+    """Return views of whole encodings, fillers included, neighbours as one: what a run that is being encoded sees."""
+    parts = (_view(each, runs[each.index], 0, len(each.token_ids)) for each in encodings)
+    return tuple(_joined(parts, []))
+
+
+def _view(encoding: Encoding, run: RunKV, start: int, stop: int) -> Segment:
+    view = PositionView(encoding.position_ids, start, stop)
+    return Segment(runs=(run,), start=run.start + start, stop=run.start + stop, positions=(view,))
+
+
+def _joined(parts: Iterable[Segment], new_starts: Sequence[int]) -> Iterable[Segment]:
+    """Join neighbours; `new_starts` are positions of new tokens, in order, at which a view has to end."""
+    held: Segment | None = None
+    upcoming = 0
+    for part in parts:
+        while upcoming < len(new_starts) and held is not None and new_starts[upcoming] < held.last:
+            upcoming += 1
+        parted = upcoming < len(new_starts) and new_starts[upcoming] < part.first
+        if held is not None and not parted and held.runs[-1].slab is part.runs[0].slab and held.stop == part.start:
+            held = Segment(
+                runs=held.runs + part.runs,
+                start=held.start,
+                stop=part.stop,
+                positions=held.positions + part.positions,
+            )
+            continue
+        if held is not None:
+            yield held
+        held = part
+    if held is not None:
+        yield held

@@ -1,0 +1,154 @@
+"""Segments of stored KV, and which queries see which of their keys.
+
+Comes in: stored runs with their positions, and the positions of a request's own tokens. Goes out: for one forward pass,
+slices and masks. Everything here happens on the host, from positions alone; nothing reads a device. This file knows no
+model.
+
+Who sees whom is decided by position IDs: a query sees the keys at lower positions, and its own. Own tokens are kept in
+position order and no own token lies inside a segment, so a segment is seen by a suffix of the queries and no mask is
+needed, unless a sliding window ends inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from promptcache.kv.types import RunKV
+
+Positions = npt.NDArray[np.int64]
+
+
+class PositionView(NamedTuple):
+    """Items `[start, stop)` of a sequence of positions, not copied."""
+
+    position_ids: Sequence[int]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segment:
+    """A view of stored KV: tokens `[start, stop)` of the slab that `runs` rest in.
+
+    `positions` say where they stand, in increasing order; `runs` are held so that their memory stays while the segment
+    is used.
+    """
+
+    runs: tuple[RunKV, ...]
+    start: int
+    stop: int
+    positions: tuple[PositionView, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in view."""
+        return self.stop - self.start
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+        view = self.positions[0]
+        return view.position_ids[view.start]
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        view = self.positions[-1]
+        return view.position_ids[view.stop - 1]
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values `[Hkv, T, D]` of one layer, as views."""
+        slab = self.runs[0].slab
+        return slab.keys[index, :, self.start : self.stop], slab.values[index, :, self.start : self.stop]
+
+    def position_array(self) -> Positions:
+        """Return all positions, `[T]`."""
+        stretches = (view.position_ids[view.start : view.stop] for view in self.positions)
+        return np.concatenate([np.asarray(stretch, dtype=np.int64) for stretch in stretches])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sight:
+    """What queries `[first_row:]` of one forward see of a segment: its keys `[start:stop)`, or a `mask [T', S']`."""
+
+    first_row: int
+    start: int
+    stop: int
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sights:
+    """Everything that one forward of some own tokens sees: per segment (None: nothing), and of the own tokens.
+
+    `tail_mask [T, n]` is None where plain causality by index is meant.
+    """
+
+    segments: tuple[Sight | None, ...]
+    tail_mask: torch.Tensor | None
+
+
+class Timeline:
+    """The positions of a request's own tokens, and what each forward over them sees of the segments.
+
+    Own tokens have the planned positions first; every later token follows the one before it.
+    """
+
+    def __init__(self, segments: Sequence[Segment], planned: Sequence[int], device: torch.device) -> None:
+        assert all(low < high for low, high in pairwise(planned)), "own tokens are in position order"
+        self.segments = tuple(segments)
+        self.num_cached = sum(segment.num_tokens for segment in segments)
+        self._device = device
+        self._planned = np.asarray(planned, dtype=np.int64)
+        self._arrays: dict[int, Positions] = {}
+        self._latest: dict[int | None, tuple[tuple[int, int], Sights]] = {}
+
+    def positions(self, start: int, stop: int) -> Positions:
+        """Return the positions of own tokens `[start, stop)`."""
+        planned = self._planned
+        beyond = np.arange(max(start, len(planned)), max(stop, len(planned)), dtype=np.int64) - len(planned)
+        following = (planned[-1] + 1 if len(planned) else 0) + beyond
+        return np.concatenate([planned[start:stop], following])
+
+    def sights(self, num_own: int, num_queries: int, window: int | None) -> Sights:
+        """Return what the last `num_queries` of `num_own` own tokens see; computed once per forward and window."""
+        known = self._latest.get(window)
+        if known is None or known[0] != (num_own, num_queries):
+            known = ((num_own, num_queries), self._look(num_own, num_queries, window))
+            self._latest[window] = known
+        return known[1]
+
+    def _look(self, num_own: int, num_queries: int, window: int | None) -> Sights:
+        own = self.positions(0, num_own)
+        queries = own[num_own - num_queries :]
+        sights = tuple(self._look_at(index, queries, window) for index in range(len(self.segments)))
+        if window is None or queries[-1] - own[0] < window:
+            return Sights(segments=sights, tail_mask=None)
+        order = np.arange(num_own)
+        mask = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
+        return Sights(segments=sights, tail_mask=self._tensor(mask))
+
+    def _look_at(self, index: int, queries: Positions, window: int | None) -> Sight | None:
+        segment = self.segments[index]
+        first_row = int(np.searchsorted(queries, segment.last))
+        if first_row == len(queries):
+            return None
+        if window is None or queries[-1] - segment.first < window:
+            return Sight(first_row=first_row, start=0, stop=segment.num_tokens, mask=None)
+        keys = self._arrays.setdefault(index, segment.position_array())
+        queries = queries[first_row:]
+        start = int(np.searchsorted(keys, queries[0] - window, side="right"))
+        if start == len(keys):
+            return None
+        mask = queries[:, None] - keys[start:] < window
+        return Sight(first_row=first_row, start=start, stop=len(keys), mask=None if mask.all() else self._tensor(mask))
+
+    def _tensor(self, mask: npt.NDArray[np.bool_]) -> torch.Tensor:
+        return torch.from_numpy(mask).to(self._device)

@@ -1,0 +1,102 @@
+"""The self-test at load: does linking reproduce this model's own computation?
+
+Comes in: a model. Goes out: the model, set to the way of linking that passed, or `UnsupportedModel`. A tiny schema with
+an argument in the middle, a gap, and – where the model has windows – a distance beyond the window is encoded and
+linked, and compared with one forward pass under an explicit mask.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.kv.memory import MemoryStore
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language.schema import Role
+from promptcache.layout import encodings, lay_out, make_plan
+from promptcache.layout.tokenizer import TurnFrame
+from promptcache.layout.types import Plan
+from promptcache.runtime.encode import encode, missing_encodings
+from promptcache.runtime.generate import request_logits
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.link import link
+from promptcache.runtime.reference import reference_logits
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
+"""How far logits may lie from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and more."""
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SCHEMA = """<schema name="self-test">abc<module name="middle">defg<parameter name="word" length="5"/>hij</module>
+<module name="gap" reserve="{gap}">k</module><module name="far">lmno</module></schema>"""
+_PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu</prompt>'
+
+
+class _LetterTokenizer:
+    """One random token for each letter; the self-test uses no turns and no BOS."""
+
+    bos_ids: tuple[int, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+    control_ids: frozenset[int] = frozenset()
+    fingerprint = "self-test"
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, vocabulary: int) -> None:
+        self._ids = random.Random(7).choices(range(vocabulary), k=len(_LETTERS) + 1)
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        return tuple(self._ids[_LETTERS.find(letter)] for letter in text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return "".join((_LETTERS + "\n")[self._ids.index(token_id)] for token_id in token_ids)
+
+    def frame(self, role: Role) -> TurnFrame:
+        return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")
+
+
+def choose_linking(model: Model) -> None:
+    """Set the way in which `model` links: segmented where that reproduces the reference, else concatenated.
+
+    Raises:
+        UnsupportedModel: Neither way does; the message names the model and how far off it is.
+    """
+    plan = _plan(model)
+    expected = reference_logits(plan, model).double()
+    distances: dict[Linking, float] = {}
+    for linking in (model.linking, Linking.CONCATENATED):
+        if linking in distances:
+            continue
+        if linking is Linking.CONCATENATED:
+            model.use_concatenation()
+        distances[linking] = _distance(_cached_logits(plan, model).double(), expected)
+        if distances[linking] <= TOLERANCE.get(model.shape.dtype, 1e-3):
+            return
+    tried = ", ".join(f"{linking}: off by {distance:.2g}" for linking, distance in distances.items())
+    raise UnsupportedModel(
+        f"{model.facts.name}: linked KV does not reproduce the model's own computation ({tried}); it places or masks "
+        "tokens in a way of its own"
+    )
+
+
+def _plan(model: Model) -> Plan:
+    gap = min((model.facts.window or 0) + 3, max(1, model.context_length - 64))
+    schema = check_schema(parse_schema(_SCHEMA.format(gap=gap)))
+    vocabulary: int = model.hf.get_input_embeddings().num_embeddings
+    tokenizer = _LetterTokenizer(vocabulary)
+    layout = lay_out(schema, tokenizer)
+    return make_plan(resolve_prompt(parse_prompt(_PROMPT), schema), layout, encodings(layout), tokenizer)
+
+
+def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
+    keys = [str(each.index) for each in plan.encodings]
+    missing = missing_encodings(plan.encodings, keys, [reuse.encoding for reuse in plan.reuse], {})
+    made = encode(model, plan.encodings, keys, missing, MemoryStore(model.shape), {})
+    runs = {each.index: made[keys[each.index]] for each in missing}
+    return request_logits(model, link(plan, runs, model))
+
+
+def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    distance = float((actual - expected).norm() / expected.norm())
+    return distance if distance == distance else float("inf")  # NaN is as far as can be

@@ -1,0 +1,101 @@
+"""Streaming: pieces of an answer while it is being generated.
+
+Comes in: token IDs, one at a time, from the thread that generates. Goes out: text, in pieces that never end inside a
+character.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from promptcache.runtime.completion import Completion
+
+_REPLACEMENT = "�"
+
+
+class TokenQueue:
+    """What transformers' `generate` puts tokens into: first those of the prompt, which are not passed on."""
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[int | BaseException | Completion] = queue.SimpleQueue()
+        self.closed = threading.Event()
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the prompt's tokens or the next new token."""
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        for token_id in value.reshape(-1).tolist():
+            self.items.put(token_id)
+
+    def end(self) -> None:
+        """Called by `generate` at the end; the completion follows."""
+
+    def should_stop(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """A stopping criterion: stop when nobody reads any more."""
+        return torch.full((input_ids.shape[0],), self.closed.is_set(), dtype=torch.bool, device=input_ids.device)
+
+
+class Stream(Iterator[str]):
+    """An answer in the making. Iterate over it for text; afterwards `completion` has the whole answer and its usage."""
+
+    def __init__(self, answer: Callable[[TokenQueue], Completion], text: Callable[[Sequence[int]], str]) -> None:
+        self.completion: Completion | None = None
+        self._queue = TokenQueue()
+        self._text = text
+        self._pending: list[int] = []  # tokens whose text was not given out yet
+        self._given = 0  # characters of the text that were given out
+        self._thread = threading.Thread(target=self._run, args=(answer,), name="promptcache-stream", daemon=True)
+        self._thread.start()
+
+    def __next__(self) -> str:
+        while self.completion is None:
+            item = self._queue.items.get()
+            if isinstance(item, BaseException):
+                self.close()
+                raise item
+            if isinstance(item, Completion):
+                self.completion = item
+                self._thread.join()
+                piece = item.text[self._given :]
+            else:
+                self._pending.append(item)
+                piece = self._finished_text()
+            if piece:
+                self._given += len(piece)
+                return piece
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop generating; what was not read is lost."""
+        self._queue.closed.set()
+        self._thread.join()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, answer: Callable[[TokenQueue], Completion]) -> None:
+        try:
+            self._queue.items.put(answer(self._queue))
+        except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that reads
+            self._queue.items.put(error)
+
+    def _finished_text(self) -> str:
+        """The text of the pending tokens, once it does not end inside a character any more."""
+        text = self._text(self._pending)
+        if text.endswith(_REPLACEMENT):
+            return ""
+        self._pending.clear()
+        return text
