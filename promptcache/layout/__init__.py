@@ -5,6 +5,7 @@ tensors.
 """
 
 from promptcache.layout.encodings import encodings, find_encoding
+from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
 from promptcache.layout.plan import make_plan
@@ -28,6 +29,7 @@ from promptcache.layout.types import (
 __all__ = [
     "Encoding",
     "Extent",
+    "HubTokenizer",
     "Layout",
     "Level",
     "Origin",

@@ -20,7 +20,7 @@ from promptcache.layout.chat_template import ChatTemplate
 from promptcache.layout.text_tokenizer import TextTokenizer, load
 from promptcache.layout.tokenizer import TurnFrame
 from promptcache.layout.tokenizer_files import default_template, read_tokenizer_files
-from promptcache.layout.tokenizer_rules import with_declared_tokens, without_edges
+from promptcache.layout.tokenizer_rules import Rules, with_declared_tokens, without_edges
 from promptcache.layout.turn_frames import PLAIN_FRAMES, Frame, cut_frames
 
 _PROBE = "a b\n c  d"
@@ -138,11 +138,7 @@ class _Parts:
     """A tokenizer taken apart: one for text, one for markup with control tokens, and the special tokens' names."""
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
-        try:
-            rules = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
-        except (ValueError, TypeError, LookupError) as error:
-            raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
-        rules = without_edges(rules)
+        rules = _read_rules(tokenizer_json, config)
         self._markup = load(rules)
         self.special_tokens = dict(_special_tokens(config))
         self.text = TextTokenizer(rules, self._markup, self.special_tokens.values())
@@ -165,6 +161,15 @@ class _Parts:
             header=frame.header,
             footer=frame.footer,
         )
+
+
+def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> Rules:
+    """Parse and edit the rules, and add the tokens that only the configuration declares."""
+    try:
+        declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
+        return without_edges(declared)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
 
 
 def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -196,7 +196,7 @@ def _over_slot(parameter: Parameter, kind: str, num_tokens: int) -> Diagnostic:
 
 def _over_reserve(module: CheckedModule, num_positions: int) -> Diagnostic:
     return Diagnostic(
-        code="PC503",
+        code="PC505",
         message=f"module '{module.path}' takes {num_positions} positions, it reserves {module.reserve}",
         span=module.span,
         help=f'write reserve="{num_positions}" or more, or leave reserve out',
@@ -206,7 +206,7 @@ def _over_reserve(module: CheckedModule, num_positions: int) -> Diagnostic:
 
 def _no_system_role(span: Span) -> Diagnostic:
     return Diagnostic(
-        code="PC505",
+        code="PC507",
         message="the model's chat template has no system role: this turn is rendered as a user turn",
         span=span,
         severity=Severity.WARNING,

@@ -19,11 +19,11 @@ def check_length(layout: Layout, max_positions: int, model: str = "the model") -
         model: What the message calls the model.
 
     Raises:
-        SchemaError: PC504, with both numbers.
+        SchemaError: PC503, with both numbers.
     """
     if layout.stop > max_positions:
         message = f"schema '{layout.schema.name}' needs {layout.stop} positions, {model} has {max_positions}"
-        raise SchemaError([Diagnostic(code="PC504", message=message, span=layout.schema.source.span)])
+        raise SchemaError([Diagnostic(code="PC503", message=message, span=layout.schema.source.span)])
 
 
 def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None:

@@ -1,0 +1,199 @@
+"""Chat templates in the shapes that models come with, written for these tests, with the frames each must give.
+
+A frame is (header, footer); None means that the template has no system role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Pair = tuple[str, str]
+
+ALTERNATE = (
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A template and what must be cut from it."""
+
+    source: str
+    system: Pair | None
+    user: Pair
+    assistant: Pair
+    ending: str
+    starts_with_bos: bool = False
+    num_warnings: int = 0
+
+
+CASES = {
+    "chatml with a default system text": Case(
+        source="{% for m in messages %}{% if loop.first and m.role != 'system' %}"
+        "{{ '<|im_start|>system\nYou are helpful.<|im_end|>\n' }}{% endif %}"
+        "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        system=("<|im_start|>system\n", "<|im_end|>\n"),
+        user=("<|im_start|>user\n", "<|im_end|>\n"),
+        assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
+        ending="<|im_end|>\n",
+    ),
+    "llama 3 with a date": Case(
+        source="""{{- bos_token }}
+{%- set date = strftime_now("%d %b %Y") if strftime_now is defined else "none" %}
+{%- if messages[0].role == 'system' %}
+    {%- set given = messages[0].content | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set given = "" %}
+{%- endif %}
+{{- "<|start|>system<|end|>\n\nToday: " + date + "\n\n" + given + "<|eot|>" }}
+{%- for m in messages %}
+    {{- '<|start|>' + m.role + '<|end|>\n\n' + m.content | trim + '<|eot|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start|>assistant<|end|>\n\n' }}
+{%- endif %}""",
+        system=("<|start|>system<|end|>\n\n", "<|eot|>"),
+        user=("<|start|>user<|end|>\n\n", "<|eot|>"),
+        assistant=("<|start|>assistant<|end|>\n\n", "<|eot|>"),
+        ending="<|eot|>",
+        starts_with_bos=True,
+    ),
+    "llama 2": Case(
+        source="{% if messages[0].role == 'system' %}{% set given = messages[0].content %}{% set messages = messages[1:] %}"
+        "{% endif %}{% for m in messages %}" + ALTERNATE + "{% if loop.first and given is defined %}"
+        "{% set content = '<<SYS>>\n' + given + '\n<</SYS>>\n\n' + m.content %}{% else %}{% set content = m.content %}"
+        "{% endif %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+        "{% else %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}",
+        system=None,
+        user=("[INST] ", " [/INST]"),
+        assistant=("", " </s>"),
+        ending=" </s>",
+        starts_with_bos=True,
+        num_warnings=1,
+    ),
+    "mistral with the system text in the last user turn": Case(
+        source="{% if messages[0].role == 'system' %}{% set given = messages[0].content %}{% set messages = messages[1:] %}"
+        "{% endif %}{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{% if loop.last and given is defined %}"
+        "{{ '[INST]' + given + '\n\n' + m.content + '[/INST]' }}{% else %}{{ '[INST]' + m.content + '[/INST]' }}{% endif %}"
+        "{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}",
+        system=None,
+        user=("[INST]", "[/INST]"),
+        assistant=("", "</s>"),
+        ending="</s>",
+        starts_with_bos=True,
+        num_warnings=1,
+    ),
+    "gemma that refuses a system turn": Case(
+        source="{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}" + ALTERNATE + "{% set role = 'model' if m.role == 'assistant' else m.role %}"
+        "{{ '<turn>' + role + '\n' + m.content | trim + '</turn>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}",
+        system=None,
+        user=("<turn>user\n", "</turn>\n"),
+        assistant=("<turn>model\n", "</turn>\n"),
+        ending="</turn>\n",
+        starts_with_bos=True,
+        num_warnings=1,
+    ),
+    "gemma that takes content in parts and merges the system text": Case(
+        source="{{ bos_token }}{% if messages[0].role == 'system' %}{% set given = messages[0].content[0].text + '\n\n' %}"
+        "{% set messages = messages[1:] %}{% else %}{% set given = '' %}{% endif %}{% for m in messages %}"
+        + ALTERNATE
+        + ""
+        "{{ '<turn>' + m.role + '\n' + (given if loop.first else '') }}{% for part in m.content %}"
+        "{% if part.type == 'text' %}{{ part.text | trim }}{% endif %}{% endfor %}{{ '</turn>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<turn>assistant\n' }}{% endif %}",
+        system=None,
+        user=("<turn>user\n", "</turn>\n"),
+        assistant=("<turn>assistant\n", "</turn>\n"),
+        ending="</turn>\n",
+        starts_with_bos=True,
+        num_warnings=1,
+    ),
+    "phi 3 whose user turn opens the assistant's": Case(
+        source="{% for m in messages %}{% if m.role == 'user' %}"
+        "{{ '<|user|>\n' + m.content + '<|end|>\n<|assistant|>\n' }}{% elif m.role == 'system' %}"
+        "{{ '<|system|>\n' + m.content + '<|end|>\n' }}{% else %}{{ m.content + '<|end|>\n' }}{% endif %}{% endfor %}",
+        system=("<|system|>\n", "<|end|>\n"),
+        user=("<|user|>\n", "<|end|>\n<|assistant|>\n"),
+        assistant=("", "<|end|>\n"),
+        ending="<|end|>\n",
+    ),
+    "zephyr": Case(
+        source="""{% for m in messages %}
+{% if m.role == 'user' %}
+{{ '<|user|>
+' + m.content + eos_token }}
+{% elif m.role == 'system' %}
+{{ '<|system|>
+' + m.content + eos_token }}
+{% elif m.role == 'assistant' %}
+{{ '<|assistant|>
+' + m.content + eos_token }}
+{% endif %}
+{% if loop.last and add_generation_prompt %}
+{{ '<|assistant|>' }}
+{% endif %}
+{% endfor %}""",
+        system=("<|system|>\n", "</s>\n"),
+        user=("<|user|>\n", "</s>\n"),
+        assistant=("<|assistant|>\n", "</s>\n"),
+        ending="</s>\n",
+    ),
+    "a thinking model": Case(
+        source="{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
+        "{{ '<A>\n<think>\n\n</think>\n\n' + m.content + '<E>\n' }}{% elif m.role == 'assistant' %}"
+        "{{ '<A>\n' + m.content.split('</think>')[-1] + '<E>\n' }}{% else %}"
+        "{{ '<' + m.role + '>\n' + m.content + '<E>\n' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<A>\n<think>\n' }}{% endif %}",
+        system=("<system>\n", "<E>\n"),
+        user=("<user>\n", "<E>\n"),
+        assistant=("<A>\n", "<E>\n"),
+        ending="<E>\n",
+        starts_with_bos=True,
+        num_warnings=1,
+    ),
+    "harmony, whose last turn ends otherwise": Case(
+        source="{{ '<start>system<msg>You are X.<end>' }}{% if messages[0].role == 'system' %}"
+        "{{ '<start>developer<msg># Instructions\n\n' + messages[0].content + '\n\n<end>' }}"
+        "{% set messages = messages[1:] %}{% endif %}{% for m in messages %}{% if m.role == 'user' %}"
+        "{{ '<start>user<msg>' + m.content + '<end>' }}{% elif m.role == 'assistant' %}"
+        "{{ '<start>assistant<channel>final<msg>' + m.content }}"
+        "{{ '<return>' if loop.last and not add_generation_prompt else '<end>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<start>assistant' }}{% endif %}",
+        system=("<start>developer<msg># Instructions\n\n", "\n\n<end>"),
+        user=("<start>user<msg>", "<end>"),
+        assistant=("<start>assistant", "<end>"),
+        ending="<return>",
+        num_warnings=1,
+    ),
+    "turns joined by newlines, none at the end": Case(
+        source="{% for m in messages %}{{ m.role + ': ' + m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '\nassistant: ' }}{% endif %}",
+        system=("system: ", "\n"),
+        user=("user: ", ""),
+        assistant=("\nassistant: ", "\n"),
+        ending="",
+    ),
+    "a system turn without a header": Case(
+        source="{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
+        "{{ '<U>' + m.content }}{% else %}{{ '<A>' + m.content + eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<A>' }}{% endif %}",
+        system=("", ""),
+        user=("<U>", ""),
+        assistant=("<A>", "</s>"),
+        ending="</s>",
+        starts_with_bos=True,
+    ),
+    "a template that wants a system turn first": Case(
+        source="{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
+        "{% for m in messages %}{% generation %}{{ '[' + m.role + ']' + m.content + '[end]' }}{% endgeneration %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}",
+        system=("[system]", "[end]"),
+        user=("[user]", "[end]"),
+        assistant=("[assistant]", "[end]"),
+        ending="[end]",
+    ),
+}
