@@ -1,0 +1,226 @@
+"""What goes wrong, where, and what to do about it: spans, diagnostics, and the error tree.
+
+Comes in: facts about a fault from any room. Goes out: typed exceptions and records that a door of the house (command line,
+server, notebook) renders. This file knows no XML, no tensors and no terminal.
+
+    PromptCacheError
+    ├── LanguageError            carries diagnostics, each with code and span
+    │   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
+    │   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
+    ├── UnknownSchema            a prompt names a schema that the engine does not have
+    ├── ModelError
+    │   ├── ModelNotFound        no such folder or hub id, or files missing in it
+    │   └── UnsupportedModel     a model or tokenizer that this library refuses, by name and with the reason
+    ├── ContextLengthExceeded    positions or generated tokens beyond what the model has
+    └── StoreError
+        └── CorruptEncoding      bytes that are not what their key promises
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Severity(StrEnum):
+    """How much a diagnostic matters: an error stops the work, a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A half-open stretch of a source text.
+
+    Lines and columns count from 1, columns in characters (code points); `stop_line:stop_column` is the first place after it.
+    """
+
+    source: str
+    line: int
+    column: int
+    stop_line: int
+    stop_column: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """One finding: its code, where it stands, what is wrong, and how to mend it."""
+
+    code: str
+    message: str
+    span: Span
+    help: str | None = None
+    severity: Severity = Severity.ERROR
+    related: tuple[tuple[Span, str], ...] = ()
+
+    def __str__(self) -> str:
+        mend = f" ({self.help})" if self.help else ""
+        return f"{self.span}: {self.code} {self.message}{mend}"
+
+
+class PromptCacheError(Exception):
+    """Whatever this library raises because of what it was given."""
+
+
+class LanguageError(PromptCacheError):
+    """A schema or prompt document that cannot be used; every fault that was found is in `diagnostics`."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+
+
+class SchemaError(LanguageError):
+    """A schema document that cannot be used."""
+
+
+class PromptError(LanguageError):
+    """A prompt document that cannot be used with its schema."""
+
+
+class UnknownSchema(PromptCacheError):
+    """A prompt names a schema that is not there."""
+
+
+class ModelError(PromptCacheError):
+    """A model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No model stands under this name."""
+
+
+class UnsupportedModel(ModelError):
+    """A model or tokenizer whose computation this library cannot reproduce; the message names it and says why."""
+
+
+class ContextLengthExceeded(PromptCacheError):
+    """A request needs positions that the model does not have."""
+
+
+class StoreError(PromptCacheError):
+    """A store cannot do what it was asked to."""
+
+
+class CorruptEncoding(StoreError):
+    """Stored bytes differ from what their key promises."""
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return diagnostics by their places; those of one place stay in the order in which they came."""
+    return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.span))
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was most likely meant to be, or None when nothing is near."""
+    candidates: Sequence[str] = list(dict.fromkeys(known))
+    folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
+    if name.casefold() in folded:
+        return folded[name.casefold()]
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "'{}'") -> str | None:
+    """Return "did you mean 'x'?" for the nearest known name, or None; `form` shows how such a name is written."""
+    near = suggest(name, known)
+    return f"did you mean {form.format(near)}?" if near is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """An entry of the table of codes: what `code` means in a few words, and how much it matters."""
+
+    code: str
+    title: str
+    severity: Severity = Severity.ERROR
+
+
+CODES: Mapping[str, Code] = MappingProxyType(
+    {
+        entry.code: entry
+        for entry in (
+            # 0xx: XML and security
+            Code("PC001", "not well-formed XML"),
+            Code("PC002", "DOCTYPE is not allowed"),
+            Code("PC003", "unknown entity"),
+            Code("PC004", "document too large"),
+            Code("PC005", "elements nested too deeply"),
+            Code("PC006", "not UTF-8"),
+            Code("PC007", "processing instruction is not allowed"),
+            Code("PC008", "namespaces are not allowed"),
+            Code("PC009", "too many elements"),
+            Code("PC010", "file cannot be read"),
+            Code("PC011", "character that XML cannot hold"),
+            # 1xx: structure
+            Code("PC101", "unknown element"),
+            Code("PC102", "element not allowed here"),
+            Code("PC103", "unknown attribute"),
+            Code("PC104", "missing attribute"),
+            Code("PC105", "attribute value not allowed"),
+            Code("PC106", "text not allowed here"),
+            Code("PC107", "wrong kind of document"),
+            Code("PC108", "union without members"),
+            Code("PC109", "module with both src and content"),
+            Code("PC110", "turn inside a turn"),
+            # 2xx: names, paths, files
+            Code("PC201", "not a name"),
+            Code("PC202", "reserved name"),
+            Code("PC203", "module defined twice"),
+            Code("PC204", "parameter defined twice"),
+            Code("PC205", "union defined twice"),
+            Code("PC206", "scaffold defined twice"),
+            Code("PC207", "not a path"),
+            Code("PC208", "path leads to no module"),
+            Code("PC209", "default is no member of its union"),
+            Code("PC210", "src outside the folder"),
+            Code("PC211", "src file cannot be read"),
+            Code("PC212", "src file is not UTF-8"),
+            Code("PC213", "src file too large"),
+            Code("PC214", "src without a folder"),
+            # 3xx: rules of the schema
+            Code("PC301", "no prompt can satisfy the schema"),
+            Code("PC302", "module can never be used", Severity.WARNING),
+            Code("PC303", "default can never be used"),
+            Code("PC304", "after names a module that is not laid out earlier"),
+            Code("PC305", "scaffold members cannot be present together"),
+            Code("PC306", "scaffold member is not cached"),
+            # 4xx: prompts
+            Code("PC401", "unknown module"),
+            Code("PC402", "unknown parameter"),
+            Code("PC403", "argument given twice"),
+            Code("PC404", "required argument missing"),
+            Code("PC405", "module named twice"),
+            Code("PC406", "required module missing"),
+            Code("PC407", "union choice missing"),
+            Code("PC408", "two members of a union"),
+            Code("PC409", "required by a named module, but missing"),
+            Code("PC410", "modules that exclude each other"),
+            Code("PC411", "union default breaks a rule"),
+            Code("PC412", "text between references"),
+            Code("PC413", "prompt for another schema"),
+            Code("PC414", "must follow a module that is missing"),
+            Code("PC415", "reference after the prompt's own text or turns"),
+            Code("PC416", "bare text beside turns"),
+            Code("PC417", "modules that cannot be used together"),
+            # 5xx: tokens and positions (found by layout, which knows the tokenizer)
+            Code("PC501", "argument longer than its slot"),
+            Code("PC502", "placeholder or default longer than its slot"),
+            Code("PC503", "schema needs more positions than the model has"),
+            Code("PC504", "prompt needs more positions than the model has"),
+            Code("PC505", "text longer than its module's reserve", Severity.WARNING),
+            Code("PC506", "empty prompt"),
+            Code("PC507", "system turn rendered as a user turn", Severity.WARNING),
+            Code("PC508", "text that the tokenizer does not give back"),
+            Code("PC509", "joined text would tokenize otherwise", Severity.WARNING),
+            Code("PC510", "role that the chat template does not have"),
+        )
+    }
+)

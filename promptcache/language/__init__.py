@@ -1,0 +1,31 @@
+"""The language: from XML text to a checked schema, and to what a prompt selects from it.
+
+```
+parse_schema -> check_schema -> CheckedSchema
+parse_prompt -> resolve_prompt(…, schema) -> Selection
+```
+"""
+
+from promptcache.language.check import check_schema
+from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.language.prompt import Prompt
+from promptcache.language.read_prompt import load_prompt, parse_prompt
+from promptcache.language.read_schema import load_schema, parse_schema
+from promptcache.language.resolve import resolve_prompt
+from promptcache.language.schema import Context, Role, Schema, Whitespace
+
+__all__ = [
+    "CheckedSchema",
+    "Context",
+    "Prompt",
+    "Role",
+    "Schema",
+    "Selection",
+    "Whitespace",
+    "check_schema",
+    "load_prompt",
+    "load_schema",
+    "parse_prompt",
+    "parse_schema",
+    "resolve_prompt",
+]

@@ -1,0 +1,132 @@
+"""Reads the attributes of one element into typed values.
+
+Comes in: an element and the names it may carry. Goes out: values, and a diagnostic for each that cannot be read. This file
+knows no element of the language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.xml import Attribute, Element
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_WORD = re.compile(r"\S+")
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+class AttributeReader:
+    """Typed access to the attributes of `element`; what is wrong with them goes to `faults`."""
+
+    def __init__(self, element: Element, known: Sequence[str], faults: list[Diagnostic]) -> None:
+        self._element = element
+        self._found = {attribute.name: attribute for attribute in element.attributes}
+        self._faults = faults
+        for attribute in element.attributes:
+            if attribute.name not in known:
+                self._fault("PC103", f"<{element.name}> has no attribute '{attribute.name}'", attribute.span,
+                            did_you_mean(attribute.name, known) or _listed(known))  # fmt: skip
+
+    @property
+    def places(self) -> tuple[tuple[str, Span], ...]:
+        """Where the words of every value stand."""
+        return tuple((attribute.name, span) for attribute in self._element.attributes for span in _words(attribute))
+
+    def text(self, name: str) -> str | None:
+        """Return the value as it stands, or None where there is none."""
+        attribute = self._found.get(name)
+        return attribute.value if attribute else None
+
+    def needed(self, name: str) -> str:
+        """Return the value; its absence is a fault."""
+        if name in self._found:
+            return self._found[name].value
+        message = f"<{self._element.name}> needs the attribute '{name}'"
+        self._fault("PC104", message, self._element.name_span, f'add {name}="…"')
+        return ""
+
+    def flag(self, name: str) -> bool | None:
+        """Return a truth value, or None where there is none."""
+        value = self.text(name)
+        if value not in {None, "true", "false"}:
+            self._not_allowed(name, "true or false")
+        return None if value is None else value == "true"
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number from 1 to 999,999,999, or None where there is none."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if _NUMBER.fullmatch(value) and int(value) > 0:
+            return int(value)
+        self._not_allowed(name, "a whole number from 1 to 999999999")
+        return None
+
+    def needed_number(self, name: str) -> int:
+        """Return a number; its absence is a fault."""
+        self.needed(name)
+        return self.number(name) or 1
+
+    def choice(self, name: str, choices: type[_Choice]) -> _Choice | None:
+        """Return one of the values of an enumeration, or None where there is none."""
+        value = self.text(name)
+        known = [choice.value for choice in choices]
+        if value is None or value in known:
+            return None if value is None else choices(value)
+        self._not_allowed(name, f"one of {', '.join(known)}", did_you_mean(value, known))
+        return None
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a value, which whitespace separates; a value without words is a fault."""
+        value = self.text(name)
+        if value is not None and not value.split():
+            self._not_allowed(name, "at least one path")
+        return tuple(value.split()) if value else ()
+
+    def escaped(self, name: str) -> str | None:
+        r"""Return a value in which \n, \t and \\ stand for a newline, a tab and a backslash."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
+            self._not_allowed(name, r"text in which a backslash begins \n, \t or \\")
+        return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
+
+    def either(self, name: str, other: str) -> str | None:
+        """Return the value of `name`, or of `other`, its name in the paper's dialect; both is a fault."""
+        if name in self._found and other in self._found:
+            message = f"'{other}' is another name for '{name}': only one of them can stand here"
+            self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
+        return self.text(name) if name in self._found else self.text(other)
+
+    def _not_allowed(self, name: str, expected: str, mend: str | None = None) -> None:
+        attribute = self._found[name]
+        message = f"{name}={attribute.value!r} is not allowed: {expected} is expected"
+        self._fault("PC105", message, attribute.value_span, mend)
+
+    def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:
+        self._faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+
+
+def escape(text: str) -> str:
+    """Write `text` so that `AttributeReader.escaped` gives it back."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _words(attribute: Attribute) -> Iterator[Span]:
+    source, start, stop = attribute.source, attribute.value_start, attribute.value_stop
+    if len(attribute.value) != stop - start or attribute.name not in {"requires", "excludes", "after", "modules"}:
+        yield attribute.value_span
+        return
+    for match in _WORD.finditer(attribute.value):
+        yield source.span(start + match.start(), start + match.end())
+
+
+def _listed(known: Sequence[str]) -> str:
+    return f"it may have: {', '.join(known)}" if known else "it has none"

@@ -1,0 +1,127 @@
+"""Why a prompt's selection breaks the rules of its schema, in words.
+
+Comes in: the broken rules and where the prompt names what. Goes out: diagnostics PC406 to PC417, each with a way to mend it. The solver is
+asked whether the named modules can be completed at all: only then is adding something a way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from promptcache.diagnostics import Diagnostic, Span
+from promptcache.language.conflict import smallest_conflict
+from promptcache.language.explain import describe, listed
+from promptcache.language.names import ancestors
+from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules
+
+_MISSING = {
+    RuleKind.REQUIRED: "PC406",
+    RuleKind.CHOICE: "PC407",
+    RuleKind.REQUIRES: "PC409",
+    RuleKind.AFTER: "PC414",
+}
+
+
+def explain_broken(
+    rules: Rules, broken: Sequence[Rule], places: Mapping[str, Span], present: Mapping[str, Default | None]
+) -> Iterator[Diagnostic]:
+    """Say what is wrong with a selection.
+
+    Args:
+        rules: All rules of the schema.
+        broken: The rules that the selection breaks.
+        places: Where the prompt names each module, or one inside it; "" is the prompt itself.
+        present: All modules of the selection, with the default that brought each, if it was not named.
+    """
+    named = [module for module in places if module]
+    clashes = [rule for rule in broken if _is_clash(rule) and _members(rule, places).issubset(places)]
+    for rule in clashes:
+        yield _clash(rule, places)
+    if clashes:
+        return
+    if conflict := smallest_conflict(rules, _innermost(named)):
+        yield _conflict(conflict.modules, conflict.rules, places)
+        return
+    for rule in broken:
+        default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
+        if default is not None:
+            yield _default(rule, default, places)
+        elif isinstance(rule, Implication):
+            yield _missing(rules, rule, named, places)
+
+
+def _is_clash(rule: Rule) -> bool:
+    return isinstance(rule, Exclusive) or not rule.then
+
+
+def _members(rule: Rule, present: Mapping[str, object]) -> frozenset[str]:
+    if isinstance(rule, Implication):
+        return frozenset(rule.when)
+    found = frozenset(member for member in rule.members if member in present)
+    return found if len(found) > 1 else frozenset(rule.members)
+
+
+def _subjects(rule: Rule, present: Mapping[str, object]) -> Sequence[str]:
+    return rule.when if isinstance(rule, Implication) else [member for member in rule.members if member in present]
+
+
+def _innermost(named: Sequence[str]) -> list[str]:
+    """Leave out modules that others bring along as their ancestors."""
+    outer = {ancestor for module in named for ancestor in ancestors(module)}
+    return [module for module in named if module not in outer]
+
+
+def _clash(rule: Rule, places: Mapping[str, Span]) -> Diagnostic:
+    modules = sorted(_members(rule, places), key=lambda module: places[module])
+    first, second = modules[0], modules[-1]
+    related = ((places[first], f"'{first}' is named here"), (rule.span, describe(rule)))
+    if isinstance(rule, Exclusive):
+        code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
+    else:
+        code, message = "PC410", f"{listed(modules)} cannot be used together: {describe(rule)}"
+    return Diagnostic(code=code, message=message, span=places[second], help=_remove(modules), related=related)
+
+
+def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping[str, Span]) -> Diagnostic:
+    reasons = "; ".join(describe(rule) for rule in rules)
+    ordered = sorted(modules, key=lambda module: places[module])
+    what = f"{listed(ordered)} cannot be used together" if len(ordered) > 1 else f"'{ordered[0]}' cannot be used"
+    related = (
+        *((places[module], f"'{module}' is named here") for module in ordered[:-1]),
+        *((rule.span, describe(rule)) for rule in rules),
+    )
+    return Diagnostic(
+        code="PC417", message=f"{what}: {reasons}", span=places[ordered[-1]], help=_remove(ordered), related=related
+    )
+
+
+def _default(rule: Rule, default: Default, places: Mapping[str, Span]) -> Diagnostic:
+    others = sorted(default.members - {default.member})
+    message = f"'{default.member}', the default of its union, breaks a rule: {describe(rule)}"
+    mend = f"name another member: {', '.join(map(element, others))}" if others else None
+    related = ((default.span, "the default"), (rule.span, describe(rule)))
+    span = places.get(default.parent, places[""])
+    return Diagnostic(code="PC411", message=message, span=span, help=mend, related=related)
+
+
+def _missing(rules: Rules, rule: Implication, named: Sequence[str], places: Mapping[str, Span]) -> Diagnostic:
+    options = sorted(rule.then, key=rules.order.__getitem__)
+    possible = [option for option in options if smallest_conflict(rules, (), (*named, option)) is None]
+    span = places.get(rule.when[0], places[""])
+    message = f"{listed(options)} is missing: {describe(rule)}"
+    if len(options) > 1:
+        message = f"one of {listed(options)} is missing: {describe(rule)}"
+    mend = f"add {' or '.join(map(element, possible))}" if possible else None
+    return Diagnostic(
+        code=_MISSING[rule.kind], message=message, span=span, help=mend, related=((rule.span, describe(rule)),)
+    )
+
+
+def _remove(modules: Sequence[str]) -> str:
+    names = [element(module) for module in modules]
+    return f"remove {names[0]}" if len(names) == 1 else f"remove one of {', '.join(names)}"
+
+
+def element(path: str) -> str:
+    """Write a reference to a module as it may stand at the top of a prompt."""
+    return f'<use module="{path}"/>' if "/" in path else f"<{path}/>"

@@ -1,0 +1,93 @@
+"""A declared schema to one that prompts can be written against.
+
+Comes in: a `Schema`. Goes out: a `CheckedSchema`, or every fault that it has. This file puts the checks in order and does none
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from promptcache.diagnostics import Diagnostic, SchemaError, in_order
+from promptcache.language.backbone import find_backbone
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedScaffold,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+)
+from promptcache.language.compile import compile_rules, scaffold_members
+from promptcache.language.explain import explain_dead, explain_default, explain_scaffold, explain_unsatisfiable
+from promptcache.language.finish import finish_schema
+from promptcache.language.index import index_schema, scaffold_name
+from promptcache.language.schema import Scaffold, Schema, place
+
+
+def check_schema(schema: Schema) -> CheckedSchema:
+    """Check a schema's names, paths and rules, and give its text its final form.
+
+    Raises:
+        SchemaError: every fault of names and paths; or, when there is none, every fault of the rules.
+    """
+    index = index_schema(schema)
+    faults = index.faults
+    rules = compile_rules(index, faults)
+    members = [scaffold_members(parent, scaffold, index, faults) for parent, scaffold in index.scaffolds]
+    _refuse(faults)
+    children, open_separator = finish_schema(schema)
+    modules = {module.path: module for module in _modules(children)}
+    backbone = find_backbone(rules, members)
+    if backbone is None:
+        raise SchemaError([explain_unsatisfiable(rules, schema)])
+    scaffolds = []
+    for (_, scaffold), paths, together in zip(index.scaffolds, members, backbone.together, strict=True):
+        faults += _uncached(scaffold, paths, modules)
+        if together is None:
+            faults.append(explain_scaffold(rules, paths, scaffold.span))
+        else:
+            name = scaffold_name(scaffold)
+            scaffolds.append(CheckedScaffold(name=name, members=paths, guaranteed=together, span=scaffold.span))
+    defaults = (default for found in rules.defaults.values() for default in found)
+    faults += (explain_default(rules, default) for default in defaults if default.member in backbone.dead)
+    _refuse(faults)
+    return CheckedSchema(
+        name=schema.name,
+        version=schema.version,
+        children=children,
+        modules=modules,
+        parameters=index.parameters,
+        guaranteed=backbone.guaranteed,
+        scaffolds=tuple(scaffolds),
+        has_turns=bool(index.turns),
+        open_separator=open_separator,
+        rules=rules,
+        warnings=in_order(explain_dead(rules, backbone.dead, index)),
+        source=schema,
+    )
+
+
+def _refuse(faults: list[Diagnostic]) -> None:
+    if faults:
+        raise SchemaError(in_order(faults))
+
+
+def _modules(items: tuple[CheckedItem, ...]) -> Iterator[CheckedModule]:
+    for item in items:
+        match item:
+            case CheckedModule():
+                yield item
+                yield from _modules(item.children)
+            case CheckedTurn():
+                yield from _modules(item.children)
+            case CheckedUnion():
+                yield from _modules(item.members)
+
+
+def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, CheckedModule]) -> Iterator[Diagnostic]:
+    for path in paths:
+        if not modules[path].cache:
+            message = f"'{path}' is not cached, so it cannot be encoded together with others"
+            mend = 'take it out, or remove cache="false"'
+            yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=mend)

@@ -1,0 +1,135 @@
+"""The schema and the prompt after every check: what the other rooms work with.
+
+Comes in: nothing; `check_schema` and `resolve_prompt` build these. Goes out: to layout and engine. In a checked schema all text
+is final (whitespace and separators applied), all options are inherited down, all paths start at the root, documentation is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from promptcache.diagnostics import Diagnostic, Span
+from promptcache.language.prompt import Message
+from promptcache.language.rules import Rules
+from promptcache.language.schema import Context, Parameter, Role, Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalText:
+    """Text as it will be tokenized; never empty."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTurn:
+    """A chat turn. `open` marks the one top-level user turn whose footer belongs to the request."""
+
+    role: Role
+    children: tuple[CheckedItem, ...]
+    span: Span
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedModule:
+    """A module; `path` is its identity ("cities/miami"), `parent` the path of the module that holds it ("" is the root)."""
+
+    path: str
+    parent: str
+    children: tuple[CheckedItem, ...]
+    span: Span
+    required: bool
+    cache: bool
+    context: Context
+    reserve: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedUnion:
+    """Alternatives that share one start position; `default` is the path of the member taken when none is named."""
+
+    name: str | None
+    parent: str
+    members: tuple[CheckedModule, ...]
+    span: Span
+    required: bool
+    default: str | None
+
+
+CheckedItem: TypeAlias = FinalText | Parameter | CheckedTurn | CheckedModule | CheckedUnion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedScaffold:
+    """Modules encoded together.
+
+    `members` are paths in declared order; `guaranteed` are all modules present whenever every member is (members included).
+    """
+
+    name: str
+    members: tuple[str, ...]
+    guaranteed: frozenset[str]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSchema:
+    """A schema that at least one prompt can be written against.
+
+    Attributes:
+        children: The document's items, in order.
+        modules: Every module by path, in document order.
+        parameters: For each module path ("" too), its parameters by name.
+        guaranteed: For each module path, the modules present in every valid prompt that has it, itself included;
+            for "", the modules present in every valid prompt. Closed: a guaranteed module's set is part of it.
+        scaffolds: In declared order.
+        has_turns: Whether any chat turn stands anywhere in the schema.
+        open_separator: What stands before bare text that continues the open turn ("" when there is no open turn).
+        warnings: What the author should know, although the schema can be used (dead modules, for one).
+        source: The declaration that this was made from.
+    """
+
+    name: str
+    version: str | None
+    children: tuple[CheckedItem, ...]
+    modules: Mapping[str, CheckedModule]
+    parameters: Mapping[str, Mapping[str, Parameter]]
+    guaranteed: Mapping[str, frozenset[str]]
+    scaffolds: tuple[CheckedScaffold, ...]
+    has_turns: bool
+    open_separator: str
+    rules: Rules
+    warnings: tuple[Diagnostic, ...]
+    source: Schema = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledSlot:
+    """An argument that a prompt gives: which parameter of which module, the exact text, and where it stands."""
+
+    module: str
+    parameter: str
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A prompt after its checks: the complete set of modules it uses, with what fills and follows them.
+
+    Attributes:
+        modules: Paths of all modules present – named, their ancestors, union defaults – in document order.
+        arguments: The arguments given, in the order of `modules`, then of the parameters.
+        messages: The prompt's own turns in order, or one bare text (`role` None) at most.
+        span: The prompt document.
+    """
+
+    schema: CheckedSchema
+    modules: tuple[str, ...]
+    arguments: tuple[FilledSlot, ...]
+    messages: tuple[Message, ...]
+    span: Span

@@ -1,0 +1,135 @@
+"""The smallest set of rules, and of modules somebody wants, that cannot all be kept.
+
+Comes in: rules and modules. Goes out: a `Conflict`. Nesting is no part of it: that a module brings its ancestors needs no explanation.
+This file puts nothing into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from pysat.examples.hitman import Hitman
+from pysat.solvers import Solver
+
+from promptcache.language.formula import at_most_one, solving
+from promptcache.language.names import ancestors
+from promptcache.language.rules import Exclusive, Implication, Rule, Rules
+
+_MAX_SOFT = 150
+_MAX_ROUNDS = 100
+
+
+class Conflict(NamedTuple):
+    """Modules that cannot be present together under `rules`; leaving out any one of all these ends the conflict."""
+
+    modules: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+
+def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()) -> Conflict | None:
+    """Find a smallest conflict.
+
+    Args:
+        rules: All rules of the schema.
+        wanted: Modules that may be part of the conflict.
+        given: Modules that are present without question.
+
+    Returns:
+        A conflict of which no part can be left out; where at most 150 rules and modules come into question, no other conflict
+        is smaller. None if all can be present together.
+    """
+    cone = _cone(rules, (*wanted, *given))
+    concerned = list(_concerned(rules, cone))
+    number = {module: index + 1 for index, module in enumerate(cone)}
+    fresh = count(len(cone) + 1)
+    soft: dict[int, str | Rule] = {}
+    clauses = [[number[module]] for module in ("", *given)]
+    clauses += [[-number[module], number[parent]] for module in cone for parent in list(ancestors(module))[:1]]
+    for thing in (*dict.fromkeys(wanted), *concerned):
+        selector = next(fresh)
+        soft[selector] = thing
+        clauses += [[*clause, -selector] for clause in _clauses(thing, number, fresh)]
+    with solving(clauses) as solver:
+        if solver.solve(assumptions=list(soft)):
+            return None
+        smallest = _shrink(solver, solver.get_core() or [])
+        if len(soft) <= _MAX_SOFT:
+            smallest = _smaller(solver, list(soft), smallest)
+    found = [soft[selector] for selector in sorted(smallest)]
+    return Conflict(
+        tuple(thing for thing in found if isinstance(thing, str)),
+        tuple(thing for thing in found if not isinstance(thing, str)),
+    )
+
+
+def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
+    """Return all modules that could come into question, "" among them, in document order."""
+    reached: set[str] = set()
+    waiting = ["", *start]
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        waiting.extend(ancestors(module))
+        for rule in rules.triggers.get(module, ()):
+            waiting.extend(rule.then)
+    return sorted(reached, key=rules.order.__getitem__)
+
+
+def _concerned(rules: Rules, cone: list[str]) -> Iterator[Rule]:
+    inside = set(cone)
+    for module in cone:
+        yield from (rule for rule in rules.triggers.get(module, ()) if inside.issuperset(rule.when))
+        union = rules.union_of.get(module)
+        if union is not None and next(member for member in union.members if member in inside) == module:
+            yield union
+
+
+def _clauses(thing: str | Rule, number: dict[str, int], fresh: Iterator[int]) -> Iterator[list[int]]:
+    match thing:
+        case Implication(when=when, then=then):
+            yield [*(-number[module] for module in when), *(number[module] for module in then)]
+        case Exclusive(members=members):
+            yield from at_most_one([number[module] for module in members if module in number], fresh)
+        case module:
+            yield [number[module]]
+
+
+def _shrink(solver: Solver, core: Sequence[int]) -> list[int]:
+    """Leave out one after another whatever is not needed for the conflict."""
+    kept = sorted(core)
+    for selector in sorted(core, reverse=True):
+        rest = [other for other in kept if other != selector]
+        if selector in kept and not solver.solve(assumptions=rest):
+            refined = set(solver.get_core() or [])
+            kept = [other for other in rest if other in refined]
+    return kept
+
+
+def _smaller(solver: Solver, soft: Sequence[int], known: list[int]) -> list[int]:
+    """Look for a conflict smaller than `known`.
+
+    Every conflict meets every set whose absence ends all conflicts. So the smallest set that meets all of those found so far is
+    either a conflict, hence a smallest one, or leads to another set to be met.
+    """
+    with Hitman(solver="g4", htype="sorted") as hitman:
+        for _ in range(_MAX_ROUNDS):
+            candidate: list[int] = hitman.get() or []
+            if len(candidate) >= len(known):
+                return known
+            if not solver.solve(assumptions=candidate):
+                return candidate
+            hitman.hit(_correction(solver, soft, candidate))
+    return known
+
+
+def _correction(solver: Solver, soft: Sequence[int], candidate: list[int]) -> list[int]:
+    """Return what must be left out so that the rest, `candidate` among it, is no conflict; as little as possible."""
+    kept = list(candidate)
+    for selector in soft:
+        if selector not in candidate and solver.solve(assumptions=[*kept, selector]):
+            kept.append(selector)
+    return [selector for selector in soft if selector not in set(kept)]

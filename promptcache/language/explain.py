@@ -1,0 +1,85 @@
+"""What is wrong with the rules of a schema, in words.
+
+Comes in: rules and what they turned out to imply. Goes out: diagnostics PC301 to PC305, each with the smallest set of rules that
+explains it and the place of each. This file decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.language.conflict import smallest_conflict
+from promptcache.language.index import Index
+from promptcache.language.names import ancestors
+from promptcache.language.rules import Default, Exclusive, Rule, RuleKind, Rules
+from promptcache.language.schema import Schema, place
+
+_MAX_EXPLAINED = 20
+_MAX_LISTED = 6
+
+
+def describe(rule: Rule) -> str:
+    """Say what a rule demands."""
+    if isinstance(rule, Exclusive):
+        return f"{listed(rule.members)} are members of one union"
+    subject, then = rule.when[0], listed(sorted(rule.then))
+    where = f" in '{subject}'" if subject else ""
+    match rule.kind:
+        case RuleKind.REQUIRED:
+            return f"{then} is required{where}"
+        case RuleKind.CHOICE:
+            return f"one of {then} must be used{where}"
+        case RuleKind.EXCLUDES:
+            return f"'{subject}' excludes '{rule.when[1]}'"
+        case RuleKind.AFTER:
+            return f"'{subject}' comes after {then}"
+        case RuleKind.NESTING:
+            return f"'{subject}' stands inside {then}"
+        case _:
+            return f"'{subject}' requires {then}"
+
+
+def listed(modules: tuple[str, ...] | list[str]) -> str:
+    """Write modules one after another, the first few by name."""
+    names = ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED])
+    return names if len(modules) <= _MAX_LISTED else f"{names} and {len(modules) - _MAX_LISTED} more"
+
+
+def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
+    """Say why no prompt can satisfy a schema."""
+    reason, related = _reason(rules, ())
+    span = min(span for span, _ in related) if related else place(schema, "name")
+    message = f"no prompt can satisfy this schema: {reason}"
+    return Diagnostic(code="PC301", message=message, span=span, help="take back one of these rules", related=related)
+
+
+def explain_dead(rules: Rules, dead: Set[str], index: Index) -> Iterator[Diagnostic]:
+    """Yield a warning for each module that can never be used, but for those inside another one."""
+    outermost = [module for module in index.modules if module in dead and dead.isdisjoint(ancestors(module))]
+    for position, path in enumerate(outermost):
+        reason, related = _reason(rules, (path,)) if position < _MAX_EXPLAINED else ("", ())
+        message = f"module '{path}' can never be used" + (f": {reason}" if reason else "")
+        span = place(index.modules[path].module, "name")
+        yield Diagnostic(code="PC302", message=message, span=span, severity=Severity.WARNING, related=related)
+
+
+def explain_default(rules: Rules, default: Default) -> Diagnostic:
+    """Say why the default of a union can never be used."""
+    reason, related = _reason(rules, (default.member,))
+    message = f"the default '{default.member}' can never be used: {reason}"
+    return Diagnostic(code="PC303", message=message, span=default.span, help="choose another default", related=related)
+
+
+def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span) -> Diagnostic:
+    """Say why the members of a scaffold cannot be present together."""
+    reason, related = _reason(rules, members)
+    message = f"the members of this scaffold cannot be present together: {reason}"
+    return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
+
+
+def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
+    conflict = smallest_conflict(rules, (), given)
+    assert conflict is not None, "only what cannot be is explained"
+    related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
+    return "; ".join(words for _, words in related), related

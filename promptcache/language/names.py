@@ -1,0 +1,94 @@
+"""Names and paths: which are allowed, and what a path leads to.
+
+Comes in: names and paths as they were written. Goes out: whether they are well formed, the absolute path they mean, and help for
+those that lead nowhere. This file knows neither schema nor prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from promptcache.diagnostics import did_you_mean
+from promptcache.language.schema import join_path
+
+RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
+"""What a module cannot be called: the elements of a prompt document, and one more kind of turn."""
+
+RESERVED_PARAMETERS = frozenset({"schema", "module"})
+"""What a parameter cannot be called: the attributes with a meaning of their own in a prompt document."""
+
+_START = (
+    "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
+)
+_START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+_NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` is an XML name without a colon."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` is names joined by slashes, with or without a leading slash."""
+    return all(is_name(step) for step in text.removeprefix("/").split("/"))
+
+
+def absolute(path: str, parent: str) -> str:
+    """Return the path from the root that `path` means when it is written relative to `parent`."""
+    return path[1:] if path.startswith("/") else join_path(parent, path)
+
+
+def ancestors(path: str) -> Iterable[str]:
+    """Yield the paths of the modules around `path`, the nearest first; the root is not among them."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def path_help(text: str) -> str | None:
+    """Say how a malformed path can be mended."""
+    if "," in text:
+        return "separate paths by spaces"
+    if ".." in text.split("/"):
+        return "there is no way up in a path: begin at the root with /"
+    if text.endswith("/") or "//" in text:
+        return "write one slash between names and none at the end"
+    return None
+
+
+def nowhere(path: str, modules: Collection[str], form: str = "'{}'") -> tuple[str, str | None]:
+    """Say why `path` leads to no module.
+
+    Args:
+        path: From the root.
+        modules: The paths of all modules.
+        form: How a suggested name is written.
+
+    Returns:
+        What is missing, and a suggestion: a similar name in the same place, or the same name elsewhere.
+    """
+    steps = path.split("/")
+    depth = 0
+    while "/".join(steps[: depth + 1]) in modules:
+        depth += 1
+    parent, step = "/".join(steps[:depth]), steps[depth]
+    prefix = f"{parent}/" if parent else ""
+    here = [known[len(prefix) :] for known in modules if known.startswith(prefix) and "/" not in known[len(prefix) :]]
+    message = f"there is no module '{step}' {_place(parent)}"
+    elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
+    if step not in here and elsewhere:
+        return message, f"there is one at {' and at '.join('/' + known for known in elsewhere[:3])}"
+    return message, did_you_mean(step, here, form) or _listed(here, parent)
+
+
+def _place(parent: str) -> str:
+    return f"in '{parent}'" if parent else "at the top level"
+
+
+def _listed(here: list[str], parent: str) -> str:
+    if not here:
+        return f"there are no modules {_place(parent)}"
+    more = f" and {len(here) - 12} more" if len(here) > 12 else ""
+    return f"modules {_place(parent)}: {', '.join(here[:12])}{more}"

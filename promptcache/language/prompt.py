@@ -1,0 +1,127 @@
+"""The prompt as it was written, and the builder that writes one in Python.
+
+Comes in: what `parse_prompt` reads, or calls of the builder. Goes out: a frozen tree to `resolve_prompt`. This file knows no XML
+and no schema: whether the named modules exist is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from promptcache.diagnostics import Diagnostic, PromptError, Span
+from promptcache.language.schema import Role
+
+IN_PYTHON = Span("<python>", 1, 1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """The text that a prompt puts into a parameter, exactly as given."""
+
+    name: str
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A module that the prompt names.
+
+    `path` is relative to the enclosing reference, or starts at the root when `absolute`; it has one step in element form and
+    any number in `<use module="…">` form.
+    """
+
+    path: str
+    span: Span
+    absolute: bool = False
+    arguments: tuple[Argument, ...] = ()
+    children: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat turn of the prompt's own; `role` None is bare trailing text."""
+
+    role: Role | None
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One request against a schema, as written.
+
+    `Prompt("travel").use("cities/miami", days="three").user("…")` builds one without XML. Every method returns a new prompt;
+    arguments and texts are data, taken exactly as they are given.
+
+    Attributes:
+        schema: Name of the schema that the prompt is for.
+        references: The modules that it names, as nested.
+        arguments: Arguments for the schema's own parameters (those outside any module).
+        messages: The prompt's own turns in order, or one bare text (`role` None) alone.
+
+    Raises:
+        PromptError: bare text stands beside turns.
+    """
+
+    schema: str = field(kw_only=False)
+    references: tuple[Reference, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    messages: tuple[Message, ...] = ()
+    span: Span = IN_PYTHON
+
+    def __post_init__(self) -> None:
+        if faults := tuple(misplaced_text(self.messages)):
+            raise PromptError(faults)
+
+    def use(self, module: str, /, **arguments: str) -> Prompt:
+        """Name a module by its path from the root, with arguments for its parameters."""
+        reference = Reference(
+            path=module.removeprefix("/"),
+            span=IN_PYTHON,
+            absolute=module.startswith("/"),
+            arguments=_arguments(arguments.items()),
+        )
+        return replace(self, references=(*self.references, reference))
+
+    def fill(self, **arguments: str) -> Prompt:
+        """Give arguments for the schema's own parameters."""
+        return replace(self, arguments=(*self.arguments, *_arguments(arguments.items())))
+
+    def text(self, text: str) -> Prompt:
+        """End with bare text."""
+        return self._say(None, text)
+
+    def system(self, text: str) -> Prompt:
+        """Add a system turn."""
+        return self._say(Role.SYSTEM, text)
+
+    def user(self, text: str) -> Prompt:
+        """Add a user turn."""
+        return self._say(Role.USER, text)
+
+    def assistant(self, text: str) -> Prompt:
+        """Add an assistant turn; as the last turn it stays open and generation continues it."""
+        return self._say(Role.ASSISTANT, text)
+
+    def _say(self, role: Role | None, text: str) -> Prompt:
+        return replace(self, messages=(*self.messages, Message(role=role, text=text, span=IN_PYTHON)))
+
+
+def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for every bare text that does not stand alone."""
+    if len(messages) < 2:
+        return
+    for message in messages:
+        if message.role is None:
+            yield Diagnostic(
+                code="PC416",
+                message="bare text stands beside other text or turns of the prompt",
+                span=message.span,
+                help="put it into a turn, <user>…</user>",
+            )
+
+
+def _arguments(items: Iterable[tuple[str, str]]) -> tuple[Argument, ...]:
+    return tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in items)

@@ -1,0 +1,208 @@
+"""A prompt document to the prompt it writes down.
+
+Comes in: XML text or a path. Goes out: a `Prompt` with a span on every part, or every fault of structure that the document has. This
+file knows no schema; whether the named modules exist is asked by `resolve_prompt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
+from promptcache.language.names import RESERVED_MODULES, is_path, path_help
+from promptcache.language.prompt import Argument, Message, Prompt, Reference, misplaced_text
+from promptcache.language.schema import Role, Whitespace
+from promptcache.language.source import read_document
+from promptcache.language.whitespace import finish
+from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml
+
+_ROLES = frozenset(Role)
+
+
+def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
+    """Read a prompt document.
+
+    Args:
+        text: The document; bytes must be UTF-8.
+        source: Its name in diagnostics.
+
+    Raises:
+        PromptError: every fault of XML or structure, in the order of their places.
+    """
+    root = parse_xml(text, source, PromptError)
+    if root.name != "prompt":
+        mend = "schemas are read by parse_schema" if root.name == "schema" else did_you_mean(root.name, ["prompt"])
+        message = f"a prompt document begins with <prompt>, not <{root.name}>"
+        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+    reader = _PromptReader()
+    parts = reader.prompt(root)
+    if reader.faults:
+        raise PromptError(in_order(reader.faults))
+    return parts
+
+
+def load_prompt(path: str | Path) -> Prompt:
+    """Read a prompt file.
+
+    Raises:
+        PromptError: the file cannot be read, or what `parse_prompt` finds.
+    """
+    return parse_prompt(read_document(Path(path), PromptError), source=str(path))
+
+
+class _PromptReader:
+    """Turns elements into the parts of a prompt; `faults` grows as it goes."""
+
+    def __init__(self) -> None:
+        self.faults: list[Diagnostic] = []
+
+    def prompt(self, root: Element) -> Prompt:
+        schema = next((attribute.value for attribute in root.attributes if attribute.name == "schema"), None)
+        if schema is None:
+            self._fault("PC104", "<prompt> needs the attribute 'schema'", root.name_span, 'add schema="…"')
+        own = [attribute for attribute in root.attributes if attribute.name != "schema"]
+        naming, text = self._divide(root.children)
+        references = tuple(self._references(naming))
+        messages = tuple(self._messages(text))
+        self.faults += misplaced_text(messages)
+        return Prompt(
+            schema or "",
+            references=references,
+            arguments=self._arguments(own, naming),
+            messages=messages if not self.faults else (),
+            span=root.span,
+        )
+
+    def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
+        """Cut a prompt behind its last reference or argument; its own text and turns may only follow."""
+        stop = 0
+        for index, node in enumerate(children):
+            if isinstance(node, Element) and node.name not in {"text", *_ROLES}:
+                stop = index + 1
+        turn = None
+        for node in children[:stop]:
+            if isinstance(node, Element) and node.name in _ROLES:
+                turn = turn or node
+            elif isinstance(node, Element) and node.name != "text" and turn is not None:
+                message = f"<{node.name}> stands after the turn <{turn.name}> of the prompt"
+                self._fault("PC415", message, node.name_span, "name modules first, then write turns")
+        naming = [node for node in children[:stop] if isinstance(node, Characters) or node.name not in _ROLES]
+        return naming, list(children[stop:])
+
+    def _references(self, nodes: Iterable[Node]) -> Iterable[Reference]:
+        for node in nodes:
+            if isinstance(node, Characters) or node.name == "text":
+                self._no_text(node)
+            elif node.name == "use":
+                yield from self._use(node)
+            elif node.name in RESERVED_MODULES - {"arg"}:
+                self._fault("PC102", f"<{node.name}> cannot stand here", node.name_span, _instead(node.name))
+            elif node.name != "arg":
+                yield self._reference(node, node.name, node.name_span, node.attributes)
+
+    def _use(self, element: Element) -> Iterable[Reference]:
+        module = next((attribute for attribute in element.attributes if attribute.name == "module"), None)
+        others = [attribute for attribute in element.attributes if attribute is not module]
+        if module is None:
+            self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, 'add module="…"')
+        elif not is_path(module.value):
+            message = f"{module.value!r} is not a path of module names"
+            self._fault("PC207", message, module.value_span, path_help(module.value))
+        else:
+            yield self._reference(element, module.value, module.value_span, others)
+
+    def _reference(self, element: Element, path: str, span: Span, attributes: Sequence[Attribute]) -> Reference:
+        return Reference(
+            path=path.removeprefix("/"),
+            span=span,
+            absolute=path.startswith("/"),
+            arguments=self._arguments(attributes, element.children),
+            children=tuple(self._references(element.children)),
+        )
+
+    def _arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
+        found = [Argument(name=item.name, text=item.value, span=item.span) for item in attributes]
+        for node in children:
+            if isinstance(node, Element) and node.name == "arg":
+                found += self._arg(node)
+        first: dict[str, Argument] = {}
+        for argument in found:
+            if first.setdefault(argument.name, argument) is not argument:
+                related = ((first[argument.name].span, "first given here"),)
+                message = f"the argument '{argument.name}' is given twice"
+                self._fault("PC403", message, argument.span, "remove one of them", related)
+        return tuple(first.values())
+
+    def _arg(self, element: Element) -> Iterable[Argument]:
+        name = next((attribute.value for attribute in element.attributes if attribute.name == "name"), None)
+        self._only(element, ("name",))
+        text = "".join(self._exact(element))
+        if name is None:
+            self._fault("PC104", "<arg> needs the attribute 'name'", element.name_span, 'add name="…"')
+        else:
+            yield Argument(name=name, text=text, span=element.span)
+
+    def _messages(self, nodes: list[Node]) -> Iterable[Message]:
+        block: list[Node] = []
+        for node in nodes:
+            if isinstance(node, Element) and node.name in _ROLES:
+                yield from self._bare(block)
+                block = []
+                self._only(node, ())
+                yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
+            else:
+                block.append(node)
+        yield from self._bare(block)
+
+    def _bare(self, block: list[Node]) -> Iterable[Message]:
+        if text := self._text(block):
+            node = next(node for node in block if isinstance(node, Element) or not node.blank)
+            yield Message(role=None, text=text, span=node.span)
+
+    def _text(self, nodes: Sequence[Node]) -> str:
+        """Return the text of a turn or of bare text: <text> is exact, the rest is dedented."""
+        pieces: list[str | None] = []
+        exact = []
+        for node in nodes:
+            if isinstance(node, Characters):
+                pieces.append(node.text)
+            elif node.name == "text":
+                self._only(node, ())
+                exact.append("".join(self._exact(node)))
+                pieces.append(None)
+            else:
+                message = f"<{node.name}> cannot stand in the text of a prompt"
+                self._fault("PC102", message, node.name_span, "name modules before it; write &lt; for a literal <")
+        remaining = iter(exact)
+        return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
+
+    def _exact(self, element: Element) -> Iterable[str]:
+        for node in element.children:
+            if isinstance(node, Characters):
+                yield node.text
+            else:
+                message = f"<{element.name}> holds text only, not <{node.name}>"
+                self._fault("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
+
+    def _only(self, element: Element, known: tuple[str, ...]) -> None:
+        for attribute in element.attributes:
+            if attribute.name not in known:
+                message = f"<{element.name}> has no attribute '{attribute.name}'"
+                self._fault("PC103", message, attribute.span, did_you_mean(attribute.name, known))
+
+    def _no_text(self, node: Node) -> None:
+        if isinstance(node, Element) or not node.blank:
+            mend = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
+            self._fault("PC412", "text stands between references", node.span, mend)
+
+    def _fault(
+        self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()
+    ) -> None:
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+
+
+def _instead(name: str) -> str | None:
+    if name in _ROLES:
+        return "turns of the prompt stand behind its references, not inside them"
+    return "use an XML comment, <!-- … -->" if name == "doc" else None

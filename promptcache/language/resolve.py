@@ -1,0 +1,136 @@
+"""A prompt and a schema to what the prompt selects.
+
+Comes in: a `Prompt` and the checked schema that it is for. Goes out: the complete `Selection`, or every fault that the prompt has with
+this schema. Resolving takes time linear in the prompt, whatever the size of the schema; only faults cost more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
+from promptcache.language.broken import explain_broken
+from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
+from promptcache.language.names import absolute, ancestors, is_path, nowhere, path_help
+from promptcache.language.prompt import Argument, Prompt, Reference
+
+
+def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
+    """Follow a prompt's references, add what they imply, and check the result against the rules.
+
+    Raises:
+        PromptError: every fault found; faults of names keep the rules from being checked.
+    """
+    if prompt.schema != schema.name:
+        message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
+        mend = did_you_mean(prompt.schema, [schema.name])
+        raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=mend)])
+    resolver = _Resolver(schema)
+    resolver.fill("", prompt.arguments)
+    resolver.follow(prompt.references, "")
+    if resolver.faults:
+        raise PromptError(in_order(resolver.faults))
+    named = resolver.named()
+    present = schema.rules.complete(named.keys())
+    places = {"": prompt.span, **named}
+    faults = [*_unfilled(present, places, resolver.filled, schema)]
+    if broken := tuple(schema.rules.broken(present.keys())):
+        faults += explain_broken(schema.rules, broken, places, present)
+    if faults:
+        raise PromptError(in_order(faults))
+    order = schema.rules.order
+    modules = tuple(sorted((module for module in present if module), key=order.__getitem__))
+    return Selection(
+        schema=schema,
+        modules=modules,
+        arguments=tuple(_in_order(resolver.filled, modules, schema)),
+        messages=prompt.messages,
+        span=prompt.span,
+    )
+
+
+class _Resolver:
+    """Follows references; `faults` grows as it goes."""
+
+    def __init__(self, schema: CheckedSchema) -> None:
+        self.faults: list[Diagnostic] = []
+        self.filled: dict[str, dict[str, FilledSlot]] = {}
+        self._schema = schema
+        self._places: dict[str, Span] = {}
+
+    def named(self) -> dict[str, Span]:
+        """Return the named modules and their ancestors, each with the place of a reference that names it."""
+        found = dict(self._places)
+        for path, span in self._places.items():
+            for ancestor in ancestors(path):
+                if ancestor in found:
+                    break
+                found[ancestor] = span
+        return found
+
+    def follow(self, references: tuple[Reference, ...], parent: str) -> None:
+        for reference in references:
+            path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
+            if not is_path(path):
+                message = f"{reference.path!r} is not a path of module names"
+                self._fault("PC207", message, reference.span, path_help(reference.path))
+            elif path not in self._schema.modules:
+                message, mend = nowhere(path, self._schema.modules, "<{}>")
+                self._fault("PC401", message, reference.span, mend)
+            else:
+                self._enter(reference, path)
+
+    def _enter(self, reference: Reference, path: str) -> None:
+        if path in self.filled:
+            related = ((self._places[path], "first named here"),)
+            message = f"module '{path}' is named twice"
+            self._fault("PC405", message, reference.span, "put arguments and inner modules into one reference", related)
+            return
+        self._places[path] = reference.span
+        self.fill(path, reference.arguments)
+        self.follow(reference.children, path)
+
+    def fill(self, path: str, arguments: tuple[Argument, ...]) -> None:
+        parameters = self._schema.parameters[path]
+        slots = self.filled.setdefault(path, {})
+        for argument in arguments:
+            name = argument.name
+            if name not in parameters:
+                owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"
+                known = f"parameters: {', '.join(parameters)}" if parameters else None
+                mend = did_you_mean(name, parameters) or known
+                self._fault("PC402", f"{owner} has no parameter '{name}'", argument.span, mend)
+            elif name in slots:
+                related = ((slots[name].span, "first given here"),)
+                self._fault("PC403", f"the argument '{name}' is given twice", argument.span, "remove one", related)
+            else:
+                slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
+
+    def _fault(
+        self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()
+    ) -> None:
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+
+
+def _unfilled(
+    present: Mapping[str, object],
+    places: Mapping[str, Span],
+    filled: Mapping[str, Mapping[str, FilledSlot]],
+    schema: CheckedSchema,
+) -> Iterator[Diagnostic]:
+    for module in present:
+        for name, parameter in schema.parameters[module].items():
+            if parameter.required and name not in filled.get(module, {}):
+                owner = f"module '{module}'" if module else f"schema '{schema.name}'"
+                message = f"{owner} needs an argument for '{name}'"
+                span = places.get(module, places[""])
+                related = ((parameter.span, "the parameter"),)
+                yield Diagnostic(code="PC404", message=message, span=span, help=f'add {name}="…"', related=related)
+
+
+def _in_order(
+    filled: Mapping[str, Mapping[str, FilledSlot]], modules: tuple[str, ...], schema: CheckedSchema
+) -> Iterator[FilledSlot]:
+    for module in ("", *modules):
+        if slots := filled.get(module):
+            yield from (slots[name] for name in schema.parameters[module] if name in slots)

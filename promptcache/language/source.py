@@ -1,0 +1,94 @@
+"""A source text and the places in it.
+
+Comes in: the bytes or text of a document, or a path. Goes out: a `Source` that turns offsets into spans. This file knows nothing of XML
+but its line ends: CR LF and CR count as one LF, as XML itself has it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptcache.diagnostics import Diagnostic, LanguageError, Span
+
+MAX_BYTES = 8 * 1024 * 1024
+"""The largest document or `src` file that is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A document's text, its name for diagnostics, and where its lines start."""
+
+    name: str
+    text: str = field(repr=False)
+    line_starts: tuple[int, ...] = field(repr=False)
+
+    def span(self, start: int, stop: int) -> Span:
+        """Return the span of the characters `[start, stop)`."""
+        return Span(self.name, *self._place(start), *self._place(stop))
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        line = bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1] + 1
+
+
+def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
+    """Turn a document into a source.
+
+    Raises:
+        LanguageError: of the class `error`; the document is too large or not UTF-8.
+    """
+    limit = f"more than {MAX_BYTES} bytes"
+    if len(text) > MAX_BYTES:
+        raise error([_at_start(name, "PC004", f"the document has {limit}")])
+    try:
+        data = text.encode() if isinstance(text, str) else text
+        text = data.decode("utf-8-sig")
+    except UnicodeEncodeError as fault:
+        message = f"the text holds a lone surrogate at character {fault.start}, which UTF-8 cannot express"
+        raise error([_at_start(name, "PC006", message)]) from None
+    except UnicodeDecodeError as fault:
+        raise error([_not_utf8(data, name, fault.start)]) from None
+    if len(data) > MAX_BYTES:
+        raise error([_at_start(name, "PC004", f"the document has {limit}")])
+    return source_of(text, name)
+
+
+def source_of(text: str, name: str) -> Source:
+    """Return the source of a decoded text."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    starts = [0]
+    found = text.find("\n")
+    while found >= 0:
+        starts.append(found + 1)
+        found = text.find("\n", found + 1)
+    return Source(name=name, text=text, line_starts=tuple(starts))
+
+
+def read_document(path: Path, error: type[LanguageError]) -> bytes:
+    """Read a document's file.
+
+    Raises:
+        LanguageError: of the class `error`; no regular file can be read there.
+    """
+    try:
+        if not path.is_file():
+            raise error([_at_start(str(path), "PC010", "there is no such file")])
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as fault:
+        raise error([_at_start(str(path), "PC010", f"the file cannot be read: {fault.strerror}")]) from None
+
+
+def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
+    before = source_of(data[:start].decode("utf-8-sig"), name)
+    length = len(before.text)
+    place = before.span(length, length)
+    span = Span(name, place.line, place.column, place.line, place.column + 1)
+    message = f"byte 0x{data[start]:02x} is not UTF-8"
+    return Diagnostic(code="PC006", message=message, span=span, help="save the file as UTF-8")
+
+
+def _at_start(name: str, code: str, message: str) -> Diagnostic:
+    return Diagnostic(code=code, message=message, span=Span(name, 1, 1, 1, 1))
