@@ -1,7 +1,7 @@
 """What goes wrong, where, and what to do about it: spans, diagnostics, and the error tree.
 
-Comes in: facts about a fault from any room. Goes out: typed exceptions and records that a door of the house (command line,
-server, notebook) renders. This file knows no XML, no tensors and no terminal.
+Comes in: facts about a fault from any room. Goes out: typed exceptions and records that a door of the house (command
+line, server, notebook) renders. This file knows no XML, no tensors and no terminal.
 
     PromptCacheError
     ├── LanguageError            carries diagnostics, each with code and span
@@ -36,7 +36,8 @@ class Severity(StrEnum):
 class Span:
     """A half-open stretch of a source text.
 
-    Lines and columns count from 1, columns in characters (code points); `stop_line:stop_column` is the first place after it.
+    Lines and columns count from 1, columns in characters (code points); `stop_line:stop_column` is the first place
+    after it.
     """
 
     source: str

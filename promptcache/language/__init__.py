@@ -8,6 +8,8 @@ parse_prompt -> resolve_prompt(…, schema) -> Selection
 
 from promptcache.language.check import check_schema
 from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.language.counting import Count, count_combinations
+from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import load_schema, parse_schema
@@ -17,15 +19,18 @@ from promptcache.language.schema import Context, Role, Schema, Whitespace
 __all__ = [
     "CheckedSchema",
     "Context",
+    "Count",
     "Prompt",
     "Role",
     "Schema",
     "Selection",
     "Whitespace",
     "check_schema",
+    "count_combinations",
     "load_prompt",
     "load_schema",
     "parse_prompt",
     "parse_schema",
+    "print_schema",
     "resolve_prompt",
 ]

@@ -1,7 +1,7 @@
 """Reads the attributes of one element into typed values.
 
-Comes in: an element and the names it may carry. Goes out: values, and a diagnostic for each that cannot be read. This file
-knows no element of the language.
+Comes in: an element and the names it may carry. Goes out: values, and a diagnostic for each that cannot be read. This
+file knows no element of the language.
 """
 
 from __future__ import annotations

@@ -2,20 +2,19 @@
 
 Comes in: rules. Goes out: a `Backbone`. This file explains nothing.
 
-How. Unit propagation from the root settles what is always and never there. What is left falls into components that share no rule.
-Whatever a module implies lies in its own component, so each question is answered there:
+How. Unit propagation from the root settles what is always and never there. What is left falls into components that
+share no rule. Whatever a module implies lies in its own component, so each question is answered there:
 
-- Follow the implications from the module. If no alternative is left open, what was reached is a model in which nothing could be
-  taken away, hence exactly what is implied. Nearly all modules of real schemas end here, without a solver.
-- Otherwise ask the solver about the cone, which is everything that the module could ever bring about; all else can stay absent.
-  What lies in every model found so far, but is not known to be implied, is doubted one by one: each doubt is either confirmed or
-  answered by a new model, which clears up others too. Models are kept, for the next module's questions.
+- Follow the implications from the module. If no alternative is left open, what was reached is a model in which nothing
+  could be taken away, hence exactly what is implied. Nearly all modules of real schemas end here, without a solver.
+- Otherwise ask the solver about the cone, which is everything that the module could ever bring about; all else can stay
+  absent. What lies in every model found so far, but is not known to be implied, is doubted one by one: each doubt is
+  either confirmed or answered by a new model, which clears up others too.
 - A component that has alternatives of its own, open whatever is named, is asked as a whole.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
@@ -26,8 +25,6 @@ from pysat.solvers import Solver
 from promptcache.language.components import Residual, reduce
 from promptcache.language.formula import Clause, at_most_one, formula_of, literals, solving
 from promptcache.language.rules import Implication, Rules
-
-_NUM_MODELS_KEPT = 64
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
@@ -92,7 +89,7 @@ def _names(variables: Iterable[int], names: list[str]) -> frozenset[str]:
 
 
 def _filled(rules: Rules, alive: Mapping[str, frozenset[str]], dead: frozenset[str]) -> dict[str, frozenset[str]]:
-    """Add the modules that can never be used, each with what it would bring along: any set would do, but it must be closed."""
+    """Add the modules that can never be used, each with what it would bring along: any closed set would do."""
     forced: dict[str, list[str]] = {}
     for rule in rules.rules:
         if isinstance(rule, Implication) and len(rule.when) == len(rule.then) == 1 and rule.when[0] in dead:
@@ -135,7 +132,7 @@ class _Analysis:
         return analysis
 
     def implied(self, variables: Iterable[int]) -> frozenset[int] | None:
-        """Return what is present when `variables` are, beside what always is (which may be part of it); None if they cannot be."""
+        """Return what is present when `variables` are (what always is may be left out); None if they cannot be."""
         by_component: dict[int, set[int]] = {}
         for variable in variables:
             if variable in self.residual.never:
@@ -172,47 +169,56 @@ class _Analysis:
 
 
 class _Search:
-    """A solver on the clauses that bind some variables, and the models that it has found."""
+    """Solvers on the clauses that bind some variables.
+
+    Two solvers have opposite tastes: one likes variables to be false, the other likes what the first one did not
+    choose. What both choose is likely implied.
+    """
 
     def __init__(self, residual: Residual, variables: Sequence[int], stack: ExitStack) -> None:
         self._variables = variables
         self._number = {variable: index + 1 for index, variable in enumerate(variables)}
-        self._models: deque[frozenset[int]] = deque(maxlen=_NUM_MODELS_KEPT)
-        self._solver: Solver = stack.enter_context(solving(self._clauses(residual)))
-        self._solver.set_phases([-number for number in self._number.values()])
+        self._residual = residual
+        self._stack = stack
+        self._few = self._solver([-number for number in self._number.values()])
+        self._other: Solver | None = None
 
-    def _clauses(self, residual: Residual) -> Iterator[list[int]]:
+    def _solver(self, taste: list[int]) -> Solver:
+        solver = self._stack.enter_context(solving(self._clauses()))
+        solver.set_phases(taste)
+        return solver
+
+    def _clauses(self) -> Iterator[list[int]]:
         number = self._number
-        for clause in residual.clauses_over(number):
+        for clause in self._residual.clauses_over(number):
             when = tuple(number[variable] for variable in clause.when)
             yield literals(Clause(when, frozenset(number[variable] for variable in clause.then)))
         fresh = count(len(number) + 1)
-        for group in residual.groups_over(number):
+        for group in self._residual.groups_over(number):
             yield from at_most_one([number[variable] for variable in group], fresh)
 
     def implied(self, reached: frozenset[int]) -> frozenset[int] | None:
         """Return what holds in every model that has `reached`; None if there is none."""
-        known = frozenset(self._number[variable] for variable in reached)
-        models = [model for model in self._models if known <= model]
-        if not models:
-            first = self._model(known, ())
-            if first is None:
-                return None
-            models = [first]
-        possible = frozenset.intersection(*models)
+        known = {self._number[variable] for variable in reached}
+        possible = self._model(self._few, known)
+        if possible is None:
+            return None
+        if possible != known:
+            if self._other is None:
+                taste = [-number if number in possible else number for number in self._number.values()]
+                self._other = self._solver(taste)
+            possible &= self._model(self._other, known) or set()
         while doubted := possible - known:
             doubt = min(doubted)
-            model = self._model(known, (-doubt,))
+            model = self._model(self._few, {*known, -doubt})
             if model is None:
-                known |= {doubt}
+                known.add(doubt)
             else:
                 possible &= model
         return frozenset(self._variables[number - 1] for number in known)
 
-    def _model(self, known: frozenset[int], doubts: tuple[int, ...]) -> frozenset[int] | None:
-        if not self._solver.solve(assumptions=[*known, *doubts]):
+    def _model(self, solver: Solver, assumed: set[int]) -> set[int] | None:
+        if not solver.solve(assumptions=list(assumed)):
             return None
-        model = self._solver.get_model() or []
-        found = frozenset(number for number in model[: len(self._variables)] if number > 0)
-        self._models.append(found)
-        return found
+        model = solver.get_model() or []
+        return {number for number in model[: len(self._variables)] if number > 0}

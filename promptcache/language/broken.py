@@ -1,7 +1,7 @@
 """Why a prompt's selection breaks the rules of its schema, in words.
 
-Comes in: the broken rules and where the prompt names what. Goes out: diagnostics PC406 to PC417, each with a way to mend it. The solver is
-asked whether the named modules can be completed at all: only then is adding something a way out.
+Comes in: the broken rules and where the prompt names what. Goes out: diagnostics PC406 to PC417, each with a way to
+mend it. The solver is asked whether the named modules can be completed at all: only then is adding something a way out.
 """
 
 from __future__ import annotations

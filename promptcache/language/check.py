@@ -1,7 +1,7 @@
 """A declared schema to one that prompts can be written against.
 
-Comes in: a `Schema`. Goes out: a `CheckedSchema`, or every fault that it has. This file puts the checks in order and does none
-itself.
+Comes in: a `Schema`. Goes out: a `CheckedSchema`, or every fault that it has. This file puts the checks in order and
+does none itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The schema and the prompt after every check: what the other rooms work with.
 
-Comes in: nothing; `check_schema` and `resolve_prompt` build these. Goes out: to layout and engine. In a checked schema all text
-is final (whitespace and separators applied), all options are inherited down, all paths start at the root, documentation is gone.
+Comes in: nothing; `check_schema` and `resolve_prompt` build these. Goes out: to layout and engine. In a checked schema
+all text is final (whitespace and separators applied), all options are inherited down, all paths start at the root,
+documentation is gone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CheckedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModule:
-    """A module; `path` is its identity ("cities/miami"), `parent` the path of the module that holds it ("" is the root)."""
+    """A module; `path` ("cities/miami") is its identity, `parent` the path of the module that holds it ("": the root)."""
 
     path: str
     parent: str
@@ -67,7 +68,8 @@ CheckedItem: TypeAlias = FinalText | Parameter | CheckedTurn | CheckedModule | C
 class CheckedScaffold:
     """Modules encoded together.
 
-    `members` are paths in declared order; `guaranteed` are all modules present whenever every member is (members included).
+    `members` are paths in declared order; `guaranteed` are all modules present whenever every member is (members
+    included).
     """
 
     name: str

@@ -1,7 +1,7 @@
 """A schema's declarations to rules.
 
-Comes in: the index of a schema. Goes out: its rules with all paths from the root, and a diagnostic for every path that leads nowhere
-or says something that cannot be. This file solves nothing.
+Comes in: the index of a schema. Goes out: its rules with all paths from the root, and a diagnostic for every path that
+leads nowhere or says something that cannot be. This file solves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
 
 
 def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:
-    """Return the paths of a scaffold's members from the root, in declared order; those that lead nowhere become faults."""
+    """Return the paths of a scaffold's members from the root, as declared; those that lead nowhere become faults."""
     found = _Compiler(index, faults).paths(parent, scaffold, "modules", scaffold.modules)
     return tuple(dict.fromkeys(path for path, _ in found))
 

@@ -1,6 +1,7 @@
 """What is left of a formula once everything certain is settled, cut into parts that have nothing to do with each other.
 
-Comes in: a formula. Goes out: a `Residual`, with the two ways of walking it that need no solver. This file knows no modules.
+Comes in: a formula. Goes out: a `Residual`, with the two ways of walking it that need no solver. This file knows no
+modules.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ class Residual(NamedTuple):
     """The clauses and groups over variables that are neither always nor never true.
 
     Attributes:
-        always, never: The settled variables.
-        component: For each other variable, the number of its component.
-        members: For each component, its variables in order.
-        open_clauses: For each component, its clauses without a condition: alternatives that are open whatever is assumed.
-        forced: For each variable, the clauses that have it as a condition.
-        answers: For each variable, the open clauses that it satisfies.
-        group_of: For each variable, its group.
+        always, never: The settled variables. component: For each other variable, the number of its component. members:
+        For each component, its variables in order. open_clauses: For each component, its clauses without a condition:
+        alternatives that are open whatever is assumed. forced: For each variable, the clauses that have it as a
+        condition. answers: For each variable, the open clauses that it satisfies. group_of: For each variable, its
+        group.
     """
 
     always: frozenset[int]

@@ -1,7 +1,7 @@
 """The smallest set of rules, and of modules somebody wants, that cannot all be kept.
 
-Comes in: rules and modules. Goes out: a `Conflict`. Nesting is no part of it: that a module brings its ancestors needs no explanation.
-This file puts nothing into words.
+Comes in: rules and modules. Goes out: a `Conflict`. Nesting is no part of it: that a module brings its ancestors needs
+no explanation. This file puts nothing into words.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
         given: Modules that are present without question.
 
     Returns:
-        A conflict of which no part can be left out; where at most 150 rules and modules come into question, no other conflict
-        is smaller. None if all can be present together.
+        A conflict of which no part can be left out; where at most 150 rules and modules come into question, no other
+        conflict is smaller. None if all can be present together.
     """
     cone = _cone(rules, (*wanted, *given))
     concerned = list(_concerned(rules, cone))
@@ -112,8 +112,8 @@ def _shrink(solver: Solver, core: Sequence[int]) -> list[int]:
 def _smaller(solver: Solver, soft: Sequence[int], known: list[int]) -> list[int]:
     """Look for a conflict smaller than `known`.
 
-    Every conflict meets every set whose absence ends all conflicts. So the smallest set that meets all of those found so far is
-    either a conflict, hence a smallest one, or leads to another set to be met.
+    Every conflict meets every set whose absence ends all conflicts. So the smallest set that meets all of those found
+    so far is either a conflict, hence a smallest one, or leads to another set to be met.
     """
     with Hitman(solver="g4", htype="sorted") as hitman:
         for _ in range(_MAX_ROUNDS):

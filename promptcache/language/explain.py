@@ -1,7 +1,7 @@
 """What is wrong with the rules of a schema, in words.
 
-Comes in: rules and what they turned out to imply. Goes out: diagnostics PC301 to PC305, each with the smallest set of rules that
-explains it and the place of each. This file decides nothing.
+Comes in: rules and what they turned out to imply. Goes out: diagnostics PC301 to PC305, each with the smallest set of
+rules that explains it and the place of each. This file decides nothing.
 """
 
 from __future__ import annotations

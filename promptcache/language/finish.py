@@ -1,17 +1,18 @@
 """The final text of a schema: whitespace, separators, inherited options.
 
-Comes in: a declared schema whose names have been checked. Goes out: its items as the other rooms see them. This file knows no rules.
+Comes in: a declared schema whose names have been checked. Goes out: its items as the other rooms see them. This file
+knows no rules.
 
-Separators. The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each block that is
-not empty begins with its parent's separator, but for the first one. The separator is part of the first text of the block, so that it comes
-and goes with the module that holds that text:
+Separators. The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each
+block that is not empty begins with its parent's separator, but for the first one. The separator is part of the first
+text of the block, so that it comes and goes with the module that holds that text:
 
 - a text block begins with it; if a parameter comes first, the separator is a text of its own before the slot;
 - a module hands it to its own first block, and so does a union to every member;
 - a turn drops it: nothing stands beside a header. What follows a turn's footer begins without one too.
 
-An empty block has no text that could hold it: it is passed over, and the next one gets it. All of this is decided by the schema alone,
-never by what a prompt selects.
+An empty block has no text that could hold it: it is passed over, and the next one gets it. All of this is decided by
+the schema alone, never by what a prompt selects.
 """
 
 from __future__ import annotations
@@ -160,6 +161,7 @@ def _union(union: Union, parent: str, options: Options, lead: str) -> Finished:
 
 
 def _text_block(block: tuple[Item, ...], options: Options, lead: str) -> Finished:
+    block = tuple(_merged(block))
     pieces = [item.text if isinstance(item, Text) and not item.exact else None for item in block]
     texts = finish(pieces, options.whitespace)
     found: list[CheckedItem] = []
@@ -173,6 +175,16 @@ def _text_block(block: tuple[Item, ...], options: Options, lead: str) -> Finishe
     if lead:
         found.insert(0, FinalText(text=lead, span=found[0].span))
     return Finished(_joined(found), empty=False, after_turn=False)
+
+
+def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
+    """Make one of texts that stand side by side, as they do only in schemas built in Python."""
+    for plain, group in groupby(block, key=lambda item: isinstance(item, Text) and not item.exact):
+        if plain:
+            texts = [item for item in group if isinstance(item, Text)]
+            yield Text(text="".join(item.text for item in texts), span=_around(texts[0].span, texts[-1].span))
+        else:
+            yield from group
 
 
 def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:

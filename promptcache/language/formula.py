@@ -58,8 +58,8 @@ def at_most_one(group: Sequence[int], fresh: Iterator[int]) -> Iterator[list[int
     """Yield clauses for "at most one of `group`", as many as the group has variables.
 
     Args:
-        group: Variables.
-        fresh: Where new variables come from; a large group takes one for each of its members: "this one or one before it".
+        group: Variables. fresh: Where new variables come from; a large group takes one for each of its members: "this
+        one or one before it".
     """
     if len(group) <= _PAIRWISE:
         yield from ([-one, -other] for one, other in combinations(group, 2))

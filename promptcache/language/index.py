@@ -1,7 +1,7 @@
 """What a schema declares, by path.
 
-Comes in: a `Schema`, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds, and a diagnostic for
-every name that cannot stand. This file follows no path and knows no rules.
+Comes in: a `Schema`, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds,
+and a diagnostic for every name that cannot stand. This file follows no path and knows no rules.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from promptcache.language.schema import (
 class ModuleEntry:
     """A declared module.
 
-    `[start, stop)` counts modules in document order: a module that ends before another starts is laid out earlier, unless the
-    two stand in different members of a union. `choices` are the unions around it and the member of each that it is part of.
+    `[start, stop)` counts modules in document order: a module that ends before another starts is laid out earlier,
+    unless the two stand in different members of a union. `choices` are the unions around it and the member of each that
+    it is part of.
     """
 
     path: str

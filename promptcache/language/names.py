@@ -1,7 +1,7 @@
 """Names and paths: which are allowed, and what a path leads to.
 
-Comes in: names and paths as they were written. Goes out: whether they are well formed, the absolute path they mean, and help for
-those that lead nowhere. This file knows neither schema nor prompt.
+Comes in: names and paths as they were written. Goes out: whether they are well formed, the absolute path they mean, and
+help for those that lead nowhere. This file knows neither schema nor prompt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 def is_name(text: str) -> bool:
     """Whether `text` is an XML name without a colon."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_element(text: str) -> bool:
+    """Whether every XML parser takes `text` as the name of an element or attribute of no namespace."""
+    return is_name(text) and text.isascii() and not text.lower().startswith("xml")
 
 
 def is_path(text: str) -> bool:

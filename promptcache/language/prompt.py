@@ -1,7 +1,7 @@
 """The prompt as it was written, and the builder that writes one in Python.
 
-Comes in: what `parse_prompt` reads, or calls of the builder. Goes out: a frozen tree to `resolve_prompt`. This file knows no XML
-and no schema: whether the named modules exist is not asked here.
+Comes in: what `parse_prompt` reads, or calls of the builder. Goes out: a frozen tree to `resolve_prompt`, or a
+document. This file knows no schema: whether the named modules exist is not asked here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span
-from promptcache.language.schema import Role
+from promptcache.language.names import RESERVED_MODULES, is_element
+from promptcache.language.schema import Role, Whitespace
+from promptcache.language.whitespace import finish
+from promptcache.language.writing import Written, holds_line_break, print_document
 
 IN_PYTHON = Span("<python>", 1, 1, 1, 1)
 
@@ -28,8 +31,8 @@ class Argument:
 class Reference:
     """A module that the prompt names.
 
-    `path` is relative to the enclosing reference, or starts at the root when `absolute`; it has one step in element form and
-    any number in `<use module="…">` form.
+    `path` is relative to the enclosing reference, or starts at the root when `absolute`; it has one step in element
+    form and any number in `<use module="…">` form.
     """
 
     path: str
@@ -52,8 +55,8 @@ class Message:
 class Prompt:
     """One request against a schema, as written.
 
-    `Prompt("travel").use("cities/miami", days="three").user("…")` builds one without XML. Every method returns a new prompt;
-    arguments and texts are data, taken exactly as they are given.
+    `Prompt("travel").use("cities/miami", days="three").user("…")` builds one without XML. Every method returns a new
+    prompt; arguments and texts are data, taken exactly as they are given.
 
     Attributes:
         schema: Name of the schema that the prompt is for.
@@ -90,8 +93,8 @@ class Prompt:
         return replace(self, arguments=(*self.arguments, *_arguments(arguments.items())))
 
     def text(self, text: str) -> Prompt:
-        """End with bare text."""
-        return self._say(None, text)
+        """End with bare text; the empty text adds nothing."""
+        return self._say(None, text) if text else self
 
     def system(self, text: str) -> Prompt:
         """Add a system turn."""
@@ -104,6 +107,14 @@ class Prompt:
     def assistant(self, text: str) -> Prompt:
         """Add an assistant turn; as the last turn it stays open and generation continues it."""
         return self._say(Role.ASSISTANT, text)
+
+    def to_xml(self) -> str:
+        """Return the prompt as a document that `parse_prompt` reads as the same prompt.
+
+        Raises:
+            PromptError: a text holds a character that XML cannot.
+        """
+        return print_document(_prompt_element(self), self.span, PromptError)
 
     def _say(self, role: Role | None, text: str) -> Prompt:
         return replace(self, messages=(*self.messages, Message(role=role, text=text, span=IN_PYTHON)))
@@ -125,3 +136,35 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
 
 def _arguments(items: Iterable[tuple[str, str]]) -> tuple[Argument, ...]:
     return tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in items)
+
+
+def _prompt_element(prompt: Prompt) -> Written:
+    attributes, children = _written_arguments(prompt.arguments, reserved="schema")
+    children += [_reference_element(reference) for reference in prompt.references]
+    children += [_message_element(message) for message in prompt.messages]
+    return Written("prompt", (("schema", prompt.schema), *attributes), tuple(children))
+
+
+def _reference_element(reference: Reference) -> Written:
+    attributes, children = _written_arguments(reference.arguments, reserved="module")
+    inner = (*children, *(_reference_element(child) for child in reference.children))
+    if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
+        return Written(reference.path, tuple(attributes), inner)
+    path = f"/{reference.path}" if reference.absolute else reference.path
+    return Written("use", (("module", path), *attributes), inner)
+
+
+def _written_arguments(arguments: tuple[Argument, ...], reserved: str) -> tuple[list[tuple[str, str]], list[Written]]:
+    """Divide arguments into attributes and <arg> elements; where order would be lost, all become elements."""
+    plain = [is_element(item.name) and item.name != reserved and not holds_line_break(item.text) for item in arguments]
+    if all(plain):
+        return [(item.name, item.text) for item in arguments], []
+    return [], [Written("arg", (("name", item.name),), (item.text,)) for item in arguments]
+
+
+def _message_element(message: Message) -> Written:
+    exact = Written("text", (), (message.text,))
+    if message.role is None:
+        return exact
+    as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
+    return Written(message.role.value, (), (message.text,) if as_it_is else (exact,))

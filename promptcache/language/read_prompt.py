@@ -1,7 +1,7 @@
 """A prompt document to the prompt it writes down.
 
-Comes in: XML text or a path. Goes out: a `Prompt` with a span on every part, or every fault of structure that the document has. This
-file knows no schema; whether the named modules exist is asked by `resolve_prompt`.
+Comes in: XML text or a path. Goes out: a `Prompt` with a span on every part, or every fault of structure that the
+document has. This file knows no schema; whether the named modules exist is asked by `resolve_prompt`.
 """
 
 from __future__ import annotations

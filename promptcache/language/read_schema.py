@@ -1,7 +1,7 @@
 """A schema document to its declaration.
 
-Comes in: XML text or a path. Goes out: a `Schema` with a span on every node, or every fault of structure that the document
-has. This file does not ask whether names, paths and rules make sense; `check_schema` does.
+Comes in: XML text or a path. Goes out: a `Schema` with a span on every node, or every fault of structure that the
+document has. This file does not ask whether names, paths and rules make sense; `check_schema` does.
 """
 
 from __future__ import annotations

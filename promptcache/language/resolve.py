@@ -1,7 +1,8 @@
 """A prompt and a schema to what the prompt selects.
 
-Comes in: a `Prompt` and the checked schema that it is for. Goes out: the complete `Selection`, or every fault that the prompt has with
-this schema. Resolving takes time linear in the prompt, whatever the size of the schema; only faults cost more.
+Comes in: a `Prompt` and the checked schema that it is for. Goes out: the complete `Selection`, or every fault that the
+prompt has with this schema. Resolving takes time linear in the prompt, whatever the size of the schema; only faults
+cost more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The rules of a schema: propositions over module paths.
 
-Comes in: rules, one for every claim that the schema makes about which modules stand together. Goes out: whether a selection keeps
-them, found by plain evaluation in time linear in the selection. What follows from all rules together is asked of a solver, elsewhere
-(`backbone`, `explain`, `counting`). The root is a module too, called "", and always present. This file knows no XML.
+Comes in: rules, one for every claim that the schema makes about which modules stand together. Goes out: whether a
+selection keeps them, found by plain evaluation in time linear in the selection. What follows from all rules together is
+asked of a solver, elsewhere (`backbone`, `explain`, `counting`). The root is a module too, called "", and always
+present. This file knows no XML.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implication:
-    """Whenever all modules of `when` are present, at least one of `then` is; with an empty `then`, they never are all present."""
+    """Whenever all of `when` are present, at least one of `then` is; with an empty `then`, they never all are."""
 
     kind: RuleKind
     when: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The schema as it was declared: a frozen tree with a span on every node.
 
-Comes in: what `parse_schema` reads or a Python caller builds. Goes out: the same tree, to the checker and to the printer.
-This file knows no XML, no rules and no tokens; it says nothing about whether the schema makes sense.
+Comes in: what `parse_schema` reads or a Python caller builds. Goes out: the same tree, to the checker and to the
+printer. This file knows no XML, no rules and no tokens; it says nothing about whether the schema makes sense.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from promptcache.diagnostics import Span
 
 Places: TypeAlias = tuple[tuple[str, Span], ...]
-"""Where the values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
+"""Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
 
 
 class Role(StrEnum):
@@ -45,8 +45,8 @@ class Whitespace(StrEnum):
 class Text:
     """Text that is always there when its parent is.
 
-    `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to pass the
-    whitespace rules of its parent.
+    `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to
+    pass the whitespace rules of its parent.
     """
 
     text: str
@@ -88,8 +88,8 @@ class Turn:
 class Module:
     """Reusable named text. `None` in an inherited option means: as the parent has it.
 
-    `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one, or from
-    the root with a leading slash.
+    `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one,
+    or from the root with a leading slash.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """Modules that are also encoded together, attending to each other; `modules` are paths from the scaffold's place."""
+    """Modules that are also encoded together, attending to each other; their paths start from the scaffold's place."""
 
     modules: tuple[str, ...]
     span: Span

@@ -1,7 +1,7 @@
 """A source text and the places in it.
 
-Comes in: the bytes or text of a document, or a path. Goes out: a `Source` that turns offsets into spans. This file knows nothing of XML
-but its line ends: CR LF and CR count as one LF, as XML itself has it.
+Comes in: the bytes or text of a document, or a path. Goes out: a `Source` that turns offsets into spans. This file
+knows nothing of XML but its line ends: CR LF and CR count as one LF, as XML itself has it.
 """
 
 from __future__ import annotations

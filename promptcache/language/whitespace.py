@@ -1,23 +1,23 @@
 r"""Whitespace: how a text block becomes text.
 
-Comes in: a text block, cut at the things that stand in it. Goes out: the same pieces with their final text. This file knows no
-elements: to it a block is a sequence of texts and of `None`, each `None` standing for something that is not to be touched (a
-parameter, or exact text).
+Comes in: a text block, cut at the things that stand in it. Goes out: the same pieces with their final text. This file
+knows no elements: to it a block is a sequence of texts and of `None`, each `None` standing for something that is not to
+be touched (a parameter, or exact text).
 
-The law is that formatting a document never changes its tokens. Formatting means: moving a block to lines of its own, indenting
-it, and leaving lines blank around it. So `dedent` must not see
+The law is that formatting a document never changes its tokens. Formatting means: moving a block to lines of its own,
+indenting it, and leaving lines blank around it. So `dedent` must not see
 
 - where a block begins, once it begins on a line of its own: blank lines and the indentation before it go;
 - where it ends: its last newline, the indentation of the closing tag and blank lines between the two go;
-- how far it is indented: the indentation that all its lines share goes. Its first line counts only where it follows a newline:
-  behind a tag it has no indentation. Lines that hold nothing but whitespace have none either, and end up empty.
+- how far it is indented: the indentation that all its lines share goes. Its first line counts only where it follows a
+  newline: behind a tag it has no indentation. Lines that hold nothing but whitespace have none either, and end up
+  empty.
 
 What is left says something: newlines and spaces inside, and spaces beside a tag on the same line.
 """
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Sequence
 
@@ -74,7 +74,11 @@ def _margin(pieces: Sequence[str | None]) -> str:
         for match in _INDENT.finditer(piece)
         if match.end() < len(piece) or index < last
     }
-    return os.path.commonprefix(list(indents)) if indents else ""
+    first, last_one = min(indents, default=""), max(indents, default="")
+    common = 0
+    while common < len(first) and first[common] == last_one[common]:
+        common += 1
+    return first[:common]
 
 
 def _leading(text: str) -> str:

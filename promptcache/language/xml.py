@@ -1,8 +1,8 @@
 """XML text to a tree of elements, with the exact place of every one.
 
-Comes in: a document. Goes out: its root element. Two parsers read it. expat comes first: it knows exact places and stops at a DOCTYPE
-before any entity is read. lxml then reads the same bytes with every dangerous feature off: what the two do not agree on is no
-document of ours. This file knows no element of the language.
+Comes in: a document. Goes out: its root element. Two parsers read it. expat comes first: it knows exact places and
+stops at a DOCTYPE before any entity is read. lxml then reads the same bytes with every dangerous feature off: what the
+two do not agree on is no document of ours. This file knows no element of the language.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def parse_xml(text: str | bytes, name: str, error: type[LanguageError]) -> Eleme
     """Read a document strictly and return its root element.
 
     Raises:
-        LanguageError: of the class `error`; not well-formed, not UTF-8, too large, too deep, or with a DOCTYPE, a processing
-            instruction or a namespace.
+        LanguageError: of the class `error`; not well-formed, not UTF-8, too large, too deep, or with a DOCTYPE, a
+            processing instruction or a namespace.
     """
     source = decode(text, name, error)
     start = _prolog_stop(source.text)
@@ -136,7 +136,7 @@ def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
     assert root.getroottree().docinfo.internalDTD is None, "expat let a DOCTYPE pass"
 
 
-class _Stop(Exception):
+class _StopError(Exception):
     """Ends the expat pass with the diagnostic that it carries."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
@@ -186,7 +186,7 @@ class _Reader:
             opened = self._stack[-1].done(self.source) if self._stack else None
             name, span = (opened.name, opened.name_span) if opened else (None, None)
             raise error([malformed.not_well_formed(self.source, fault.code, offset, name, span)]) from None
-        except _Stop as stop:
+        except _StopError as stop:
             raise error([stop.diagnostic]) from None
         if self.faults:
             raise error(self.faults)
@@ -214,16 +214,16 @@ class _Reader:
 
     def _refuse(self, name: str, span: Span) -> None:
         if self._count > MAX_ELEMENTS:
-            raise _Stop(malformed.beyond("PC009", f"the document has more than {MAX_ELEMENTS} elements", span))
+            raise _StopError(malformed.beyond("PC009", f"the document has more than {MAX_ELEMENTS} elements", span))
         if len(self._stack) >= MAX_DEPTH:
-            raise _Stop(malformed.beyond("PC005", f"elements are nested more than {MAX_DEPTH} deep", span))
+            raise _StopError(malformed.beyond("PC005", f"elements are nested more than {MAX_DEPTH} deep", span))
         self.faults.append(malformed.namespace(name, span))
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             match = _ATTRIBUTE.match(self.source.text, offset)
-            assert match is not None and match[1] == name, "expat and the pattern read the same tag"
+            assert match is not None, "expat has read this attribute"
             offset = match.end()
             attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
             if ":" in name or name == "xmlns":
@@ -253,11 +253,11 @@ class _Reader:
 
     def _instruction(self, target: str, _data: str) -> None:
         here = self._here()
-        raise _Stop(malformed.instruction(target, self.source.span(here, here + 2 + len(target))))
+        raise _StopError(malformed.instruction(target, self.source.span(here, here + 2 + len(target))))
 
     def _doctype(self, *_: object) -> None:
-        raise _Stop(malformed.doctype(self.source, self._here()))
+        raise _StopError(malformed.doctype(self.source, self._here()))
 
     def _declaration(self, version: str, encoding: str | None, _standalone: int) -> None:
         if version != "1.0" or (encoding is not None and encoding.lower() != "utf-8"):
-            raise _Stop(malformed.declaration(self.source, version, encoding))
+            raise _StopError(malformed.declaration(self.source, version, encoding))

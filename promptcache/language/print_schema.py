@@ -1,0 +1,112 @@
+"""A declared schema to a document.
+
+Comes in: a `Schema`, read or built in Python. Goes out: XML that means the same: parsing it gives a schema with the
+same checked content. The text of a `src` file is not written out; the document names the file.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language.attributes import escape
+from promptcache.language.schema import (
+    Context,
+    Doc,
+    Item,
+    Module,
+    Parameter,
+    Scaffold,
+    Schema,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+)
+from promptcache.language.whitespace import is_blank
+from promptcache.language.writing import Written, print_document
+
+
+def print_schema(schema: Schema) -> str:
+    """Return a schema as a document.
+
+    Raises:
+        SchemaError: a text holds a character that XML cannot.
+    """
+    attributes = _attributes(
+        name=schema.name,
+        version=schema.version,
+        whitespace=None if schema.whitespace is Whitespace.DEDENT else schema.whitespace,
+        separator=None if schema.separator == "\n" else escape(schema.separator),
+        context=None if schema.context is Context.GUARANTEED else schema.context,
+    )
+    root = Written("schema", attributes, _children(schema.children))
+    return print_document(root, schema.span, SchemaError)
+
+
+def _children(items: tuple[Item, ...]) -> tuple[Written | str, ...]:
+    """Return what stands in an element; whitespace between blocks is left to the printer, all else stays as it is."""
+    found: list[Written | str] = []
+    for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
+        block = list(group)
+        if not (inline and all(isinstance(item, Text) and not item.exact and is_blank(item.text) for item in block)):
+            found += (_item(item) for item in block)
+    return tuple(found)
+
+
+def _item(item: Item) -> Written | str:
+    match item:
+        case Text(exact=True):
+            return Written("text", (), (item.text,), inline=True)
+        case Text():
+            return item.text
+        case Doc():
+            return Written("doc", (), (item.text,))
+        case Turn():
+            return Written(item.role.value, (), _children(item.children))
+        case Module():
+            return _module(item)
+        case Union():
+            attributes = _attributes(name=item.name, required=item.required or None, default=item.default)
+            return Written("union", attributes, _children(item.children))
+        case Parameter():
+            return _parameter(item)
+        case Scaffold():
+            return Written("scaffold", _attributes(name=item.name, modules=" ".join(item.modules)))
+
+
+def _module(module: Module) -> Written:
+    attributes = _attributes(
+        name=module.name,
+        required=module.required or None,
+        requires=" ".join(module.requires) or None,
+        excludes=" ".join(module.excludes) or None,
+        after=" ".join(module.after) or None,
+        cache=module.cache,
+        src=module.src,
+        reserve=module.reserve,
+        context=module.context,
+        whitespace=module.whitespace,
+        separator=None if module.separator is None else escape(module.separator),
+    )
+    children = module.children
+    if module.src is not None:
+        children = tuple(child for child in children if isinstance(child, Doc))
+    return Written("module", attributes, _children(children))
+
+
+def _parameter(parameter: Parameter) -> Written:
+    attributes = _attributes(
+        name=parameter.name,
+        length=parameter.length,
+        default=parameter.default,
+        placeholder=parameter.placeholder,
+        required=parameter.required or None,
+    )
+    return Written("parameter", attributes, inline=True)
+
+
+def _attributes(**values: str | int | None) -> tuple[tuple[str, str], ...]:
+    """Return the attributes that have a value, truth values in lower case."""
+    found = ((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in values.items())
+    return tuple(pair for pair, value in zip(found, values.values(), strict=True) if value is not None)

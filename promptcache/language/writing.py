@@ -1,0 +1,70 @@
+"""Documents to XML text.
+
+Comes in: a tree of elements to be written. Goes out: their XML, made by lxml, indented where that changes nothing. This
+file knows no element of the language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lxml import etree
+
+from promptcache.diagnostics import Diagnostic, LanguageError, Span
+
+_INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An element to be written.
+
+    `inline` elements are part of the text around them. Where text or one of these stands among the children, nothing is
+    added between them; elsewhere each child gets a line.
+    """
+
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    children: tuple[Written | str, ...] = ()
+    inline: bool = False
+
+
+def holds_line_break(text: str) -> bool:
+    """Whether an attribute would show a text badly: as a character reference for every newline or tab."""
+    return any(character in text for character in "\n\r\t")
+
+
+def print_document(root: Written, span: Span, error: type[LanguageError]) -> str:
+    """Return the XML of a document.
+
+    Raises:
+        LanguageError: of the class `error`, told at `span`; something holds a character that XML cannot.
+    """
+    try:
+        element = _element(root, 0)
+    except ValueError:
+        message = "it holds a control character, a lone surrogate or a name that XML cannot write"
+        raise error([Diagnostic(code="PC011", message=message, span=span)]) from None
+    return etree.tostring(element, encoding="unicode") + "\n"
+
+
+def _element(written: Written, depth: int) -> etree._Element:
+    element = etree.Element(written.name, dict(written.attributes))
+    inline = any(isinstance(child, str) or child.inline for child in written.children)
+    for child in written.children:
+        if isinstance(child, str):
+            _append_text(element, child)
+            continue
+        if not inline:
+            _append_text(element, "\n" + _INDENT * (depth + 1))
+        element.append(_element(child, depth + 1))
+    if written.children and not inline:
+        _append_text(element, "\n" + _INDENT * depth)
+    return element
+
+
+def _append_text(element: etree._Element, text: str) -> None:
+    if len(element):
+        element[-1].tail = (element[-1].tail or "") + text
+    else:
+        element.text = (element.text or "") + text
