@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
@@ -21,7 +22,7 @@ def encodings(layout: Layout) -> tuple[Encoding, ...]:
     """Return every encoding of a schema: each cached run's plain state, and its state in each scaffold covering it.
 
     A run without a single token while encoding (slots that nothing fills) has no encoding. A scaffold state equal to
-    the plain one – nothing more to see – is the plain one.
+    the plain one – nothing more to see – is the plain one, and two scaffolds may share a state.
     """
     maker = _Maker(len(layout.runs))
     visibility = _Visibility(layout)
@@ -46,7 +47,7 @@ def find_encoding(encodings: Sequence[Encoding], run: int, scaffold: str | None)
     if plain == len(encodings) or encodings[plain].run != run:
         return None
     while scaffold is not None and index < len(encodings) and encodings[index].run == run:
-        if encodings[index].scaffold == scaffold:
+        if scaffold in encodings[index].scaffolds:
             return encodings[index]
         index += 1
     return encodings[plain]
@@ -67,24 +68,30 @@ class _Maker:
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
         """Add the plain state of `run`, which sees the plain states of the runs `visible`."""
         context = _without_none(tuple(map(self._plain.__getitem__, visible)))
-        self._plain[run.index] = self._add(run, None, context)
+        if any(_tokens(run)):
+            self._plain[run.index] = self._add(run, (), context)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
-        """Add a scaffold state of `run`, which sees the states in that scaffold, unless it is the plain one again."""
+        """Add a scaffold state of `run`, which sees the states in that scaffold, unless there is the same state."""
         plain = self._plain[run.index]
+        if plain == _NONE:
+            return
         states = self._scaffold.setdefault(scaffold, {})
         context = _without_none(tuple(states.get(index, self._plain[index]) for index in visible))
-        if plain != _NONE and self.encodings[plain].context != context:
-            states[run.index] = self._add(run, scaffold, context)
+        for state in self.encodings[plain:]:  # all of this run
+            if state.context == context:
+                states[run.index] = state.index
+                if state.index != plain:
+                    self.encodings[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
+                return
+        states[run.index] = self._add(run, (scaffold,), context)
 
-    def _add(self, run: Run, scaffold: str | None, context: tuple[int, ...]) -> int:
+    def _add(self, run: Run, scaffolds: tuple[str, ...], context: tuple[int, ...]) -> int:
         token_ids, position_ids = _tokens(run)
-        if not token_ids:
-            return _NONE
         encoding = Encoding(
             index=len(self.encodings),
             run=run.index,
-            scaffold=scaffold,
+            scaffolds=scaffolds,
             token_ids=token_ids,
             position_ids=position_ids,
             context=self._contexts.setdefault(context, context),

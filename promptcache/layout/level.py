@@ -15,7 +15,7 @@ def level_of(reuse: Sequence[Reuse], prefill: Sequence[Prefill], encodings: Sequ
     """Return `exact` if and only if every reused token has seen just the tokens in use at lower positions.
 
     Args:
-        reuse: In position order; neighbouring ranges of one encoding are one `Reuse`.
+        reuse: In position order; an encoding's range is split only at a hidden filler or at new tokens.
         prefill: In position order.
         encodings: What the `Reuse` records point into.
 

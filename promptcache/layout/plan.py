@@ -122,9 +122,8 @@ def _reuse_run(
             continue
         if content.token_ids:
             prefill.append(content.prefill(piece))
-        if piece.filler_ids:
-            _add_range(encoding, start, stop, reuse)
-            start = stop = stop + len(piece.filler_ids)
+        _add_range(encoding, start, stop, reuse)  # no range reaches across new tokens
+        start = stop = stop + len(piece.filler_ids)
     _add_range(encoding, start, stop, reuse)
 
 

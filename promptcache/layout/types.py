@@ -126,7 +126,7 @@ class Encoding:
     Attributes:
         index: Place in the schema's tuple of encodings; every context has lower indices.
         run: Index of the run in the layout.
-        scaffold: Name of the scaffold whose state this is, or None for the run's plain state.
+        scaffolds: Names of the scaffolds whose state this is; none for the run's plain state.
         token_ids: Tokens in position order, slot fillers included.
         position_ids: As long as `token_ids`, strictly increasing.
         context: Indices of the encodings whose tokens it sees, in position order; all of their tokens lie before its
@@ -135,7 +135,7 @@ class Encoding:
 
     index: int
     run: int
-    scaffold: str | None
+    scaffolds: tuple[str, ...]
     token_ids: tuple[int, ...]
     position_ids: tuple[int, ...]
     context: tuple[int, ...]

@@ -1,0 +1,34 @@
+"""The definition of the level `exact`, token by token and in quadratic time."""
+
+from __future__ import annotations
+
+from promptcache.layout import Level, Plan
+
+Token = tuple[int, int]  # encoding, token index
+
+
+def brute_level(plan: Plan) -> Level:
+    """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and nothing else."""
+    in_use = {(part.encoding, index) for part in plan.reuse for index in range(part.start, part.stop)}
+    new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
+    for token in in_use:
+        position = _position(plan, token)
+        lower = {other for other in in_use if _position(plan, other) < position}
+        if _seen(plan, token) != lower or any(new < position for new in new_positions):
+            return Level.MODULAR
+    return Level.EXACT
+
+
+def _seen(plan: Plan, token: Token) -> set[Token]:
+    """Return every stored token that `token` attended to while it was encoded."""
+    own = plan.encodings[token[0]]
+    return {
+        (index, place)
+        for index in (*own.context, own.index)
+        for place, position in enumerate(plan.encodings[index].position_ids)
+        if position < _position(plan, token)
+    }
+
+
+def _position(plan: Plan, token: Token) -> int:
+    return plan.encodings[token[0]].position_ids[token[1]]

@@ -1,0 +1,216 @@
+"""Laws of the layout: where runs and slots stand."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.layout import Layout, check_length, lay_out
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import layout_of, read
+
+TRIP = """<schema name="trip"><module name="plan">Plan <parameter name="days" length="5" default="two"/> days
+<union><module name="rome">in Rome</module><module name="miami">in Miami</module></union>!</module></schema>"""
+
+
+def ranges(layout: Layout) -> list[tuple[str, int, int]]:
+    return [(run.module, run.start, run.stop) for run in layout.runs]
+
+
+def unions(items: tuple[CheckedItem, ...]) -> list[CheckedUnion]:
+    found: list[CheckedUnion] = []
+    for item in items:
+        if isinstance(item, CheckedUnion):
+            found += [item, *unions(item.members)]
+        elif isinstance(item, CheckedModule | CheckedTurn):
+            found += unions(item.children)
+    return found
+
+
+def test_runs_stand_in_document_order_from_bos_on():
+    """BOS is run 0 alone, a child or union ends its parent's run, a parameter does not."""
+    layout = layout_of(TRIP)
+
+    assert ranges(layout) == [
+        ("", 0, 1),
+        ("plan", 1, 16),
+        ("plan/rome", 16, 24),
+        ("plan/miami", 16, 25),
+        ("plan", 25, 27),
+    ]
+
+
+def test_without_bos_positions_start_with_the_first_text():
+    """A tokenizer without BOS gives no BOS run."""
+    layout = layout_of(TRIP, bos=False)
+
+    assert ranges(layout)[0] == ("plan", 0, 15)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas())
+def test_union_members_share_their_start(schema):
+    """Union members start at the same position."""
+    layout = lay_out(schema, ByteTokenizer())
+
+    for union in unions(schema.children):
+        assert len({layout.extents[member.path].start for member in union.members}) == 1
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas())
+def test_runs_that_can_meet_are_disjoint_and_in_order(schema):
+    """Two runs overlap only when they belong to different members of one union."""
+    layout = lay_out(schema, ByteTokenizer())
+    rivals = {
+        (first.path, second.path)
+        for union in unions(schema.children)
+        for first in union.members
+        for second in union.members
+        if first is not second
+    }
+
+    for index, run in enumerate(layout.runs):
+        for later in layout.runs[index + 1 :]:
+            apart = any((a, b) in rivals for a in lineage(run.module) for b in lineage(later.module))
+            assert apart or run.stop <= later.start
+
+
+def lineage(path: str) -> list[str]:
+    steps = path.split("/")
+    return ["/".join(steps[: count + 1]) for count in range(len(steps))]
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas())
+def test_pieces_of_a_run_are_consecutive(schema):
+    """Within a run each piece starts where the one before it stops."""
+    for run in lay_out(schema, ByteTokenizer()).runs:
+        assert run.pieces
+        assert all(first.stop == second.start for first, second in pairwise(run.pieces))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas())
+def test_same_schema_same_layout(schema):
+    """Laying out a schema twice gives the same layout."""
+    assert lay_out(schema, ByteTokenizer()) == lay_out(schema, ByteTokenizer())
+
+
+def test_a_union_is_as_long_as_its_longest_member():
+    """What follows a union starts where its longest member stops, reserve counted."""
+    layout = layout_of(
+        '<schema name="s"><union><module name="a">12345</module><module name="b" reserve="9">1</module></union>z</schema>'
+    )
+
+    assert layout.runs[-1].start == 1 + 9
+
+
+def test_reserve_pads_a_module():
+    """A module with reserve takes that many positions; its text stays at their start."""
+    layout = layout_of('<schema name="s"><module name="a" reserve="9">12</module>z</schema>')
+
+    assert (layout.extents["a"].start, layout.extents["a"].stop) == (1, 10)
+
+
+def test_text_longer_than_its_reserve_is_a_warning():
+    """Text may exceed its module's reserve; the author is told both numbers."""
+    layout = layout_of('<schema name="s"><module name="a" reserve="3">12345</module></schema>')
+
+    (warning,) = layout.warnings
+    assert warning.code == "PC505"
+    assert "5 positions" in warning.message
+    assert "reserves 3" in warning.message
+
+
+def test_a_turn_has_its_header_and_footer_in_its_owners_runs():
+    """A turn's header starts a run, its footer ends the run that is current or is a run of its own."""
+    layout = layout_of(
+        '<schema name="s"><system>Hi<module name="a">x</module></system><user>Go</user><assistant/></schema>'
+    )
+
+    texts = [[piece.text for piece in run.pieces] for run in layout.runs]
+    assert texts[1:] == [
+        ["<system>", "Hi"], ["\nx"], ["</system>"], ["<user>", "Go", "</user>"], ["<assistant>", "</assistant>"]
+    ]  # fmt: skip
+
+
+def test_an_open_turn_has_no_footer():
+    """The footer of a schema's last top-level user turn belongs to the request."""
+    layout = layout_of('<schema name="s"><user>Go</user></schema>')
+
+    assert [piece.text for piece in layout.runs[-1].pieces] == ["<user>", "Go"]
+    assert layout.has_open_turn
+
+
+@pytest.mark.parametrize("kind", ["default", "placeholder"])
+def test_a_filler_longer_than_its_slot_is_an_error(kind):
+    """A default or placeholder with more tokens than the slot is refused, with both numbers and the place."""
+    with pytest.raises(SchemaError) as caught:
+        layout_of(f'<schema name="s">\n<parameter name="p" length="3" {kind}="12345"/></schema>')
+
+    (fault,) = caught.value.diagnostics
+    assert (fault.code, fault.span.line) == ("PC502", 2)
+    assert f"the {kind} of parameter 'p' is 5 tokens, its slot holds 3" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("attributes", "filler"),
+    [('default="d"', "d"), ('placeholder="p"', "p"), ('default="d" placeholder="p"', "p"), ("", "")],
+)
+def test_filler_is_the_placeholder_else_the_default_else_nothing(attributes, filler):
+    """While encoding a slot holds its placeholder, else its default, else nothing."""
+    layout = layout_of(f'<schema name="s"><parameter name="p" length="3" {attributes}/></schema>')
+
+    (slot,) = layout.runs[-1].slots
+    assert slot.filler_ids == tuple(filler.encode())
+
+
+def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
+    """A schema that needs more positions than the model has is an error."""
+    layout = layout_of('<schema name="s">12345</schema>')
+
+    check_length(layout, 6)
+    with pytest.raises(SchemaError, match="needs 6 positions, the model has 5"):
+        check_length(layout, 5)
+
+
+def test_each_distinct_text_is_tokenized_once():
+    """Texts that recur in a schema are tokenized once."""
+    tokenized: list[str] = []
+
+    class Counting(ByteTokenizer):
+        def tokenize(self, text: str) -> tuple[int, ...]:
+            tokenized.append(text)
+            return super().tokenize(text)
+
+    modules = "".join(f'<module name="m{index}">same</module>' for index in range(9))
+    lay_out(read(f'<schema name="s">{modules}</schema>'), Counting())
+
+    assert tokenized == ["same", "\nsame"]
+
+
+@pytest.mark.slow
+def test_ten_thousand_modules_take_ten_times_as_long_as_a_thousand():
+    """The time of a layout grows with the schema, not with its square."""
+    seconds = []
+    for count in (1_000, 10_000):
+        schema = read(
+            '<schema name="s">' + "".join(f'<module name="m{i}">text {i}</module>' for i in range(count)) + "</schema>"
+        )
+        start = time.perf_counter()
+        lay_out(schema, ByteTokenizer())
+        seconds.append(time.perf_counter() - start)
+
+    assert seconds[1] < 30 * seconds[0]
