@@ -79,7 +79,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}),
     "jamba": ("JambaConfig", {"num_experts": 2, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False}),
-    "t5": ("T5Config", {"d_model": 32, "num_layers": 1, "vocab_size": VOCABULARY}),
+    "falcon_h1": ("FalconH1Config", {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16}),
 }
 
 

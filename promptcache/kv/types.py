@@ -5,7 +5,7 @@ Comes in: tensors. Goes out: views that the runtime links. This file knows no to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -35,8 +35,8 @@ class Slab:
         values: As `keys`.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: torch.Tensor = field(repr=False)
+    values: torch.Tensor = field(repr=False)
 
     @staticmethod
     def empty(shape: KVShape, capacity: int) -> Slab:

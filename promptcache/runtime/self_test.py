@@ -7,8 +7,9 @@ linked, and compared with one forward pass under an explicit mask.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -24,6 +25,8 @@ from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Linking, Model
 from promptcache.runtime.link import link
 from promptcache.runtime.reference import reference_logits
+
+_log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """How far logits may lie from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and more."""
@@ -72,12 +75,22 @@ def choose_linking(model: Model) -> None:
             model.use_concatenation()
         distances[linking] = _distance(_cached_logits(plan, model).double(), expected)
         if distances[linking] <= TOLERANCE.get(model.shape.dtype, 1e-3):
+            _tell(model, distances)
             return
     tried = ", ".join(f"{linking}: off by {distance:.2g}" for linking, distance in distances.items())
     raise UnsupportedModel(
         f"{model.facts.name}: linked KV does not reproduce the model's own computation ({tried}); it places or masks "
         "tokens in a way of its own"
     )
+
+
+def _tell(model: Model, distances: Mapping[Linking, float]) -> None:
+    if len(distances) > 1:
+        _log.warning(
+            "%s: segmented attention is off by %.2g, so stored KV is copied for every request instead of being linked",
+            model.facts.name,
+            distances[Linking.SEGMENTED],
+        )
 
 
 def _plan(model: Model) -> Plan:

@@ -1,0 +1,44 @@
+"""A tiny random model for tests: nothing to download, and wrong positions show.
+
+Comes in: a dtype. Goes out: a two-layer grouped-query Llama over the byte tokenizer's vocabulary, with weights scaled up: at the
+usual small scale attention is nearly uniform, and a token at the wrong position or seen by the wrong query changes nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from promptcache.runtime.hf.model import Model
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+
+CONTEXT_LENGTH = 4096
+_SCALE = 3.0
+
+
+def tiny_model(dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Model:
+    """Return a fresh random model; the same seed gives the same weights.
+
+    Args:
+        dtype: float64 leaves no doubt between rounding and a fault.
+        seed: Of the weights; torch's own random state is left alone.
+    """
+    config = LlamaConfig(
+        vocab_size=ByteTokenizer().vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_LENGTH,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(_SCALE)
+    return Model(model.to(dtype))

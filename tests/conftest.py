@@ -1,0 +1,30 @@
+"""How many examples the laws get: `make test`, `make test-thorough` and `make test-slow` differ in nothing else."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "shared machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # says how busy the machine is, not how good a strategy is
+)
+settings.load_profile("shared machine")
+
+_LAW_EXAMPLES = {"quick": 200, "thorough": 2_000, "slow": 20_000}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_each() -> None:
+    """Two workers on two cores: threads of one would only take time from the other."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def law_examples(share: float = 1.0) -> int:
+    """Return how many examples a law gets in this run; `share` is for laws whose examples cost more than others."""
+    return max(5, int(share * _LAW_EXAMPLES[os.environ.get("PROMPTCACHE_EXAMPLES", "quick")]))

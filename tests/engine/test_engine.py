@@ -1,0 +1,310 @@
+"""The engine as its users meet it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    ModelNotFound,
+    PromptCacheError,
+    PromptError,
+    SchemaError,
+    UnknownSchema,
+    UnsupportedModel,
+)
+from promptcache.engine import Engine
+from promptcache.kv import MemoryStore, RunKV
+from promptcache.language import Prompt, parse_schema
+from promptcache.layout import Level
+from promptcache.runtime.completion import FinishReason, Source
+from promptcache.runtime.generate import InvalidGeneration
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
+
+SCHEMA = """<schema name="travel">You plan trips.
+<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
+<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
+</schema>"""
+PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+GREEDY = {"do_sample": False, "max_new_tokens": 8}
+
+
+class CountingStore(MemoryStore):
+    """Counts what is put."""
+
+    puts = 0
+
+    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """Put and count."""
+        self.puts += 1
+        return super().put(key, keys, values)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine with the travel schema, nothing encoded yet."""
+    made = Engine(tiny_model(), ByteTokenizer())
+    made.add_schema(SCHEMA)
+    yield made
+
+
+def test_first_request_encodes_and_the_next_reuses(engine: Engine) -> None:
+    """What a request needs is encoded once: the second one finds everything, and answers the same."""
+    first = engine.generate(PROMPT, **GREEDY)
+    second = engine.generate(PROMPT, **GREEDY)
+
+    assert {usage.source for usage in first.usage.modules} == {Source.MISS}
+    assert {usage.source for usage in second.usage.modules} == {Source.HIT}
+    assert (first.usage.num_encoded_tokens > 0, second.usage.num_encoded_tokens) == (True, 0)
+    assert first.token_ids == second.token_ids
+
+
+def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
+    """Reused tokens are those of the modules in use; new ones are the argument's and the text's."""
+    usage = engine.generate(PROMPT, **GREEDY).usage
+
+    assert usage.num_reused_tokens == sum(module.num_tokens for module in usage.modules)
+    assert usage.num_new_tokens == len("nine") + len("Where to?")
+    assert [module.module for module in usage.modules] == ["", "plan", "paris"]
+
+
+def test_timing_adds_up(engine: Engine) -> None:
+    """Every phase takes some time, and the time to first token is the sum of all before decoding."""
+    timing = engine.generate(PROMPT, **GREEDY).timing
+
+    phases = (timing.plan_s, timing.fetch_s, timing.link_s, timing.prefill_s)
+    assert all(phase > 0 for phase in (*phases, timing.decode_s))
+    assert timing.ttft_s == pytest.approx(sum(phases))
+
+
+def test_warm_encodes_everything_once(engine: Engine) -> None:
+    """After warm no request encodes anything, and warming again has nothing to do."""
+    (report,) = engine.warm("travel")
+    (again,) = engine.warm()
+
+    assert report.num_encoded == report.num_encodings > 0
+    assert report.nbytes == engine.store.nbytes()
+    assert again.num_encoded == 0
+    assert engine.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
+
+
+def test_shared_text_is_encoded_once_for_all_schemas() -> None:
+    """Two schemas with the same text in the same place share its encoding."""
+    store = CountingStore(tiny_model().shape)
+    engine = Engine(tiny_model(), ByteTokenizer(), store=store)
+    engine.add_schema(SCHEMA)
+    engine.warm()
+    before = store.puts
+
+    engine.add_schema(SCHEMA.replace('name="travel"', 'name="other"').replace("soup", "wine"))
+    engine.warm()
+
+    assert store.puts == before + 1
+
+
+def test_replacing_a_schema_encodes_only_what_changed(engine: Engine) -> None:
+    """The same name again replaces the schema at once; unchanged text keeps its KV, and what is unused is forgotten."""
+    engine.warm()
+    size = engine.store.nbytes()
+
+    engine.add_schema(SCHEMA.replace("soup", "wine"))
+    (report,) = engine.warm()
+
+    assert report.num_encoded == 1
+    assert engine.store.nbytes() == size
+
+
+def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
+    """Replacing a schema while a request is running changes nothing for that request."""
+    expected = engine.generate(PROMPT, **GREEDY).token_ids
+    replaced = threading.Event()
+
+    def replace(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        if not replaced.is_set():
+            engine.add_schema(SCHEMA.replace("soup", "wine").replace("You plan", "He plans"))
+            engine.warm()
+            replaced.set()
+        return torch.zeros(1, dtype=torch.bool)
+
+    answer = engine.generate(PROMPT, stopping_criteria=[replace], **GREEDY)
+
+    assert replaced.is_set()
+    assert answer.token_ids == expected
+
+
+def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
+    """Nothing is half done: after an error the engine serves what it served before."""
+    with pytest.raises(SchemaError):
+        engine.add_schema('<schema name="travel"><module name="a"/><module name="a"/></schema>')
+
+    assert engine.generate(PROMPT, **GREEDY).level is Level.MODULAR
+
+
+def test_prompts_may_be_text_path_or_built(engine: Engine, tmp_path: Path) -> None:
+    """XML text, a file and the builder are three ways to write the same prompt."""
+    path = tmp_path / "prompt.xml"
+    path.write_text(PROMPT, encoding="utf-8")
+    built = Prompt("travel").use("plan", days="nine").use("paris").text("Where to?")
+
+    answers = {engine.generate(each, **GREEDY).token_ids for each in (PROMPT, path, str(path), built)}
+
+    assert len(answers) == 1
+
+
+def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
+    """XML text, a file and a parsed tree add the same schema."""
+    path = tmp_path / "travel.xml"
+    path.write_text(SCHEMA, encoding="utf-8")
+    answers = set()
+    for source in (SCHEMA, path, str(path), parse_schema(SCHEMA)):
+        engine = Engine(tiny_model(), ByteTokenizer())
+        engine.add_schema(source)
+        answers.add(engine.generate(PROMPT, **GREEDY).token_ids)
+
+    assert len(answers) == 1
+
+
+def test_logits_equal_the_reference(engine: Engine) -> None:
+    """The engine's two ways to the same numbers agree."""
+    cached, reference = engine.logits(PROMPT), engine.reference(PROMPT)
+
+    assert (cached - reference).abs().max() / reference.abs().max() < 1e-10
+
+
+def test_concurrent_requests_answer_like_single_ones(engine: Engine) -> None:
+    """Any number of threads may ask at once, on a cold store too."""
+    prompts = [
+        f'<prompt schema="travel"><plan days="{days}"/><{city}/>Go?</prompt>'
+        for days in "1234"
+        for city in ("miami", "paris")
+    ]
+    expected = [Engine(tiny_model(), ByteTokenizer()) for _ in range(1)][0]
+    expected.add_schema(SCHEMA)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda prompt: engine.generate(prompt, **GREEDY).token_ids, prompts))
+
+    assert answers == [expected.generate(prompt, **GREEDY).token_ids for prompt in prompts]
+
+
+def test_concurrent_requests_encode_once() -> None:
+    """However many threads miss the same encodings, each is computed once."""
+    store = CountingStore(tiny_model().shape)
+    engine = Engine(tiny_model(), ByteTokenizer(), store=store)
+    engine.add_schema(SCHEMA)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: engine.generate(PROMPT, **GREEDY), range(8)))
+
+    assert store.puts == len({reuse.encoding for reuse in engine.plan(PROMPT).reuse})
+
+
+def test_stream_gives_the_text_of_generate(engine: Engine) -> None:
+    """The pieces of a stream are the text, none ends inside a character, and the completion is there afterwards."""
+    stream = engine.stream(PROMPT, max_new_tokens=40, do_sample=False)
+
+    pieces = list(stream)
+
+    assert stream.completion is not None
+    assert "".join(pieces) == stream.completion.text == engine.generate(PROMPT, max_new_tokens=40, do_sample=False).text
+
+
+def test_closing_a_stream_stops_generation(engine: Engine) -> None:
+    """Who stops reading stops the work."""
+    with engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False) as stream:
+        next(stream)
+
+    assert stream.completion is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
+
+
+def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
+    """A mistake in the prompt is raised by the call, not by the iteration."""
+    with pytest.raises(PromptError):
+        engine.stream(PROMPT.replace("paris", "rome"))
+
+
+def test_beams_and_sequences(engine: Engine) -> None:
+    """Beams, several sequences and sampling are transformers' own."""
+    beams = engine.generate(PROMPT, num_beams=3, num_return_sequences=2, **GREEDY)
+    sampled = engine.generate(PROMPT, do_sample=True, num_return_sequences=3, max_new_tokens=8)
+
+    assert len(beams.alternatives) == 1
+    assert len(sampled.alternatives) == 2
+    assert beams.usage.num_generated_tokens == 16
+
+
+def test_finish_reason(engine: Engine) -> None:
+    """An answer ends by length, or because something stopped it."""
+
+    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        return torch.ones(1, dtype=torch.bool)
+
+    by_length = engine.generate(PROMPT, **GREEDY)
+    stopped = engine.generate(PROMPT, stopping_criteria=[stop], **GREEDY)
+    ended = engine.generate(PROMPT, eos_token_id=by_length.token_ids[0], **GREEDY)
+
+    assert by_length.finish_reason is FinishReason.LENGTH
+    assert stopped.finish_reason is ended.finish_reason is FinishReason.STOP
+    assert len(stopped.token_ids) == len(ended.token_ids) == 1
+
+
+def test_unknown_schema_is_suggested(engine: Engine) -> None:
+    """A prompt for a schema that was not added names the nearest one."""
+    with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
+        engine.generate('<prompt schema="travle"><paris/></prompt>')
+
+
+@pytest.mark.parametrize("option", ["input_ids", "position_ids", "past_key_values", "max_length", "prefill_chunk_size"])
+def test_options_that_are_ours_are_refused(engine: Engine, option: str) -> None:
+    """Options of `generate` that the prompt decides are refused by name."""
+    with pytest.raises(InvalidGeneration, match=option):
+        engine.generate(PROMPT, **{option: 1})
+
+
+def test_context_length_is_checked_before_work(engine: Engine) -> None:
+    """Too many new tokens, and a schema too long for the model, are refused with both numbers before anything runs."""
+    with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
+        engine.generate(PROMPT, max_new_tokens=CONTEXT_LENGTH)
+    with pytest.raises(SchemaError, match=str(CONTEXT_LENGTH)):
+        engine.add_schema(f'<schema name="long"><module name="a">{"x" * 5_000}</module></schema>')
+
+    assert list(engine.store.keys()) == []
+
+
+def test_max_new_tokens_must_be_positive(engine: Engine) -> None:
+    """Nothing to generate is a mistake."""
+    with pytest.raises(PromptCacheError, match="at least 1"):
+        engine.generate(PROMPT, max_new_tokens=0)
+
+
+def test_missing_model_folder(tmp_path: Path) -> None:
+    """A folder that is not there, and one without a model, are refused with what to do."""
+    with pytest.raises(ModelNotFound, match="does not exist"):
+        Engine.from_pretrained(tmp_path / "nothing")
+    with pytest.raises(ModelNotFound, match=r"no config\.json"):
+        Engine.from_pretrained(tmp_path)
+
+
+def test_folder_without_tokenizer(tmp_path: Path) -> None:
+    """A model without its tokenizer cannot be used."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+
+    with pytest.raises(ModelNotFound, match="no tokenizer"):
+        Engine.from_pretrained(tmp_path)
+
+
+def test_unsupported_kind_of_model(tmp_path: Path) -> None:
+    """An encoder-decoder model is refused by name."""
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+
+    with pytest.raises(UnsupportedModel, match="t5"):
+        Engine.from_pretrained(tmp_path)

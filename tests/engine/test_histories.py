@@ -1,0 +1,100 @@
+"""Law 4: whatever happened before on an engine, a request is answered as by a fresh one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+from tests.engine.laws import TOLERANCE, Service, distance, fresh_store, serve
+
+SCHEMAS = (
+    """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
+<module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
+</union><module name="e" cache="false">Anew.</module></schema>""",
+    """<schema name="two">Root.<module name="a">Text of a.</module><module name="x">x x x</module><module name="y">y y</module>
+<scaffold modules="x y"/><module name="z" requires="x">z z z z</module></schema>""",
+    """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
+<module name="b">Another b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
+</union><module name="e" cache="false">Anew.</module></schema>""",
+)
+PROMPTS = {
+    "one": (
+        "<a/>",
+        '<a p="filler"/>',
+        '<a p="other"/><c/>',
+        "<a><b/></a><d/>",
+        "<e/><c/>",
+        '<a p="ab"><b/></a><e/>',
+        "<d/>",
+    ),
+    "two": ("<a/>", "<x/>", "<x/><y/>", "<a/><x/><z/>", "<y/>", "<x/><y/><z/><a/>"),
+}
+
+
+def prompt(schema: CheckedSchema, references: str) -> str:
+    """A prompt document with some text of its own."""
+    return f'<prompt schema="{schema.name}">{references} And now?</prompt>'
+
+
+def ask(service: Service, references: str):  # type: ignore[no-untyped-def] # a tensor
+    """Answer one prompt."""
+    schema = service.prepared.schema
+    return service.logits(resolve_prompt(parse_prompt(prompt(schema, references)), schema))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("seed", range(law_examples() // 200))
+def test_two_hundred_requests_answer_like_a_fresh_engine_each(seed: int) -> None:
+    """One store under three schemas, two of which share a name, with evictions at random: every answer is the fresh one."""
+    chance = random.Random(seed)
+    checked = [check_schema(parse_schema(text)) for text in SCHEMAS]
+    store = fresh_store()
+    services = [serve(schema, store) for schema in checked]
+    fresh = {
+        (index, references): ask(serve(schema), references)
+        for index, schema in enumerate(checked)
+        for references in PROMPTS[schema.name]
+    }
+
+    for _ in range(200):
+        index, references = chance.choice(sorted(fresh))
+        assert distance(ask(services[index], references), fresh[index, references]) < TOLERANCE
+        for key in list(store.keys()):
+            if chance.random() < 0.1:
+                store.delete(key)
+
+
+@pytest.mark.law
+@given(data=st.data(), schema=strategies.schemas())
+@settings(max_examples=law_examples(0.15))
+def test_order_of_requests_does_not_matter(data: st.DataObject, schema: CheckedSchema) -> None:
+    """On any schema, requests answered one after another on one store are answered as on stores of their own."""
+    selections: Sequence = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
+    shared = serve(schema)
+
+    for selection in selections:
+        assert distance(shared.logits(selection), serve(schema).logits(selection)) < TOLERANCE
+
+
+def test_an_evicted_encoding_stays_whole_for_who_holds_it() -> None:
+    """A request that holds KV keeps it while the store forgets it and takes new KV in."""
+    schema = check_schema(parse_schema(SCHEMAS[0]))
+    service = serve(schema)
+    service.logits(resolve_prompt(parse_prompt(prompt(schema, "<a><b/></a><d/>")), schema))
+    keys = list(service.store.keys())
+    held = {key: service.store.get(key) for key in keys}
+    before = {key: run.keys.clone() for key, run in held.items() if run is not None}
+
+    for key in keys:
+        service.store.delete(key)
+    for references in PROMPTS["one"]:
+        ask(service, references)
+
+    assert all((held[key].keys == before[key]).all() for key in keys)  # type: ignore[union-attr]

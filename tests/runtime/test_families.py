@@ -1,0 +1,150 @@
+"""Law 1 on every family that we claim, through encoding, linking and generation."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.kv import MemoryStore
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import Origin, Plan, Prefill, make_plan
+from promptcache.runtime.answer import needed
+from promptcache.runtime.generate import generate, request_logits
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.link import Linked, link
+from promptcache.runtime.prepare import Fetcher, prepare
+from promptcache.runtime.reference import plain_logits, reference_logits
+from promptcache.runtime.self_test import choose_linking
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model
+
+SCHEMA = """<schema name="families">You are terse.
+<module name="trip" required="true">For <parameter name="days" length="9" placeholder="n days"/> in <parameter name="mood" length="5"/>.</module>
+<union name="city"><module name="miami">Miami has beaches and crabs.</module><module name="paris">Paris has soup.</module></union>
+<module name="fresh" cache="false">Computed anew.</module>
+<module name="one">One tells of two.</module><module name="two" context="own">Two tells of one.</module>
+<scaffold modules="one two"/></schema>"""
+PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh/><one/><two/>Where to?</prompt>'
+
+
+def plan_for(prompt: str) -> Plan:
+    """Plan a prompt of the schema above."""
+    schema = check_schema(parse_schema(SCHEMA))
+    prepared = prepare(schema, ByteTokenizer(), "families", CONTEXT)
+    return make_plan(resolve_prompt(parse_prompt(prompt), schema), prepared.layout, prepared.encodings, ByteTokenizer())
+
+
+@cache
+def model_of(family: str, dtype: torch.dtype) -> Model:
+    """A random model of a family, its way of linking chosen by the self-test."""
+    model = Model(random_model(family, dtype))
+    choose_linking(model)
+    return model
+
+
+def linked(plan: Plan, model: Model) -> Linked:
+    """Link a plan against a fresh store."""
+    schema = check_schema(parse_schema(SCHEMA))
+    prepared = prepare(schema, ByteTokenizer(), "families", CONTEXT)
+    store = MemoryStore(model.shape)
+    store.reserve(prepared.sizes)
+    return link(plan, Fetcher(model, store).fetch(prepared, needed(plan)).runs, model)
+
+
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return max|a-b| / max|b|."""
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cached_logits_are_the_reference(family: str) -> None:
+    """Cached logits equal the reference within 1e-5 in float32: an argument in the middle, a union, a gap, a scaffold."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT)
+
+    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_wrong_positions_show(family: str) -> None:
+    """The reference moves by more than the tolerance when one argument stands one position off: the law can fail."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT)
+    moved = [
+        Prefill(start=each.start + (each.origin is Origin.ARGUMENT), token_ids=each.token_ids, origin=each.origin)
+        for each in plan.prefill
+    ]
+    other = Plan(
+        selection=plan.selection,
+        layout=plan.layout,
+        encodings=plan.encodings,
+        reuse=plan.reuse,
+        prefill=tuple(moved),
+        level=plan.level,
+    )
+
+    assert distance(reference_logits(other, model), reference_logits(plan, model)) > 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generated_tokens_continue_the_reference(family: str) -> None:
+    """Each greedy token is the reference's own next token, given the ones before it."""
+    model = model_of(family, torch.float64)
+    plan = plan_for(PROMPT)
+
+    made = generate(model, linked(plan, model), eos_ids=(), max_new_tokens=6, options={"do_sample": False})
+
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < 6:
+        tokens = (*tokens, int(reference_logits(extended(plan, tokens), model)[-1].argmax()))
+    assert made.sequences[0] == tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_interface_models_link_without_copying(family: str) -> None:
+    """Only what is marked so in the list of families is linked by concatenation."""
+    expected = Linking.CONCATENATED if "concatenated" in family else Linking.SEGMENTED
+
+    assert model_of(family, torch.float32).linking is expected
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if "pinned" in name])
+def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
+    """A long request between two short ones changes nothing: frequencies are pinned."""
+    model = model_of(family, torch.float64)
+    plan = plan_for(PROMPT)
+    before = request_logits(model, linked(plan, model))
+
+    plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)), model)
+
+    assert distance(request_logits(model, linked(plan, model)), before) < 1e-12
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_foreign_models_are_refused_by_name(family: str) -> None:
+    """A model whose states cannot be linked is refused with its name and the reason."""
+    with pytest.raises(UnsupportedModel, match=family):
+        Model(random_model(family))
+
+
+def test_windows_reach_into_modules() -> None:
+    """The schema of these tests is long enough for a window to end inside a module."""
+    assert plan_for(PROMPT).stop > 4 * WINDOW
+
+
+def extended(plan: Plan, tokens: tuple[int, ...]) -> Plan:
+    """A plan with tokens appended to its text."""
+    if not tokens:
+        return plan
+    more = Prefill(start=plan.stop, token_ids=tokens, origin=Origin.TEXT)
+    return Plan(
+        selection=plan.selection,
+        layout=plan.layout,
+        encodings=plan.encodings,
+        reuse=plan.reuse,
+        prefill=(*plan.prefill, more),
+        level=plan.level,
+    )

@@ -1,0 +1,114 @@
+"""Linking: views, neighbours, nothing copied, nothing lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from promptcache.kv import MemoryStore
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import make_plan
+from promptcache.runtime.answer import needed
+from promptcache.runtime.generate import request_logits
+from promptcache.runtime.link import Linked, link, segments_of
+from promptcache.runtime.prepare import Fetched, Fetcher, prepare
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+SCHEMA = """<schema name="s">root text<module name="a">module a</module><module name="b">module b</module>
+<module name="c">c <parameter name="p" length="4"/> and more</module><module name="d">module d</module></schema>"""
+MODEL = tiny_model()
+
+
+def linked(references: str) -> tuple[Linked, Fetched]:
+    """Link a prompt against a fresh store in which the whole schema has its places."""
+    schema = check_schema(parse_schema(SCHEMA))
+    prepared = prepare(schema, ByteTokenizer(), "link", 512)
+    selection = resolve_prompt(parse_prompt(f'<prompt schema="s">{references}tail</prompt>'), schema)
+    plan = make_plan(selection, prepared.layout, prepared.encodings, ByteTokenizer())
+    store = MemoryStore(MODEL.shape)
+    store.reserve(prepared.sizes)
+    fetcher = Fetcher(MODEL, store)
+    fetcher.fetch(prepared, range(len(prepared.keys)))
+    fetched = fetcher.fetch(prepared, needed(plan))
+    return link(plan, fetched.runs, MODEL), fetched
+
+
+def test_neighbours_become_one_view() -> None:
+    """Modules that follow each other in the layout lie side by side and are one segment."""
+    result, _ = linked("<a/><b/>")
+
+    assert len(result.timeline.segments) == 1
+
+
+def test_a_gap_parts_segments() -> None:
+    """A module that is left out parts its neighbours, for its KV lies between theirs."""
+    result, _ = linked("<a/><d/>")
+
+    assert [segment.num_tokens for segment in result.timeline.segments] == [
+        len(ByteTokenizer().bos_ids) + len("root text\nmodule a"),
+        len("\nmodule d"),
+    ]
+
+
+def test_an_argument_parts_a_run() -> None:
+    """Where an argument stands inside a run, the view ends: what lies after it must not be seen by it."""
+    result, _ = linked('<c p="word"/>')
+
+    assert len(result.timeline.segments) == 3
+    assert [segment.last < result.position_ids[0] for segment in result.timeline.segments] == [True, True, False]
+
+
+def test_segments_are_views_of_the_store() -> None:
+    """Linking copies no KV: every segment reads the store's own memory."""
+    result, fetched = linked("<a/><c/>")
+
+    memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.runs.values()}
+    assert {segment.layer(0)[0].untyped_storage().data_ptr() for segment in result.timeline.segments} <= memory
+    assert result.copied_bytes == 0
+
+
+def test_every_reused_token_is_in_one_segment() -> None:
+    """Segments hold the reused tokens' KV, once each, in position order."""
+    result, fetched = linked('<b/><c p="ab"/><d/>')
+
+    positions = [int(each) for segment in result.timeline.segments for each in segment.position_array()]
+    assert positions == sorted(set(positions))
+    assert not set(positions) & set(result.position_ids)
+    assert len(positions) == result.timeline.num_cached
+
+
+def test_runs_in_other_slabs_are_not_joined() -> None:
+    """Neighbours are found by address: the same runs in memory of their own stay apart and give the same logits."""
+    schema = check_schema(parse_schema(SCHEMA))
+    prepared = prepare(schema, ByteTokenizer(), "link", 512)
+    selection = resolve_prompt(parse_prompt('<prompt schema="s"><a/><b/>tail</prompt>'), schema)
+    plan = make_plan(selection, prepared.layout, prepared.encodings, ByteTokenizer())
+    scattered = Fetcher(MODEL, MemoryStore(MODEL.shape)).fetch(prepared, needed(plan)).runs
+    store = MemoryStore(MODEL.shape)
+    store.reserve(prepared.sizes)
+    joined = Fetcher(MODEL, store).fetch(prepared, needed(plan)).runs
+
+    assert (len(segments_of(plan, scattered)), len(segments_of(plan, joined))) == (4, 1)
+    logits = [request_logits(MODEL, link(plan, runs, MODEL)) for runs in (scattered, joined)]
+    assert torch.allclose(*logits, atol=1e-11)
+
+
+def test_generation_does_not_write_into_stored_kv() -> None:
+    """A request's own tokens go to its tail: the store's KV is bit for bit what it was."""
+    result, fetched = linked("<a/><b/>")
+    before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.runs.items()}
+
+    with torch.no_grad():
+        MODEL.hf.generate(
+            torch.tensor([result.token_ids]),
+            position_ids=torch.tensor([result.position_ids]),
+            attention_mask=torch.ones((1, result.timeline.num_cached + len(result.token_ids)), dtype=torch.long),
+            past_key_values=result.cache,
+            max_new_tokens=80,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+    assert all(torch.equal(fetched.runs[index].keys, keys) for index, keys in before.items())
