@@ -1,0 +1,82 @@
+"""The worked example in docs/layout.md is what the code does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from promptcache.layout import Layout, Level, Plan, Slot, encodings, lay_out, make_plan
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import choose, read
+
+DOCUMENT = Path(__file__).parents[2].joinpath("docs", "layout.md").read_text(encoding="utf-8")
+SCHEMA, PROMPT = re.findall(r"```xml\n(.*?)```", DOCUMENT, flags=re.DOTALL)[:2]
+
+
+def planned(schema: str = SCHEMA, prompt: str = PROMPT) -> Plan:
+    layout = lay_out(read(schema), ByteTokenizer())
+    return make_plan(choose(layout.schema, prompt), layout, encodings(layout), ByteTokenizer())
+
+
+def table(*rows: tuple[object, ...]) -> str:
+    head, *body = (" | ".join(str(cell) for cell in row) for row in rows)
+    return "\n".join(f"| {row} |" for row in (head, " | ".join("---" for _ in rows[0]), *body))
+
+
+def shown(text: str) -> str:
+    return f"`{text}`".replace("\n", "↵")
+
+
+def layout_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
+    yield "run", "owner", "positions", "what stands there"
+    for run in layout.runs:
+        for piece in run.pieces:
+            what = f"slot `{piece.parameter}`" if isinstance(piece, Slot) else shown(piece.text)
+            yield run.index, run.module or "–", f"{piece.start}–{piece.stop - 1}", what
+
+
+def encoding_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
+    yield "encoding", "tokens", "sees the encodings"
+    for encoding in encodings(layout):
+        text = ByteTokenizer().detokenize(encoding.token_ids)
+        yield encoding.index, shown(text), ", ".join(str(index) for index in encoding.context) or "–"
+
+
+def plan_rows(plan: Plan) -> Iterator[tuple[object, ...]]:
+    yield "positions", "tokens", "from"
+    rows = [(new.start, new.stop - 1, new.token_ids, f"new: {new.origin}") for new in plan.prefill]
+    for part in plan.reuse:
+        encoding, cut = plan.encodings[part.encoding], slice(part.start, part.stop)
+        positions = encoding.position_ids[cut]
+        rows.append((positions[0], positions[-1], encoding.token_ids[cut], f"encoding {part.encoding}"))
+    for first, last, token_ids, origin in sorted(rows):
+        yield f"{first}–{last}" if first < last else first, shown(ByteTokenizer().detokenize(token_ids)), origin
+
+
+@pytest.mark.parametrize("rows", [layout_rows, encoding_rows])
+def test_the_tables_of_the_schema_are_computed(rows):
+    """Positions and contexts in the worked example are those that the code gives."""
+    assert table(*rows(planned().layout)) in DOCUMENT
+
+
+def test_the_table_of_the_prompt_is_computed():
+    """What the worked example's prompt reuses and prefills is what the code plans."""
+    assert table(*plan_rows(planned())) in DOCUMENT
+
+
+def test_the_level_of_the_prompt_is_computed():
+    """The worked example says its prompt's level and where generation starts."""
+    plan = planned()
+
+    assert plan.level is Level.MODULAR
+    assert f"generation starts at position {plan.stop}" in DOCUMENT
+
+
+def test_the_exact_variant_of_the_prompt_is_exact():
+    """What the page says would make the worked example exact does."""
+    schema = SCHEMA.replace('name="miami"', 'name="miami" requires="plan"')
+
+    assert planned(schema, PROMPT.replace(' days="3"', "")).level is Level.EXACT
