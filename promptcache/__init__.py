@@ -1,1 +1,67 @@
-"""Prompt Cache: modular prompts whose attention states are computed once and linked without copying."""
+"""Prompt Cache: modular prompts whose attention states are computed once and linked without copying.
+
+    from promptcache import Engine
+
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema("schemas/travel.xml")
+    print(engine.generate('<prompt schema="travel">…</prompt>').text)
+
+Names are loaded when they are first used: whoever only checks documents does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from promptcache.diagnostics import Diagnostic, PromptCacheError, PromptError, SchemaError
+    from promptcache.engine import Engine
+    from promptcache.kv import MemoryStore, Store
+    from promptcache.language import Prompt, Schema
+    from promptcache.layout import Layout, Level, Plan
+    from promptcache.runtime.completion import Completion
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Completion": "promptcache.runtime.completion",
+    "Diagnostic": "promptcache.diagnostics",
+    "Engine": "promptcache.engine",
+    "Layout": "promptcache.layout",
+    "Level": "promptcache.layout",
+    "MemoryStore": "promptcache.kv",
+    "Plan": "promptcache.layout",
+    "Prompt": "promptcache.language",
+    "PromptCacheError": "promptcache.diagnostics",
+    "PromptError": "promptcache.diagnostics",
+    "Schema": "promptcache.language",
+    "SchemaError": "promptcache.diagnostics",
+    "Store": "promptcache.kv",
+}
+
+__all__ = [
+    "Completion",
+    "Diagnostic",
+    "Engine",
+    "Layout",
+    "Level",
+    "MemoryStore",
+    "Plan",
+    "Prompt",
+    "PromptCacheError",
+    "PromptError",
+    "Schema",
+    "SchemaError",
+    "Store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'promptcache' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

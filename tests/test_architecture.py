@@ -1,0 +1,97 @@
+"""The house keeps its directions: language says what, layout says where, kv what is remembered, runtime computes, engine wires."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import promptcache
+
+PACKAGE = Path(promptcache.__file__).parent
+
+MAY_IMPORT = {
+    "diagnostics": set(),
+    "language": {"diagnostics"},
+    "layout": {"diagnostics", "language"},
+    "kv": {"diagnostics"},
+    "runtime": {"diagnostics", "language", "layout", "kv"},
+    "engine": {"diagnostics", "language", "layout", "kv", "runtime"},
+}
+"""Which room may know which; the doors of the house may know all of them, and nothing may know a door."""
+
+DOORS = {"cli": {"bench", "demo", "testing"}, "__main__": {"cli"}, "bench": {"testing"}, "demo": set(), "testing": set()}
+"""The doors of the house, and which other doors each may open."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the package with the room that it stands in."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        yield inside.parts[0].removesuffix(".py"), path
+
+
+def imported(path: Path) -> set[str]:
+    """Every module name that a file imports, at any level of it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the room"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize(("room", "path"), list(modules()), ids=lambda value: getattr(value, "stem", value))
+def test_rooms_import_in_one_direction(room: str, path: Path) -> None:
+    """A room imports only the rooms below it, and no room imports a door."""
+    ours = {name.split(".")[1] for name in imported(path) if name.startswith("promptcache.")}
+    if room == "__init__":
+        return
+    allowed = set(MAY_IMPORT) | DOORS[room] if room in DOORS else MAY_IMPORT[room]
+
+    assert ours - {room} <= allowed
+
+
+@pytest.mark.parametrize(("room", "path"), list(modules()), ids=lambda value: getattr(value, "stem", value))
+def test_heavy_libraries_stay_in_their_rooms(room: str, path: Path) -> None:
+    """Language and layout know no torch; of the rooms, only runtime/hf knows transformers."""
+    heavy = {name.split(".")[0] for name in imported(path)} & {"torch", "transformers"}
+
+    if room in {"diagnostics", "language", "layout"}:
+        assert not heavy
+    elif room in {"kv", "runtime"} and "hf" not in path.parts:
+        assert "transformers" not in heavy
+
+
+@pytest.mark.parametrize("room", ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli"])
+def test_light_rooms_do_not_load_torch(room: str) -> None:
+    """Whoever only checks documents does not wait for torch or transformers."""
+    code = f"import sys, {room}; print([name for name in ('torch', 'transformers') if name in sys.modules])"
+
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert output.strip() == "[]"
+
+
+def test_public_names_are_there() -> None:
+    """Everything in `__all__` can be had, and nothing else is promised."""
+    assert all(getattr(promptcache, name) is not None for name in promptcache.__all__)
+    assert set(promptcache.__all__) == set(promptcache._HOMES)
+
+
+def test_files_stay_short() -> None:
+    """A file is at home under 300 lines: past that it is split by stage of the work."""
+    long = {str(path.relative_to(PACKAGE)): count for _, path in modules() if (count := line_count(path)) > 300}
+
+    assert not long
+
+
+def line_count(path: Path) -> int:
+    """Lines of a file."""
+    return len(path.read_text(encoding="utf-8").splitlines())
