@@ -1,0 +1,212 @@
+"""The outline that a random schema is written from, before names are settled and rules are added.
+
+Comes in: which elements of the language may occur. Goes out: strategies for flat lists of items, each with a level
+of nesting. Any outline gives a valid schema: conditions that reach across it (unique names, sizes, no turn inside a
+turn) are settled by `schema_xml`. A flat list, and not a tree, because Hypothesis shrinks it to the few that matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from promptcache.language.schema import Context, Role, Whitespace
+from promptcache.testing.texts import fit, texts
+
+_MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
+_PARAMETER_NAMES = ("p", "q", "top-k", "x.y")
+_SEPARATORS = ("", " ", "\n", r"\n\n", "; ")
+_MAX_SLOT = 6
+_LEVELS = st.integers(0, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """Which elements and options of the language a schema may use.
+
+    `complete` makes every module required, so that there is one selection.
+    """
+
+    scaffolds: bool = True
+    uncached: bool = True
+    unions: bool = True
+    turns: bool = True
+    parameters: bool = True
+    rules: bool = True
+    own_context: bool = True
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDraft:
+    """Anonymous text, or a `text` element where `exact`; `cdata` only changes how that is written."""
+
+    level: int
+    text: str
+    exact: bool = False
+    cdata: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocDraft:
+    """A `doc` element, or a comment."""
+
+    level: int
+    text: str
+    comment: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterDraft:
+    """A slot; its fillers fit into it.
+
+    `dialect` writes it as the paper does; so for unions.
+    """
+
+    level: int
+    name: str
+    length: int
+    default: str | None
+    placeholder: str | None
+    required: bool
+    dialect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleDraft:
+    """A module that begins with `text`; `attributes` are those that no rule hangs on."""
+
+    level: int
+    name: str
+    required: bool
+    attributes: Mapping[str, str]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnionDraft:
+    """A union and its first members; `default` picks a member by its number, counted round."""
+
+    level: int
+    named: bool
+    required: bool
+    default: int | None
+    dialect: bool
+    members: tuple[ModuleDraft, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDraft:
+    """A chat turn that begins with `text`."""
+
+    level: int
+    role: Role
+    text: str
+
+
+ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | UnionDraft | TurnDraft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDraft:
+    """A whole document; `indented` writes every block on its own line."""
+
+    attributes: Mapping[str, str]
+    items: tuple[ItemDraft, ...]
+    indented: bool
+
+
+def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
+    """Draw the outline of a schema that uses no more than `elements`."""
+    return st.builds(
+        SchemaDraft,
+        attributes=_attributes(version=("1", "2.0-rc"), **_inherited(elements)),
+        items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
+        indented=st.booleans(),
+    )
+
+
+def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
+    """Draw one item; plain kinds come first, since examples shrink to them."""
+    weights: list[tuple[int, SearchStrategy[ItemDraft]]] = [
+        (3, st.builds(TextDraft, level=_LEVELS, text=texts(), exact=st.booleans(), cdata=st.booleans())),
+        (2 * elements.parameters, _parameters()),
+        (6, _modules(elements)),
+        (3 * elements.unions, _unions(elements)),
+        (2 * elements.turns, st.builds(TurnDraft, level=_LEVELS, role=st.sampled_from(Role), text=texts())),
+        (1, st.builds(DocDraft, level=_LEVELS, text=st.sampled_from(("a", "b < c", "</s>")), comment=st.booleans())),
+    ]
+    kinds = [kind for weight, kind in weights for _ in range(weight)]
+    return st.integers(0, len(kinds) - 1).flatmap(kinds.__getitem__)
+
+
+def _parameters() -> SearchStrategy[ItemDraft]:
+    return st.builds(
+        _parameter,
+        level=_LEVELS,
+        name=st.sampled_from(_PARAMETER_NAMES),
+        length=st.integers(1, _MAX_SLOT),
+        default=st.none() | texts(_MAX_SLOT),
+        placeholder=st.none() | texts(_MAX_SLOT),
+        required=st.booleans(),
+        dialect=st.booleans(),
+    )
+
+
+def _parameter(
+    *, default: str | None, placeholder: str | None, length: int, required: bool, level: int, name: str, dialect: bool
+) -> ParameterDraft:
+    return ParameterDraft(
+        level=level,
+        name=name,
+        length=length,
+        default=None if default is None else fit(default, length),
+        placeholder=None if placeholder is None else fit(placeholder, length),
+        required=required,
+        dialect=dialect,
+    )
+
+
+def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:
+    required = (False,) if member else (True,) if elements.complete else (False, False, True)
+    own = {"reserve": ("1", "5", "9"), **({"cache": ("false", "true")} if elements.uncached else {})}
+    return st.builds(
+        ModuleDraft,
+        level=st.just(0) if member else _LEVELS,
+        name=st.sampled_from(_MODULE_NAMES),
+        required=st.sampled_from(required),
+        attributes=_attributes(**own, **_inherited(elements)),
+        text=texts(),
+    )
+
+
+def _unions(elements: Elements) -> SearchStrategy[ItemDraft]:
+    return st.builds(
+        UnionDraft,
+        level=_LEVELS,
+        named=st.booleans(),
+        required=st.booleans(),
+        default=st.none() | st.integers(0, 2),
+        dialect=st.booleans(),
+        members=st.lists(_modules(elements, member=True), min_size=1, max_size=3).map(tuple),
+    )
+
+
+def _inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
+    """Return the values of options that a module takes from its parent unless it has its own."""
+    contexts = tuple(context.value for context in Context if elements.own_context or context is not Context.OWN)
+    return {
+        "context": contexts,
+        "whitespace": tuple(whitespace.value for whitespace in Whitespace),
+        "separator": _SEPARATORS,
+    }
+
+
+def _attributes(**values: tuple[str, ...]) -> SearchStrategy[Mapping[str, str]]:
+    """Draw at most two attributes out of those that have `values`."""
+    pairs = [(name, value) for name, known in values.items() for value in known]
+    return st.lists(st.sampled_from(pairs), max_size=2).map(dict)

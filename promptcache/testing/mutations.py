@@ -1,0 +1,167 @@
+"""Valid prompts broken in one named way, with the diagnostic that each must get first.
+
+Comes in: a schema and its valid prompts. Goes out: strategies for `InvalidPrompt`. What is wrong with a document alone
+lies in `document_faults`, selections that break a rule in `rule_faults`; this file holds the faults of references and
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from lxml import etree
+
+from promptcache.language.checked import CheckedSchema
+from promptcache.language.schema import join_path
+from promptcache.testing.choices import arguments
+from promptcache.testing.document_faults import document_faults
+from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
+from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
+from promptcache.testing.rule_faults import BrokenSelection, broken_selections
+
+
+def broken_prompts(
+    schema: CheckedSchema, trees: SearchStrategy[PromptTree], selections: SearchStrategy[frozenset[str]]
+) -> SearchStrategy[InvalidPrompt]:
+    """Draw one of `trees` and break it in one way."""
+    return _broken_prompts(_Source(schema=schema, trees=trees, selections=selections))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Source:
+    """What invalid prompts of one schema are made from."""
+
+    schema: CheckedSchema
+    trees: SearchStrategy[PromptTree]
+    selections: SearchStrategy[frozenset[str]]
+
+    def __repr__(self) -> str:
+        return f"schema {self.schema.name!r}"
+
+
+@st.composite
+def _broken_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
+    """Draw what the fault is about (rules, references, the document), then its kind, then a way to make it."""
+    schema, tree = source.schema, draw(source.trees)
+    selections = broken_selections(schema, tree.choice.modules, draw(source.selections))
+    families: list[dict[str, list[Callable[[], InvalidPrompt]]]] = [
+        _by_kind((broken.mutation, partial(_write, draw, schema, tree, broken)) for broken in selections),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, schema)),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in document_faults(tree)),
+    ]
+    kinds = draw(st.sampled_from([family for family in families if family]))
+    return draw(st.sampled_from(kinds[draw(st.sampled_from(list(kinds)))]))()
+
+
+def _by_kind(ways: Iterable[tuple[str, Callable[[], InvalidPrompt]]]) -> dict[str, list[Callable[[], InvalidPrompt]]]:
+    kinds: dict[str, list[Callable[[], InvalidPrompt]]] = {}
+    for kind, way in ways:
+        kinds.setdefault(kind, []).append(way)
+    return kinds
+
+
+def _break(kind: str, tree: PromptTree, way: Way) -> InvalidPrompt:
+    return way().applied(kind, tree)
+
+
+def _write(draw: DrawFn, schema: CheckedSchema, tree: PromptTree, broken: BrokenSelection) -> InvalidPrompt:
+    """Write a prompt that names what breaks a rule, with all the arguments it needs."""
+    filled = draw(arguments(schema, broken.named))
+    choice = Choice(modules=broken.named, arguments=filled, messages=tree.choice.messages)
+    written = write_prompt(draw, schema, choice, in_full=True)
+    spot = at_last([at_module(written.references[path]) for path in broken.places])
+    return Fault(code=broken.code, spot=spot).applied(broken.mutation, written)
+
+
+def _reference_faults(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+    yield from _unknown_modules(tree, schema)
+    yield from _references(tree, schema)
+    yield from _arguments(tree, schema)
+
+
+def _unknown_modules(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+    for path, element in tree.references.items():
+        if path and f"{path}x" not in schema.modules:
+            yield "typo", partial(_typo, element)
+        for module in schema.modules:
+            name = module.rpartition("/")[2]
+            if join_path(path, name) not in schema.modules:
+                yield "wrong parent", partial(_misplaced, element, name)
+
+
+def _typo(element: etree._Element) -> Fault:
+    if element.tag == "use":
+        element.set("module", f"{element.get('module')}x")
+    else:
+        element.tag = f"{element.tag!s}x"
+    return Fault(code="PC401", spot=at_module(element))
+
+
+def _misplaced(parent: etree._Element, name: str) -> Fault:
+    parent.append(etree.Element(name))
+    return Fault(code="PC401", spot=at_name(parent[-1]))
+
+
+def _references(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+    for path, element in tree.references.items():
+        if path:
+            yield "named twice", partial(_named_twice, tree.root, path)
+        if MARK not in schema.parameters[path]:
+            yield "unknown argument", partial(_unknown_argument, element)
+            yield "unknown arg", partial(_unknown_arg, element)
+
+
+def _named_twice(root: etree._Element, path: str) -> Fault:
+    root.append(etree.Element("use", module=f"/{path}"))
+    return Fault(code="PC405", spot=at_module(root[-1]))
+
+
+def _unknown_argument(element: etree._Element) -> Fault:
+    element.set(MARK, "")
+    return Fault(code="PC402", spot=at_argument(element, MARK))
+
+
+def _unknown_arg(element: etree._Element) -> Fault:
+    element.append(etree.Element("arg", name=MARK))
+    return Fault(code="PC402", spot=at_argument(element, MARK))
+
+
+def _arguments(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+    for module, name in tree.choice.arguments:
+        element, parameter = tree.references[module], schema.parameters[module][name]
+        yield "given twice", partial(_given_twice, element, name)
+        yield "too long", partial(_too_long, element, name, parameter.length)
+        if parameter.required:
+            yield "argument missing", partial(_missing, element, name)
+
+
+def _given_twice(element: etree._Element, name: str) -> Fault:
+    element.append(etree.Element("arg", name=name))
+    return Fault(code="PC403", spot=at_tag(element[-1]))
+
+
+def _too_long(element: etree._Element, name: str, length: int) -> Fault:
+    text = "x" * (length + 1)
+    argument = _arg(element, name)
+    if argument is None:
+        element.set(name, text)
+    else:
+        argument.text = text
+    return Fault(code="PC501", spot=at_argument(element, name))
+
+
+def _missing(element: etree._Element, name: str) -> Fault:
+    argument = _arg(element, name)
+    if argument is None:
+        del element.attrib[name]
+    else:
+        element.remove(argument)
+    return Fault(code="PC404", spot=at_module(element))
+
+
+def _arg(element: etree._Element, name: str) -> etree._Element | None:
+    return next((child for child in element.iterchildren("arg") if child.get("name") == name), None)

@@ -1,0 +1,131 @@
+"""A choice of modules, arguments and messages becomes a prompt document, in one of the many ways to write it.
+
+Comes in: a checked schema and what to choose. Goes out: an XML tree that says so, and where it names each module. Knows
+nothing of how the choice was made; it makes no prompt valid that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.language.checked import CheckedSchema, CheckedUnion
+from promptcache.language.names import ancestors
+from promptcache.testing.choices import Key, Messages
+from promptcache.testing.markup import append_text, indent, to_text
+from promptcache.testing.walk import walk_checked
+
+Draw = Callable[[st.SearchStrategy[int]], int]
+
+_COIN = st.integers(0, 1)
+_FORM = st.integers(0, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a prompt says; `messages` are roles with texts, role "" for bare text."""
+
+    modules: frozenset[str]
+    arguments: Mapping[Key, str]
+    messages: Messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTree:
+    """A prompt document without its messages.
+
+    `references` are the elements that name a module, by its path; "" is the prompt.
+    """
+
+    root: etree._Element
+    references: Mapping[str, etree._Element]
+    choice: Choice
+    indented: bool
+
+    def document(self, messages: Messages | None = None) -> str:
+        """Return the whole prompt as text, ending in its own messages or in others."""
+        root = deepcopy(self.root)
+        if self.indented:
+            indent(root)
+        for role, text in self.choice.messages if messages is None else messages:
+            append_text(etree.SubElement(root, role) if role else root, text)
+        return to_text(root)
+
+
+def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: bool = False) -> PromptTree:
+    """Write a prompt; all zeros drawn give the plainest form: nested elements, arguments as attributes.
+
+    Args:
+        draw: Draws from a strategy.
+        schema: The prompt's schema.
+        choice: What to write; not checked.
+        in_full: Name every module itself, also those that others or a default would bring.
+    """
+    root = etree.Element("prompt", schema=schema.name)
+    references = {"": root}
+    for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
+        references[path] = _write_reference(draw, path, references)
+    for (module, parameter), text in choice.arguments.items():
+        _write_argument(draw, references[module], parameter, text)
+    return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
+
+
+def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:
+    """Return modules from which all others follow: as their ancestors, or as the default of a union."""
+    needed = {module for module, _ in choice.arguments if module}
+    implied = set(_defaults_taken(schema, choice.modules))
+    for path in reversed(_in_order(schema, choice.modules)):
+        if path in needed or path not in implied or draw(_COIN):
+            needed.add(path)
+            implied.update(ancestors(path))
+    return needed
+
+
+def _in_order(schema: CheckedSchema, modules: Collection[str]) -> list[str]:
+    return sorted(modules, key=schema.rules.order.__getitem__)
+
+
+def _defaults_taken(schema: CheckedSchema, modules: Collection[str]) -> Iterator[str]:
+    """Yield the members that a union's default brings if they are not named."""
+    for union in walk_checked(schema.children):
+        if isinstance(union, CheckedUnion):
+            taken = [member.path for member in union.members if member.path in modules]
+            if taken == [union.default]:
+                yield taken[0]
+
+
+def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Element]) -> etree._Element:
+    """Name a module by element or by path, nested or from the root."""
+    form = draw(_FORM)
+    outer = max((known for known in references if path.startswith(f"{known}/")), key=len, default="")
+    if form == 2:
+        outer = ""
+    elif form == 3:
+        outer = list(references)[draw(st.integers(0, len(references) - 1))]
+    relative = path.removeprefix(f"{outer}/") if outer else path
+    if form == 3:
+        element = etree.Element("use", module=f"/{path}")
+    elif form == 1 or "/" in relative:
+        element = etree.Element("use", module=relative)
+    else:
+        element = etree.Element(relative)
+    _insert(draw, references[outer], element)
+    return element
+
+
+def _write_argument(draw: Draw, element: etree._Element, parameter: str, text: str) -> None:
+    """Give an argument as an attribute or as an element."""
+    if draw(_COIN):
+        argument = etree.Element("arg", name=parameter)
+        argument.text = text
+        _insert(draw, element, argument)
+    else:
+        element.set(parameter, text)
+
+
+def _insert(draw: Draw, parent: etree._Element, element: etree._Element) -> None:
+    parent.insert(0 if draw(_COIN) else len(parent), element)

@@ -1,0 +1,79 @@
+"""Valid prompts as XML trees: modules, arguments and messages chosen, then written down.
+
+Comes in: a checked schema. Goes out: strategies for trees. Knows which prompts would be empty, and adds text to those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from promptcache.language.checked import CheckedSchema
+from promptcache.testing.choices import Key, arguments, messages
+from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
+from promptcache.testing.selecting import distinct_selections, selections
+from promptcache.testing.walk import has_tokens
+
+
+def prompt_trees(schema: CheckedSchema, *, fillers: dict[Key, str] | None = None) -> SearchStrategy[PromptTree]:
+    """Draw a valid prompt; with `fillers`, these are its arguments."""
+    return _prompt_trees(_Source(schema=schema, selections=selections(schema), fillers=fillers))
+
+
+def prompt_tree_pairs(schema: CheckedSchema) -> SearchStrategy[tuple[PromptTree, PromptTree]]:
+    """Draw two valid prompts with different modules where there are any; what both have has the same arguments."""
+    return _prompt_tree_pairs(_PairSource(schema=schema, selections=distinct_selections(schema)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Source:
+    """What prompts of one schema are drawn from; its short repr keeps Hypothesis' messages readable."""
+
+    schema: CheckedSchema
+    selections: SearchStrategy[frozenset[str]]
+    fillers: dict[Key, str] | None
+
+    def __repr__(self) -> str:
+        return f"schema {self.schema.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _PairSource:
+    """What pairs of prompts of one schema are drawn from."""
+
+    schema: CheckedSchema
+    selections: SearchStrategy[tuple[frozenset[str], frozenset[str]]]
+
+    def __repr__(self) -> str:
+        return f"schema {self.schema.name!r}"
+
+
+@st.composite
+def _prompt_trees(draw: DrawFn, source: _Source) -> PromptTree:
+    schema = source.schema
+    modules = draw(source.selections)
+    filled = draw(arguments(schema, modules)) if source.fillers is None else source.fillers
+    said = draw(messages(needed=not has_tokens(schema.children, modules, filled)))
+    return write_prompt(draw, schema, Choice(modules=modules, arguments=filled, messages=said))
+
+
+@st.composite
+def _prompt_tree_pairs(draw: DrawFn, source: _PairSource) -> tuple[PromptTree, PromptTree]:
+    schema = source.schema
+    selected = draw(source.selections)
+    filled = draw(arguments(schema, selected[0] | selected[1]))
+    choices = [(modules, _restricted(filled, modules)) for modules in selected]
+    empty = not all(has_tokens(schema.children, modules, arguments) for modules, arguments in choices)
+    said = draw(messages(needed=empty))
+    first, second = (
+        write_prompt(draw, schema, Choice(modules=modules, arguments=arguments, messages=said))
+        for modules, arguments in choices
+    )
+    return first, second
+
+
+def _restricted(filled: dict[Key, str], modules: frozenset[str]) -> dict[Key, str]:
+    """Return the arguments for slots of `modules` and of the root."""
+    return {(owner, name): text for (owner, name), text in filled.items() if not owner or owner in modules}

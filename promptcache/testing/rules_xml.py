@@ -1,0 +1,140 @@
+"""Rules and scaffolds for a random schema that keep it usable.
+
+Comes in: a document whose valid selections are known as masks, and wishes: rules between modules by number. Goes
+out: the same document with every wish that leaves each module usable. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from lxml.etree import SubElement
+
+from promptcache.testing.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
+
+_INDICES = st.integers(0, MAX_MODULES - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleWish:
+    """A rule of one module about another: the one of that `number`, counted round, of those that can be granted."""
+
+    kind: str
+    number: int
+    absolute: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaffoldWish:
+    """Modules to be encoded together, by number, counted round; `place` is the module that declares it, if it can."""
+
+    members: tuple[int, ...]
+    place: int
+    absolute: bool
+    named: bool
+
+
+def rule_wishes() -> SearchStrategy[list[RuleWish]]:
+    """Draw a few rules."""
+    kinds = st.sampled_from(("requires", "excludes", "after"))
+    wish = st.builds(RuleWish, kind=kinds, number=st.integers(0, 99), absolute=st.booleans())
+    return st.lists(wish, max_size=3)
+
+
+def scaffold_wishes() -> SearchStrategy[list[ScaffoldWish]]:
+    """Draw a few scaffolds."""
+    members = st.lists(_INDICES, min_size=2, max_size=3, unique=True).map(tuple)
+    wish = st.builds(ScaffoldWish, members=members, place=_INDICES, absolute=st.booleans(), named=st.booleans())
+    return st.lists(wish, max_size=2)
+
+
+def grant(tree: SchemaTree, rules: Sequence[RuleWish], scaffolds: Sequence[ScaffoldWish]) -> SchemaTree:
+    """Write what can be granted into the document of `tree`, and return it with the selections that are left."""
+    masks = tree.masks
+    granted: set[tuple[str, int, int]] = set()
+    for rule in rules:
+        masks = _grant_rule(tree, masks, rule, granted)
+    names: set[str] = set()
+    for scaffold in scaffolds:
+        _grant_scaffold(tree, masks, scaffold, names)
+    return replace(tree, masks=masks)
+
+
+def _grant_rule(
+    tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish, granted: set[tuple[str, int, int]]
+) -> tuple[int, ...]:
+    """Write a new rule that leaves every module usable, if there is one, and return the selections that obey it."""
+    everything = reduce(or_, masks)
+    grantable = [
+        (subject, other, left)
+        for subject in tree.modules
+        for other in tree.modules
+        if _makes_sense(wish.kind, subject, other)
+        and (wish.kind, subject.bit, other.bit) not in granted
+        and reduce(or_, left := _kept(wish.kind, masks, subject.bit, other.bit), 0) == everything
+    ]
+    if not grantable:
+        return masks
+    subject, other, left = grantable[wish.number % len(grantable)]
+    granted.add((wish.kind, subject.bit, other.bit))
+    paths = str(subject.element.get(wish.kind, "")).split()
+    path = _written(other, subject.parent, absolute=wish.absolute)
+    subject.element.set(wish.kind, " ".join([*paths, path]))
+    return left
+
+
+def _makes_sense(kind: str, subject: PlacedModule, other: PlacedModule) -> bool:
+    """Whether a module may say this of another: not of itself, nor of one that holds it; `after` looks back."""
+    if subject is other or _holds(other, subject):
+        return False
+    return kind != "after" or other.bit < subject.bit
+
+
+def _kept(kind: str, masks: tuple[int, ...], subject: int, other: int) -> tuple[int, ...]:
+    """Return the selections that obey a rule."""
+    if kind == "excludes":
+        return tuple(mask for mask in masks if not (mask & subject and mask & other))
+    return tuple(mask for mask in masks if not mask & subject or mask & other)
+
+
+def _grant_scaffold(tree: SchemaTree, masks: tuple[int, ...], wish: ScaffoldWish, names: set[str]) -> None:
+    """Write the scaffold with those of its members that can be present together, if they are two or more."""
+    members: list[PlacedModule] = []
+    if not tree.modules:
+        return
+    for module in (_at(tree, number) for number in wish.members):
+        together = reduce(or_, (member.bit for member in members), module.bit)
+        if module.cached and module not in members and any(mask & together == together for mask in masks):
+            members.append(module)
+    if len(members) < 2:
+        return
+    place = _at(tree, wish.place)
+    inside = all(_holds(place, member) for member in members)
+    element = SubElement(place.element if inside else tree.root, "scaffold")
+    start = place.path if inside else ""
+    paths = [_written(member, start, absolute=wish.absolute) for member in members]
+    element.set("modules", " ".join(paths))
+    if wish.named or "+".join(paths) in names:  # a scaffold without a name is called after its modules
+        element.set("name", f"s{len(names)}")
+    names.add(element.get("name", "+".join(paths)))
+
+
+def _at(tree: SchemaTree, number: int) -> PlacedModule:
+    return tree.modules[number % len(tree.modules)]
+
+
+def _holds(outer: PlacedModule, inner: PlacedModule) -> bool:
+    """Whether `inner` lies below `outer`."""
+    return inner.path.startswith(f"{outer.path}/")
+
+
+def _written(module: PlacedModule, start: str, *, absolute: bool) -> str:
+    """Return the path of `module` as it is written from module `start`: relative where it can be."""
+    if not absolute and (not start or module.path.startswith(f"{start}/")):
+        return module.path.removeprefix(f"{start}/") if start else module.path
+    return f"/{module.path}"

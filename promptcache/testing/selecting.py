@@ -1,0 +1,112 @@
+"""Valid selections of a schema: all of them where they can be listed, else a walk that a solver completes.
+
+Comes in: a checked schema. Goes out: sets of module paths that break no rule, with the modules that defaults add.
+Knows rules, and nothing of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from itertools import count
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from promptcache.language.checked import CheckedSchema
+from promptcache.language.formula import at_most_one, formula_of, literals, solving
+from promptcache.language.rules import Exclusive, Rules
+
+MAX_LISTED = 4096
+
+
+def selections(schema: CheckedSchema) -> SearchStrategy[frozenset[str]]:
+    """Draw the modules of a valid prompt; the smallest selection is the simplest."""
+    listed = list_selections(schema)
+    return _walked(schema) if listed is None else st.sampled_from(listed)
+
+
+def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset[str], frozenset[str]]]:
+    """Draw two valid selections: different ones, unless there is only one."""
+    listed = list_selections(schema)
+    if listed is None:
+        return _walked(schema).flatmap(lambda first: st.tuples(st.just(first), _walked(schema, other_than=first)))
+    last = len(listed) - 1
+    steps = st.integers(min(1, last), last)
+    return st.builds(
+        lambda number, step: (listed[number], listed[(number + step) % len(listed)]), st.integers(0, last), steps
+    )
+
+
+def list_selections(schema: CheckedSchema, limit: int = MAX_LISTED) -> Sequence[frozenset[str]] | None:
+    """Return every valid selection, the smallest first, or None where there are more than `limit`."""
+    masks = [1]
+    conditions = _by_last_module(schema.rules)
+    for place in range(1, len(schema.rules.order)):
+        masks = [
+            mask
+            for without in masks
+            for mask in (without, without | 1 << place)
+            if all(mask & when != when or mask & then for when, then in conditions[place])
+        ]
+        if len(masks) > 4 * limit:  # some of them may still turn out to lead nowhere
+            return None
+    if len(masks) > limit:
+        return None
+    masks.sort(key=lambda mask: (mask.bit_count(), mask))
+    paths = [(1 << place, path) for path, place in schema.rules.order.items() if path]
+    return [frozenset(path for bit, path in paths if mask & bit) for mask in masks]
+
+
+def can_be_completed(schema: CheckedSchema, modules: Set[str]) -> bool:
+    """Whether some valid selection holds `modules`."""
+    with solving([[1], *_clauses(schema.rules)]) as solver:
+        return bool(solver.solve(assumptions=[1 + schema.rules.order[path] for path in modules]))
+
+
+def _by_last_module(rules: Rules) -> list[list[tuple[int, int]]]:
+    """Return the rules as masks (if all of the first, then one of the second), by where they can be judged."""
+    conditions: list[list[tuple[int, int]]] = [[] for _ in rules.order]
+    for when, then in _implications(rules):
+        last = max(rules.order[path] for path in (*when, *then))
+        conditions[last].append((_mask(rules, when), _mask(rules, then)))
+    return conditions
+
+
+def _implications(rules: Rules) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    for rule in rules.rules:
+        if isinstance(rule, Exclusive):
+            for number, member in enumerate(rule.members):
+                yield from (((member, other), ()) for other in rule.members[:number])
+        else:
+            yield rule.when, tuple(rule.then)
+
+
+def _mask(rules: Rules, paths: Sequence[str]) -> int:
+    return sum({1 << rules.order[path] for path in paths})
+
+
+@st.composite
+def _walked(draw: DrawFn, schema: CheckedSchema, other_than: frozenset[str] | None = None) -> frozenset[str]:
+    """Want modules one after another; keep what can be had together, and add the little that it needs."""
+    number = {path: 1 + place for path, place in schema.rules.order.items()}
+    wanted = draw(st.lists(st.sampled_from(tuple(number)), max_size=8, unique=True))
+    clauses = [[1], *_clauses(schema.rules)]
+    if other_than is not None:
+        clauses.append([-variable if path in other_than else variable for path, variable in number.items() if path])
+    with solving(clauses) as solver:
+        kept: list[int] = []
+        for path in wanted:
+            if solver.solve(assumptions=[*kept, number[path]]):
+                kept.append(number[path])
+        solver.solve(assumptions=kept)
+        present = {variable for variable in solver.get_model() if variable > 0}
+    return frozenset(path for path, variable in number.items() if path and variable in present)
+
+
+def _clauses(rules: Rules) -> Iterator[list[int]]:
+    """Yield the rules as the solver reads them."""
+    formula = formula_of(rules)
+    fresh = count(formula.num_variables + 1)
+    yield from map(literals, formula.clauses)
+    for group in formula.groups:
+        yield from at_most_one(group, fresh)
