@@ -53,7 +53,7 @@ def find_encoding(encodings: Sequence[Encoding], run: int, scaffold: str | None)
     return encodings[plain]
 
 
-_NONE = -1  # in place of an index: the run has no encoding
+_NONE = -1  # in place of an index: the run has no encoding, being without tokens or not cached
 
 
 class _Maker:
@@ -101,7 +101,7 @@ class _Maker:
 
 
 class _Visibility:
-    """Says for a run which cached runs lie before it and may be seen."""
+    """Says for a run which runs lie before it and may be seen, as far as they have encodings."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -126,16 +126,12 @@ class _Visibility:
         return [index for index in earlier if stops[index] <= start]  # what no valid prompt has may overlap
 
     def runs_of(self, modules: frozenset[str]) -> list[int]:
-        """Return, sorted, the cached runs of `modules` and of the root."""
+        """Return, sorted, the runs of `modules` and of the root."""
         runs = self._runs_of.get(modules)
         if runs is None:
             own = (self._layout.runs_of[path] for path in modules | {""})
-            runs = sorted(chain.from_iterable(indices for indices in own if indices and self._is_cached(indices[0])))
-            self._runs_of[modules] = runs
+            runs = self._runs_of[modules] = sorted(chain.from_iterable(own))
         return runs
-
-    def _is_cached(self, run: int) -> bool:
-        return self._layout.runs[run].cached
 
 
 def _without_none(indices: tuple[int, ...]) -> tuple[int, ...]:
