@@ -126,6 +126,7 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     if name.casefold() in folded:
         return folded[name.casefold()]
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    near = near or [candidate for candidate in folded if sorted(candidate) == sorted(name.casefold())]
     return folded[near[0]] if near else None
 
 

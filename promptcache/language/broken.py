@@ -108,9 +108,7 @@ def _missing(rules: Rules, rule: Implication, named: Sequence[str], places: Mapp
     options = sorted(rule.then, key=rules.order.__getitem__)
     possible = [option for option in options if smallest_conflict(rules, (), (*named, option)) is None]
     span = places.get(rule.when[0], places[""])
-    message = f"{listed(options)} is missing: {describe(rule)}"
-    if len(options) > 1:
-        message = f"one of {listed(options)} is missing: {describe(rule)}"
+    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
     mend = f"add {' or '.join(map(element, possible))}" if possible else None
     return Diagnostic(
         code=_MISSING[rule.kind], message=message, span=span, help=mend, related=((rule.span, describe(rule)),)

@@ -41,14 +41,14 @@ def check_schema(schema: Schema) -> CheckedSchema:
     backbone = find_backbone(rules, members)
     if backbone is None:
         raise SchemaError([explain_unsatisfiable(rules, schema)])
-    scaffolds = []
-    for (_, scaffold), paths, together in zip(index.scaffolds, members, backbone.together, strict=True):
+    declared = [scaffold for _, scaffold in index.scaffolds]
+    scaffolds: list[CheckedScaffold] = []
+    for scaffold, paths, together in zip(declared, members, backbone.together, strict=True):
         faults += _uncached(scaffold, paths, modules)
         if together is None:
             faults.append(explain_scaffold(rules, paths, scaffold.span))
         else:
-            name = scaffold_name(scaffold)
-            scaffolds.append(CheckedScaffold(name=name, members=paths, guaranteed=together, span=scaffold.span))
+            scaffolds.append(_scaffold(scaffold, paths, together))
     defaults = (default for found in rules.defaults.values() for default in found)
     faults += (explain_default(rules, default) for default in defaults if default.member in backbone.dead)
     _refuse(faults)
@@ -66,6 +66,10 @@ def check_schema(schema: Schema) -> CheckedSchema:
         warnings=in_order(explain_dead(rules, backbone.dead, index)),
         source=schema,
     )
+
+
+def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[str]) -> CheckedScaffold:
+    return CheckedScaffold(name=scaffold_name(scaffold), members=paths, guaranteed=together, span=scaffold.span)
 
 
 def _refuse(faults: list[Diagnostic]) -> None:

@@ -37,7 +37,7 @@ class CheckedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModule:
-    """A module; `path` ("cities/miami") is its identity, `parent` the path of the module that holds it ("": the root)."""
+    """A module; `path` ("cities/miami") is its identity, `parent` the path of the module around it ("" is the root)."""
 
     path: str
     parent: str

@@ -14,7 +14,9 @@ from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.source import Source
 
 _ENTITY = re.compile(r"&[^\s;&<]*;?")
-_STRAY = frozenset({errors.XML_ERROR_INVALID_TOKEN, errors.XML_ERROR_UNCLOSED_TOKEN})
+_AT_MARKUP = frozenset({errors.XML_ERROR_INVALID_TOKEN, errors.XML_ERROR_UNCLOSED_TOKEN})
+_STRAY = re.compile(r"&[^\s;&<>]*.?\Z|<.?\Z", re.DOTALL)
+_MAX_NAME = 64
 _WRITE_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
 _WRITE_AND = "write &amp; for a literal &, or put the text into <![CDATA[…]]>"
 
@@ -44,11 +46,11 @@ def not_well_formed(source: Source, code: int, offset: int, name: str | None, op
 
 
 def _token(source: Source, reason: str, offset: int, here: Span) -> Diagnostic:
-    for start in (offset, offset - 1) if reason in _STRAY else ():
-        if start >= 0 and source.text[start : start + 1] in {"<", "&"}:
-            mend = _WRITE_LESS if source.text[start] == "<" else _WRITE_AND
-            message = f"a bare {source.text[start]} is not well-formed"
-            return Diagnostic(code="PC001", message=message, span=source.span(start, start + 1), help=mend)
+    stray = _STRAY.search(source.text, max(offset - _MAX_NAME, 0), offset + 1) if reason in _AT_MARKUP else None
+    if stray is not None:
+        mend = _WRITE_LESS if stray[0][0] == "<" else _WRITE_AND
+        message = f"a bare {stray[0][0]} is not well-formed"
+        return Diagnostic(code="PC001", message=message, span=source.span(stray.start(), stray.start() + 1), help=mend)
     return Diagnostic(code="PC001", message=f"the document is not well-formed: {reason}", span=here)
 
 

@@ -1,0 +1,84 @@
+"""Schemas and prompts for the tests of this folder, and what it takes to compare them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from promptcache.diagnostics import Span
+from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+)
+
+SCHEMAS = Path(__file__).parent / "schemas"
+TRAVEL = (SCHEMAS / "travel.xml").read_text(encoding="utf-8")
+
+
+def checked(text: str) -> CheckedSchema:
+    return check_schema(parse_schema(text))
+
+
+def selected(prompt: str, schema: str = TRAVEL) -> Selection:
+    return resolve_prompt(parse_prompt(prompt), checked(schema))
+
+
+def codes(diagnostics: Any) -> list[str]:
+    return [diagnostic.code for diagnostic in diagnostics]
+
+
+def outline(items: tuple[CheckedItem, ...]) -> list[Any]:
+    """Return checked items as lists of texts, parameter names in angle brackets, and nested lists with a label."""
+    return [_outline(item) for item in items]
+
+
+def _outline(item: CheckedItem) -> Any:
+    match item:
+        case FinalText():
+            return item.text
+        case CheckedModule():
+            return [item.path, *outline(item.children)]
+        case CheckedTurn():
+            return [f"{item.role}{'…' if item.open else ''}", *outline(item.children)]
+        case CheckedUnion():
+            return ["union", *outline(item.members)]
+        case parameter:
+            return f"<{parameter.name}>"
+
+
+def without_spans(value: Any) -> Any:
+    """Return a tree of dataclasses as plain tuples, all places left out."""
+    if isinstance(value, Span):
+        return None
+    if dataclasses.is_dataclass(value):
+        fields = [field.name for field in dataclasses.fields(value) if field.name not in {"span", "places", "source"}]
+        return (type(value).__name__, *(without_spans(getattr(value, name)) for name in fields))
+    if isinstance(value, tuple):
+        return tuple(without_spans(item) for item in value)
+    return value
+
+
+def spans(value: Any) -> Iterator[tuple[Any, Span]]:
+    """Yield every node of a tree of dataclasses that has a place, with that place."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, Span):
+        if hasattr(value, "span"):
+            yield value, value.span
+        for field in dataclasses.fields(value):
+            yield from spans(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from spans(item)
+
+
+def cut(text: str, span: Span) -> str:
+    """Return what stands in a span."""
+    lines = text.split("\n")[span.line - 1 : span.stop_line]
+    lines[-1] = lines[-1][: span.stop_column - 1]
+    lines[0] = lines[0][span.column - 1 :]
+    return "\n".join(lines)

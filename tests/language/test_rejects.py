@@ -1,0 +1,62 @@
+"""Every file of `rejects/` produces the code that it names, first, at the line and column that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from promptcache.diagnostics import CODES, Diagnostic, LanguageError, Severity
+from promptcache.language import check_schema, load_prompt, load_schema, resolve_prompt
+from tests.language.documents import SCHEMAS
+
+REJECTS = sorted((Path(__file__).parent / "rejects").glob("*.xml"))
+MADE_BY_OTHER_TESTS = {"PC004", "PC009", "PC010", "PC011", "PC213", "PC214"}
+"""Codes that no file shows: what is too large to keep, or needs no document at all."""
+
+
+def expectation(path: Path) -> tuple[str, int, int]:
+    """Return the code, line and column that a file's first line names."""
+    match = re.match(rb"<!-- (PC\d{3}) (\d+):(\d+) -->", path.read_bytes())
+    assert match is not None, f"{path.name} begins with <!-- code line:column -->"
+    return match[1].decode(), int(match[2]), int(match[3])
+
+
+def diagnose(path: Path) -> tuple[Diagnostic, ...]:
+    """Return what is found in a schema, or in a prompt for one of the schemas in `schemas/`."""
+    try:
+        if b"<prom" not in path.read_bytes():
+            return check_schema(load_schema(path)).warnings
+        prompt = load_prompt(path)
+        known = SCHEMAS / f"{prompt.schema}.xml"
+        resolve_prompt(prompt, check_schema(load_schema(known if known.exists() else SCHEMAS / "travel.xml")))
+    except LanguageError as error:
+        return error.diagnostics
+    return ()
+
+
+@pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
+def test_rejects_name_code_and_place(path):
+    """The first diagnostic is the one meant, at its place, as severe as its code, with somewhere to go from there."""
+    code, line, column = expectation(path)
+    first = diagnose(path)[0]
+    assert (first.code, first.span.line, first.span.column) == (code, line, column)
+    assert first.severity == CODES[code].severity
+    assert first.span.source == str(path)
+    assert first.message
+    assert str(path.parent) not in first.message
+
+
+def test_every_code_of_the_language_is_rejected_somewhere():
+    """Each code that the language can produce has a file, or a test of its own where a file cannot show it."""
+    shown = {expectation(path)[0] for path in REJECTS}
+    language = {code for code, entry in CODES.items() if code < "PC500"}
+    assert shown | MADE_BY_OTHER_TESTS == language
+    assert not shown & MADE_BY_OTHER_TESTS
+
+
+def test_schemas_of_this_folder_are_accepted():
+    """The schemas that prompts are rejected against are right themselves."""
+    for path in SCHEMAS.glob("*.xml"):
+        assert not [item for item in check_schema(load_schema(path)).warnings if item.severity is Severity.ERROR]

@@ -1,0 +1,147 @@
+"""What the rules of a schema imply: checked against trying every combination."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import Diagnostic, SchemaError
+from promptcache.language import check_schema, count_combinations, parse_schema
+from promptcache.language.backbone import find_backbone
+from promptcache.language.compile import compile_rules
+from promptcache.language.conflict import smallest_conflict
+from promptcache.language.index import index_schema
+from promptcache.language.rules import Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.schema import Schema
+from tests.conftest import law_examples
+from tests.language.documents import checked, codes
+from tests.language.generated import all_selections, declared_schemas
+
+
+def rules_of(schema: Schema) -> Rules:
+    faults: list[Diagnostic] = []
+    return compile_rules(index_schema(schema), faults)
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas())
+def test_guaranteed_modules_are_those_of_every_selection(schema):
+    """What is guaranteed with a module is what all valid selections that have it share."""
+    rules = rules_of(schema)
+    selections = all_selections(rules)
+
+    backbone = find_backbone(rules)
+
+    if not selections:
+        assert backbone is None
+        return
+    assert backbone is not None
+    expected = {}
+    for module in rules.order:
+        having = [selection for selection in selections if not module or module in selection]
+        if having:
+            expected[module] = frozenset.intersection(*having)
+    assert {module: backbone.guaranteed[module] for module in expected} == expected
+    assert backbone.dead == rules.order.keys() - expected.keys()
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas())
+def test_guaranteed_sets_are_closed(schema):
+    """What a guaranteed module is guaranteed is guaranteed too."""
+    backbone = find_backbone(rules_of(schema))
+    if backbone is not None:
+        guaranteed = backbone.guaranteed
+        assert all(guaranteed[other] <= guaranteed[module] for module in guaranteed for other in guaranteed[module])
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas(), data=st.data())
+def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
+    """What is present together with several modules is what all valid selections that have them share."""
+    rules = rules_of(schema)
+    modules = data.draw(st.lists(st.sampled_from(list(rules.order)[1:] or [""]), max_size=3))
+    having = [selection for selection in all_selections(rules) if selection.issuperset(filter(None, modules))]
+
+    backbone = find_backbone(rules, [modules])
+
+    if backbone is not None:
+        assert backbone.together == (frozenset.intersection(*having) if having else None,)
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas())
+def test_combinations_are_counted_exactly(schema):
+    """The number of combinations is the number of sets that keep the rules."""
+    rules = rules_of(schema)
+    assert count_combinations(rules) == (len(all_selections(rules)), True)
+
+
+def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> bool:
+    nesting = tuple(rule for rule in rules.rules if rule.kind is RuleKind.NESTING)
+    fewer = index_rules(tuple(rules.order)[1:], (*nesting, *kept), ())
+    return any(selection.issuperset(wanted) for selection in all_selections(fewer))
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas(max_modules=5), data=st.data())
+def test_conflicts_are_smallest(schema, data):
+    """A conflict cannot be kept, and no smaller set of rules and modules cannot be kept either."""
+    rules = rules_of(schema)
+    modules = [module for module in rules.order if module]
+    wanted = tuple(data.draw(st.lists(st.sampled_from(modules), max_size=3, unique=True))) if modules else ()
+    soft = tuple(rule for rule in rules.rules if rule.kind is not RuleKind.NESTING)
+
+    conflict = smallest_conflict(rules, wanted)
+
+    if conflict is None:
+        assert _keeps(rules, soft, wanted)
+        return
+    assert not _keeps(rules, conflict.rules, conflict.modules)
+    size = len(conflict.rules) + len(conflict.modules) - 1
+    for smaller in combinations((*soft, *wanted), size):
+        few = tuple(thing for thing in smaller if not isinstance(thing, str))
+        assert _keeps(rules, few, tuple(thing for thing in smaller if isinstance(thing, str)))
+
+
+def test_a_union_that_all_members_answer_alike_guarantees_the_answer():
+    """What every member of a required union requires is guaranteed although no single rule says so."""
+    schema = checked(
+        '<schema name="s"><module name="c"/><union required="true">'
+        '<module name="a" requires="c"/><module name="b" requires="c"/></union></schema>'
+    )
+    assert schema.guaranteed[""] == {"c"}
+
+
+def test_an_unsatisfiable_schema_names_the_rules_that_conflict():
+    """The error lists each rule of the conflict with its place, and nothing else."""
+    text = '<schema name="s"><module name="a" required="true" requires="b"/>\n<module name="b" excludes="a"/></schema>'
+    with pytest.raises(SchemaError) as caught:
+        check_schema(parse_schema(text))
+    (diagnostic,) = caught.value.diagnostics
+    places = [(span.line, span.column, words) for span, words in diagnostic.related]
+    assert diagnostic.code == "PC301"
+    assert places == [(1, 45, "'a' is required"), (1, 61, "'a' requires 'b'"), (2, 28, "'b' excludes 'a'")]
+
+
+def test_a_dead_module_is_a_warning_that_explains():
+    """A module that can never be used is reported once, without those inside it, and the schema stays usable."""
+    schema = checked(
+        '<schema name="s"><module name="a" required="true"/>'
+        '<module name="b" excludes="a">x<module name="c"/></module></schema>'
+    )
+    assert codes(schema.warnings) == ["PC302"]
+    assert "'b' excludes 'a'" in schema.warnings[0].message
+
+
+def test_triggers_do_not_miss_rules_with_several_conditions():
+    """A rule with several conditions is broken only when all of them hold."""
+    span = parse_schema('<schema name="s"/>').span
+    rule = Implication(kind=RuleKind.REQUIRES, when=("a", "b"), then=frozenset({"c"}), span=span)
+    rules = index_rules(("a", "b", "c"), (rule,), ())
+    assert list(rules.broken({"", "a", "b"})) == [rule]
+    assert not list(rules.broken({"", "b"}))
+    assert not list(rules.broken({"", "a", "b", "c"}))

@@ -1,0 +1,163 @@
+"""Reading XML strictly: exact places, and nothing that a stranger's document could do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language import parse_schema
+from promptcache.language.source import MAX_BYTES
+from promptcache.language.xml import MAX_DEPTH, MAX_ELEMENTS, Characters, Element, parse_xml
+from tests.conftest import law_examples
+from tests.language.documents import codes, cut
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+_TEXT = st.text(alphabet="ab é😀\t\n<&>\"'", max_size=5)
+
+
+@st.composite
+def elements(draw: Draw, depth: int = 0) -> tuple[Any, str]:
+    """Draw an element as (name, attributes, children) and one way to write it."""
+    name = draw(st.sampled_from(["a", "b.c", "é", "_x-1"]))
+    space = st.sampled_from([" ", "\n", "  \t", "\n\n "])
+    written, attributes = f"<{name}", []
+    for key in draw(st.lists(st.sampled_from(["p", "q", "ü"]), unique=True)):
+        value = draw(_TEXT)
+        value = "".join(" " if character in "\t\n" else character for character in value)
+        attributes.append((key, value))
+        written += f'{draw(space)}{key}{draw(st.sampled_from(["=", " =", "= "]))}"{escape(value, {chr(34): "&quot;"})}"'
+    written += draw(st.sampled_from(["", " ", "\n"])) + ">"
+    children: list[Any] = []
+    for _ in range(draw(st.integers(0, 3)) if depth < 3 else 0):
+        if draw(st.booleans()) and not (children and isinstance(children[-1], str)):
+            if text := draw(_TEXT):
+                children.append(text)
+                written += draw(st.sampled_from([escape(text), f"<![CDATA[{text}]]>", f"<!-- < -->{escape(text)}"]))
+        else:
+            child, inner = draw(elements(depth=depth + 1))
+            children.append(child)
+            written += inner
+    return (name, attributes, children), f"{written}</{name}{draw(st.sampled_from(['', ' ']))}>"
+
+
+def _plain(element: Element) -> Any:
+    children = [node.text if isinstance(node, Characters) else _plain(node) for node in element.children]
+    return element.name, [(attribute.name, attribute.value) for attribute in element.attributes], children
+
+
+def _check_places(element: Element, text: str) -> None:
+    assert cut(text, element.name_span) == element.name
+    assert cut(text, element.span).startswith(f"<{element.name}")
+    assert cut(text, element.span).endswith(">")
+    for attribute in element.attributes:
+        assert cut(text, attribute.span).startswith(attribute.name)
+        assert cut(text, attribute.value_span) == escape(attribute.value, {'"': "&quot;"})
+    for node in element.children:
+        if isinstance(node, Element):
+            _check_places(node, text)
+        elif not node.blank and (found := cut(text, node.span)) and "CDATA" not in found:
+            assert found.removesuffix("]]>").strip(" \t\n") in {
+                escape(node.text).strip(" \t\n"),
+                node.text.strip(" \t\n"),
+            }
+
+
+@settings(max_examples=law_examples())
+@given(
+    drawn=elements(), prolog=st.sampled_from(["", '<?xml version="1.0" encoding="UTF-8"?>\n', "\ufeff", "<!-- é -->\n"])
+)
+def test_content_and_places_are_exact(drawn, prolog):
+    """Every element, attribute and text is read as written, and its span covers just that."""
+    expected, written = drawn
+    root = parse_xml(prolog + written, "doc", SchemaError)
+    assert _plain(root) == expected
+    _check_places(root, prolog.removeprefix("\ufeff") + written)
+
+
+@settings(max_examples=law_examples())
+@given(drawn=elements(), start=st.integers(0, 400), junk=st.text(alphabet='<>&"/=a ]![\x00', max_size=3))
+def test_damaged_documents_are_read_or_refused(drawn, start, junk):
+    """Whatever is done to a document, it is either read by both parsers or refused with a code and a place in it."""
+    written = drawn[1][:start] + junk + drawn[1][start:]
+    try:
+        parse_xml(written, "doc", SchemaError)
+    except SchemaError as error:
+        span = error.diagnostics[0].span
+        assert 1 <= span.line <= written.count("\n") + 1
+        assert 1 <= span.column <= max(map(len, written.split("\n"))) + 1
+
+
+def _refusal(document: str | bytes) -> tuple[str, float]:
+    start = time.process_time()
+    with pytest.raises(SchemaError) as caught:
+        parse_schema(document)
+    return caught.value.diagnostics[0].code, time.process_time() - start
+
+
+def test_entities_are_never_read():
+    """A billion laughs, an external entity and a parameter entity all end at the DOCTYPE, at once."""
+    laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
+    hostile = [
+        f'<!DOCTYPE s [<!ENTITY l0 "ha">{laughs}]><schema name="s">&l11;</schema>',
+        '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><schema name="s">&x;</schema>',
+        '<?xml version="1.0"?> <!-- c --> <!DOCTYPE s SYSTEM "http://127.0.0.1:9/x.dtd"><schema name="s"/>',
+        '<!DOCTYPE s [<!ENTITY % p SYSTEM "file:///dev/zero"> %p;]><schema name="s"/>',
+    ]
+    results = [_refusal(document) for document in hostile]
+    assert [code for code, _ in results] == ["PC002"] * 4
+    assert max(seconds for _, seconds in results) < 0.1
+
+
+def test_limits_hold_and_cost_little():
+    """Documents beyond the limits of size, depth and number are refused in seconds, whatever they hold."""
+    beyond = {
+        "PC004": ["x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1)],
+        "PC005": ["<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5)],
+        "PC009": ['<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>"],
+    }
+    for code, documents in beyond.items():
+        for document in documents:
+            found, seconds = _refusal(document)
+            assert found == code
+            assert seconds < 8
+
+
+def test_large_documents_take_linear_time():
+    """Ten times as many lines, attributes or comments take about ten times as long, not a hundred times."""
+
+    def seconds(build: Callable[[int], str], size: int) -> float:
+        start = time.process_time()
+        parse_schema(build(size))
+        return time.process_time() - start
+
+    shapes: list[Callable[[int], str]] = [
+        lambda n: '<schema name="s">é' + "\n" * 20 * n + "x</schema>",
+        lambda n: '<schema name="s">' + "<doc>é</doc>" * n + "</schema>",
+        lambda n: '<schema name="s">' + "<!-- - -->" * 3 * n + "x</schema>",
+        lambda n: '<schema name="s" version="' + "&#65;" * 10 * n + '"/>',
+    ]
+    for build in shapes:
+        small, large = min(seconds(build, 2_000) for _ in range(3)), seconds(build, 20_000)
+        assert large < 40 * small + 0.05
+
+
+def test_line_ends_are_alike():
+    """CR LF and CR are line ends as LF is, in text and in places."""
+    trees = [parse_xml(f"<a>x{end}<b/>{end}é</a>", "doc", SchemaError) for end in ("\n", "\r\n", "\r")]
+    assert len({str(_plain(tree)) for tree in trees}) == 1
+    assert {(node.name_span.line, node.name_span.column) for tree in trees for node in tree.children[1:2]} == {(2, 2)}
+
+
+@pytest.mark.parametrize("document", ["<a>\ud800</a>", b"<a>\xff</a>", "<a/>".encode("utf-16"), b"<a>\xed\xa0\x80</a>"])
+def test_only_utf8_is_read(document):
+    """What is not UTF-8 is refused as such, not guessed at."""
+    with pytest.raises(SchemaError) as caught:
+        parse_xml(document, "doc", SchemaError)
+    assert codes(caught.value.diagnostics) == ["PC006"]
