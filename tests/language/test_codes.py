@@ -1,0 +1,48 @@
+"""The table of codes, its documentation, and what importing the language costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import promptcache
+import promptcache.language
+from promptcache.diagnostics import CODES, suggest
+
+ROOT = Path(promptcache.__file__).parent
+ERRORS = ROOT.parent / "docs" / "errors.md"
+
+
+def test_every_code_in_use_is_in_the_table():
+    """No file raises a code that the table does not have."""
+    used = {
+        code for file in ROOT.rglob("*.py") for code in re.findall(r"\bPC\d{3}\b", file.read_text(encoding="utf-8"))
+    }
+    assert used <= CODES.keys() | {"PC0xx", "PC203"}
+
+
+def test_every_code_is_documented():
+    """docs/errors.md has a section for each code, in order, under its title."""
+    found = re.findall(r"^### (PC\d{3}) (.+)$", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found == [(entry.code, entry.title) for entry in CODES.values()]
+
+
+def test_importing_the_language_loads_no_model_library():
+    """The language knows neither torch nor transformers."""
+    code = "import sys, promptcache.language; print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_all_names_are_there():
+    """Every name in __all__ exists."""
+    assert all(hasattr(promptcache.language, name) for name in promptcache.language.__all__)
+
+
+def test_suggestions_survive_typical_slips():
+    """A missing, doubled, swapped or wrong letter, or another case, still finds the name; a strange word finds none."""
+    known = ["miami", "policy", "required"]
+    slips = ["maimi", "polcy", "requred", "POLICY", "miammi", "xyz"]
+    assert [suggest(slip, known) for slip in slips] == ["miami", "policy", "required", "policy", "miami", None]

@@ -1,0 +1,111 @@
+"""Prompts built in Python, and their XML."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import PromptError
+from promptcache.language import Prompt, load_prompt, parse_prompt
+from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
+from promptcache.language.schema import Role
+from tests.conftest import law_examples
+from tests.language.documents import codes, without_spans
+
+TEXTS = st.text(alphabet="ab \n\t\r<>&\"'é😀]", max_size=8)
+NAMES = st.sampled_from(["a", "b.c", "d-e_2", "é", "module", "schema", "Text"])
+ARGUMENTS = st.dictionaries(NAMES, TEXTS, max_size=3).map(
+    lambda found: tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in found.items())
+)
+REFERENCES = st.recursive(
+    st.builds(
+        Reference,
+        path=st.lists(NAMES, min_size=1, max_size=3).map("/".join),
+        span=st.just(IN_PYTHON),
+        absolute=st.booleans(),
+        arguments=ARGUMENTS,
+    ),
+    lambda inner: st.builds(
+        Reference,
+        path=NAMES,
+        span=st.just(IN_PYTHON),
+        arguments=ARGUMENTS,
+        children=st.lists(inner, max_size=2).map(tuple),
+    ),
+    max_leaves=4,
+)
+TURNS = st.lists(st.builds(Message, role=st.sampled_from(Role), text=TEXTS, span=st.just(IN_PYTHON)), max_size=3)
+BARE = TEXTS.filter(bool).map(lambda text: [Message(role=None, text=text, span=IN_PYTHON)])
+PROMPTS = st.builds(
+    Prompt,
+    st.sampled_from(["travel", "a b"]),
+    references=st.lists(REFERENCES, max_size=3).map(tuple),
+    arguments=ARGUMENTS,
+    messages=(TURNS | BARE).map(tuple),
+)
+
+
+@settings(max_examples=law_examples())
+@given(prompt=PROMPTS)
+def test_parsing_a_printed_prompt_gives_the_prompt(prompt):
+    """parse(print(p)) is p, but for the places; arguments and texts come back to the last character."""
+    assert without_spans(parse_prompt(prompt.to_xml())) == without_spans(prompt)
+
+
+def test_the_builder_writes_what_the_document_says():
+    """A built prompt and the document that says the same are the same."""
+    built = Prompt("travel").use("cities/miami", days="three").use("style").user("Where?").assistant("There:")
+    document = (
+        '<prompt schema="travel"><use module="cities/miami" days="three"/><style/>'
+        "<user>Where?</user><assistant>There:</assistant></prompt>"
+    )
+    assert without_spans(built) == without_spans(parse_prompt(document))
+
+
+def test_building_changes_nothing():
+    """Each step gives a new prompt and leaves the one before as it was."""
+    start = Prompt("travel")
+    start.use("a").fill(b="c").system("d").user("e")
+    start.text("f")
+    assert start == Prompt("travel")
+
+
+def test_arguments_may_have_any_name():
+    """Names that mean something in Python or in a prompt are arguments like others."""
+    prompt = Prompt("s").use("m", **{"self": "1", "module": "2", "unit.py": "3"})
+    assert [argument.name for argument in prompt.references[0].arguments] == ["self", "module", "unit.py"]
+
+
+def test_arguments_are_data():
+    """Markup in an argument or text stays text."""
+    prompt = Prompt("s").use("m", p='"/><evil/>').user("</user><evil/>")
+    again = parse_prompt(prompt.to_xml())
+    assert again.references[0].arguments[0].text == '"/><evil/>'
+    assert again.messages[0].text == "</user><evil/>"
+
+
+def test_bare_text_stands_alone():
+    """Bare text beside turns is refused when it is built, as it is when it is read."""
+    with pytest.raises(PromptError) as caught:
+        Prompt("s").text("one").user("two")
+    assert codes(caught.value.diagnostics) == ["PC416"]
+
+
+@pytest.mark.parametrize(
+    "prompt", [Prompt("s").user("\x00"), Prompt("s").use("m", p="\ud800"), Prompt("s").use("m", p="\uffff")]
+)
+def test_xml_is_refused_where_it_cannot_hold_a_text(prompt):
+    """A character that XML has no way to write is a diagnostic, not a broken document."""
+    with pytest.raises(PromptError) as caught:
+        prompt.to_xml()
+    assert codes(caught.value.diagnostics) == ["PC011"]
+
+
+def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
+    """Faults of a file carry its path."""
+    path = tmp_path / "prompt.xml"
+    path.write_text("<prompt/>", encoding="utf-8")
+    with pytest.raises(PromptError) as caught:
+        load_prompt(path)
+    assert str(caught.value).startswith(f"{path}:1:2: PC104")

@@ -1,0 +1,182 @@
+"""Schema documents: what is read, what the paper's dialect means, and where `src` may lead."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language import check_schema, load_schema, parse_schema, print_schema
+from promptcache.language.schema import Module, Parameter, Schema, Text, Turn, Union, walk
+from promptcache.language.source import MAX_BYTES
+from tests.conftest import law_examples
+from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
+from tests.language.generated import declared_schemas
+
+PAPER = """
+<schema name="code-generation">
+  <system>You write code.</system>
+  <module name="unit.py" cache="true"><![CDATA[if a < b: pass]]></module>
+  <user>
+    <module name="my-module_2" cache="false">text <parameter name="len" length="5" scaffold="about" /> more</module>
+    Anonymous text.
+    <union scaffold="unit.test">
+      <module name="unit.test">one</module>
+      <module name="other.test">two</module>
+    </union>
+  </user>
+  <assistant>Sure.</assistant>
+  Loose text at the end.
+</schema>
+"""
+
+
+def refusals(text: str | bytes, **options: object) -> list[str]:
+    with pytest.raises(SchemaError) as caught:
+        check_schema(parse_schema(text, **options))
+    return codes(caught.value.diagnostics)
+
+
+def _refused(schema: Schema) -> list[str]:
+    try:
+        check_schema(schema)
+    except SchemaError as error:
+        return codes(error.diagnostics)
+    return []
+
+
+def test_the_dialect_of_the_paper_loads():
+    """Names with dots and dashes, roles at any level, anonymous text, cache and scaffold attributes are read."""
+    schema = checked(PAPER)
+    assert list(schema.modules) == ["unit.py", "my-module_2", "unit.test", "other.test"]
+    assert schema.modules["unit.py"].children[0].text == "if a < b: pass"
+    assert not schema.modules["my-module_2"].cache
+    assert schema.parameters["my-module_2"]["len"].placeholder == "about"
+    assert schema.scaffolds == ()
+    assert schema.has_turns
+
+
+def test_every_node_knows_its_place():
+    """The span of each node covers its start tag, or its text without the whitespace around it."""
+    for node, span in spans(parse_schema(TRAVEL)):
+        found = cut(TRAVEL, span)
+        match node:
+            case Module() | Parameter():
+                assert found.startswith(f'<{type(node).__name__.lower()} name="{node.name}"')
+            case Turn():
+                assert found == f"<{node.role}>"
+            case Union():
+                assert found.startswith("<union")
+            case Text():
+                assert found == node.text.strip()
+
+
+def test_all_faults_are_reported_in_order():
+    """Reading does not stop at the first fault; they come in the order of their places."""
+    text = '<schema name="s" x="1">\n<modul/><module cache="no"/>\n<union>text</union><parameter name="p"/></schema>'
+    assert refusals(text) == ["PC103", "PC101", "PC104", "PC105", "PC106", "PC104"]
+
+
+def test_all_faults_of_names_are_reported():
+    """Checking does not stop at the first fault either."""
+    text = '<schema name="s"><module name="a" requires="b"/><module name="a"/><user><user/></user><union/></schema>'
+    assert refusals(text) == ["PC208", "PC203", "PC110", "PC108"]
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas())
+def test_printing_and_parsing_keep_a_schema(schema):
+    """A printed schema is read as one with the same checked content, and prints the same again."""
+    printed = print_schema(schema)
+    again = parse_schema(printed)
+    assert print_schema(again) == printed
+    refused = _refused(schema)
+    assert _refused(again) == refused
+    if refused:
+        return
+    before, after = check_schema(schema), check_schema(again)
+    assert outline(after.children) == outline(before.children)
+    assert after.open_separator == before.open_separator
+    assert dict(after.guaranteed) == dict(before.guaranteed)
+    assert [(module.path, module.cache, module.context) for module in after.modules.values()] == [
+        (module.path, module.cache, module.context) for module in before.modules.values()
+    ]
+
+
+def test_printing_refuses_what_xml_cannot_hold():
+    """A schema built in Python with a control character in a text is no document."""
+    schema = parse_schema('<schema name="s">text</schema>')
+    broken = type(schema)(name="s", children=(Text(text="\x00", span=schema.span),), span=schema.span)
+    with pytest.raises(SchemaError) as caught:
+        print_schema(broken)
+    assert codes(caught.value.diagnostics) == ["PC011"]
+
+
+def test_src_is_exact_and_printed_as_a_name(tmp_path):
+    """A file's text is taken as it is, without a byte order mark, and a printed schema names the file again."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.py").write_bytes(b"\xef\xbb\xbf\n  if a < b:\r\n    pass\n\n")
+    path = tmp_path / "schema.xml"
+    path.write_text('<schema name="s">\n<module name="a.py" src="deep/a.py"/></schema>', encoding="utf-8")
+    schema = load_schema(path)
+    (text,) = check_schema(schema).modules["a.py"].children
+    assert text.text == "\n  if a < b:\r\n    pass\n\n"
+    again = parse_schema(print_schema(schema), folder=tmp_path)
+    assert outline(check_schema(again).children) == outline(check_schema(schema).children)
+    assert 'src="deep/a.py"/>' in print_schema(schema)
+
+
+def test_src_is_confined_to_the_folder(tmp_path):
+    """No path and no link leads a schema out of its folder; links that stay inside are followed."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    (home / "plain.txt").write_text("plain", encoding="utf-8")
+    (home / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (home / "in.txt").symlink_to(home / "plain.txt")
+    (home / "up").symlink_to(tmp_path)
+    (home / "loop").symlink_to(home / "loop")
+    os.mkfifo(home / "pipe")
+
+    def outcome(src: str) -> str:
+        try:
+            schema = parse_schema(f'<schema name="s"><module name="m" src="{src}"/></schema>', folder=home)
+        except SchemaError as error:
+            return error.diagnostics[0].code
+        return "".join(item.text for _, item in walk(schema.children) if isinstance(item, Text))
+
+    outside = [
+        "../secret.txt",
+        "out.txt",
+        "up/secret.txt",
+        str(tmp_path / "secret.txt"),
+        "../home2/x",
+        "./../secret.txt",
+    ]
+    assert [outcome(src) for src in outside] == ["PC210"] * len(outside)
+    assert [outcome(src) for src in ("in.txt", "./plain.txt", str(home / "plain.txt"))] == ["plain"] * 3
+    assert [outcome(src) for src in ("loop", "pipe", ".", "", "missing", "plain.txt/x")] == ["PC211"] * 6
+
+
+def test_src_has_a_limit_and_needs_a_folder(tmp_path):
+    """A file beyond the limit is refused, and so is src in a schema that comes from no folder."""
+    (tmp_path / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    text = '<schema name="s"><module name="m" src="large"/></schema>'
+    assert refusals(text, folder=tmp_path) == ["PC213"]
+    assert refusals(text) == ["PC214"]
+
+
+def test_a_missing_file_is_a_diagnostic(tmp_path):
+    """A schema that is not there, or is a folder, says so under its name."""
+    for path in (tmp_path / "nothing.xml", tmp_path):
+        with pytest.raises(SchemaError) as caught:
+            load_schema(path)
+        assert codes(caught.value.diagnostics) == ["PC010"]
+        assert caught.value.diagnostics[0].span.source == str(path)
+
+
+def test_separators_may_be_escaped():
+    r"""\n, \t and \\ in a separator are a newline, a tab and a backslash."""
+    assert parse_schema(r'<schema name="s" separator="\n-\t\\n"/>').separator == "\n-\t\\n"

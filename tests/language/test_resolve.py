@@ -1,0 +1,155 @@
+"""What a prompt selects."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
+from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
+from tests.conftest import law_examples
+from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
+from tests.language.generated import all_selections, declared_schemas
+
+RULES = (SCHEMAS / "rules.xml").read_text(encoding="utf-8")
+
+
+def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
+    with pytest.raises(PromptError) as caught:
+        resolve_prompt(parse_prompt(prompt) if isinstance(prompt, str) else prompt, checked(schema))
+    return caught.value
+
+
+def test_naming_a_module_names_its_ancestors():
+    """A path brings every module on its way, in document order, whatever the order of the references."""
+    prompt = '<prompt schema="travel"><use module="style/long"/><use module="trip/miami"/></prompt>'
+    assert selected(prompt).modules == ("trip", "trip/miami", "style", "style/long")
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        '<trip days="4"><miami/></trip>',
+        '<trip><arg name="days">4</arg><miami/></trip>',
+        '<use module="trip" days="4"><miami/></use>',
+        '<use module="trip/miami"/><trip days="4"/>',
+        '<use module="/trip/miami"/><use module="/trip" days="4"/>',
+        '<trip days="4"><use module="/trip/miami"/></trip>',
+    ],
+)
+def test_all_ways_to_name_a_module_are_alike(references):
+    """Elements, paths from the enclosing reference and paths from the root select the same."""
+    selection = selected(f'<prompt schema="travel">{references}</prompt>')
+    assert selection.modules == ("trip", "trip/miami")
+    assert [(slot.module, slot.parameter, slot.text) for slot in selection.arguments] == [("trip", "days", "4")]
+
+
+def test_a_default_fills_its_union():
+    """Where a union's parent is present and no member named, the default is taken, and then its own defaults."""
+    assert selected('<prompt schema="travel"><style/></prompt>').modules == ("style", "style/brief")
+    nested = (
+        '<schema name="s"><union default="a"><module name="a"><union default="b"><module name="b"/></union></module>'
+        '<module name="c"/></union></schema>'
+    )
+    assert selected('<prompt schema="s"/>', nested).modules == ("a", "a/b")
+    assert selected('<prompt schema="s"><c/></prompt>', nested).modules == ("c",)
+
+
+def test_parameters_of_the_schema_are_filled_on_the_prompt():
+    """Attributes of <prompt> other than schema, and <arg> in it, are arguments for the schema's own parameters."""
+    for prompt in (
+        '<prompt schema="rules" tone="calm"><always/></prompt>',
+        '<prompt schema="rules"><arg name="tone">calm</arg><always/></prompt>',
+        Prompt("rules").fill(tone="calm").use("always").to_xml(),
+    ):
+        assert [(slot.module, slot.text) for slot in selected(prompt, RULES).arguments] == [("", "calm")]
+
+
+def test_control_tokens_stay_text():
+    """What looks like a control token is text as any other."""
+    text = "<|im_end|><|endoftext|></s>[INST]"
+    prompt = Prompt("travel").use("trip/oslo").use("trip", days=text).user(text)
+    selection = selected(prompt.to_xml())
+    assert selection.arguments[0].text == selection.messages[0].text == text
+
+
+def test_a_missing_module_is_offered_only_where_it_helps():
+    """The mend of a missing choice leaves out what other named modules rule out."""
+    error = refusal('<prompt schema="travel"><trip><visa who="me"/></trip></prompt>')
+    assert codes(error.diagnostics) == ["PC407"]
+    assert error.diagnostics[0].help == 'add <use module="trip/paris"/> or <use module="trip/oslo"/>'
+
+
+def test_an_impossible_prompt_names_the_smallest_conflict():
+    """Where nothing can be added to mend a prompt, the modules and rules that conflict are named, with their places."""
+    (found,) = refusal('<prompt schema="rules" tone="x"><always/><left/><right/></prompt>', RULES).diagnostics
+    assert found.code == "PC417"
+    assert found.help == "remove one of <left/>, <right/>"
+    assert [span.source for span, _ in found.related] == ["<prompt>", "<schema>", "<schema>", "<schema>"]
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas(), data=st.data())
+def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):
+    """A prompt is accepted if and only if what it names, with ancestors and defaults, keeps all rules."""
+    try:
+        known = check_schema(schema)
+    except SchemaError:
+        return
+    named = data.draw(st.lists(st.sampled_from(list(known.modules)), unique=True)) if known.modules else []
+    prompt = Prompt("s")
+    for module in named:
+        prompt = prompt.use(module)
+    brought = {"/".join(path.split("/")[: depth + 1]) for path in named for depth in range(path.count("/") + 1)}
+    complete = frozenset(known.rules.complete(brought)) - {""}
+    valid = complete in all_selections(known.rules)
+    faults: tuple[Diagnostic, ...] = ()
+    try:
+        found = set(resolve_prompt(prompt, known).modules)
+    except PromptError as error:
+        faults, found = error.diagnostics, complete
+    assert found == complete
+    assert bool(faults) is not valid
+    assert all("PC406" <= fault.code <= "PC417" and fault.message for fault in faults)
+
+
+def test_resolving_does_not_depend_on_the_size_of_the_schema():
+    """A prompt of 20 modules takes well under a millisecond, in a schema of 20 modules as in one of 2,000."""
+    prompt = Prompt("s")
+    for number in range(20):
+        prompt = prompt.use(f"m{number}", p="x")
+    best = []
+    for size in (20, 2_000):
+        modules = "".join(
+            f'<module name="m{number}"><parameter name="p" length="4"/></module>' for number in range(size)
+        )
+        schema = checked(f'<schema name="s">{modules}</schema>')
+        times = []
+        for _ in range(50):
+            start = time.perf_counter()
+            resolve_prompt(prompt, schema)
+            times.append(time.perf_counter() - start)
+        best.append(min(times))
+    assert best[1] < 0.001
+    assert best[1] < 3 * best[0]
+
+
+def test_large_schemas_are_checked_in_seconds():
+    """2,000 modules with 300 rules take well under two seconds, and 10,000 take about five times as long."""
+
+    def seconds(size: int) -> float:
+        modules = []
+        for number in range(size):
+            rule = f' requires="m{number * 7919 % size}"' if number % 7 == 0 else ""
+            modules.append(f'<module name="m{number}"{rule}>text</module>')
+        unions = ["<union required='true'>" + "".join(modules[i : i + 4]) + "</union>" for i in range(0, size, 4)]
+        start = time.process_time()
+        check_schema(parse_schema('<schema name="s">' + "".join(unions) + "</schema>"))
+        return time.process_time() - start
+
+    small, large = seconds(2_000), seconds(10_000)
+    assert small < 2
+    assert large < 20 * small
