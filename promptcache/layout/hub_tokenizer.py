@@ -20,7 +20,7 @@ from promptcache.layout.chat_template import ChatTemplate
 from promptcache.layout.text_tokenizer import TextTokenizer, load
 from promptcache.layout.tokenizer import TurnFrame
 from promptcache.layout.tokenizer_files import default_template, read_tokenizer_files
-from promptcache.layout.tokenizer_rules import Rules, with_declared_tokens, without_edges
+from promptcache.layout.tokenizer_rules import Rules, with_controls_marked, with_declared_tokens, without_edges
 from promptcache.layout.turn_frames import PLAIN_FRAMES, Frame, cut_frames
 
 _PROBE = "a b\n c  d"
@@ -31,19 +31,19 @@ class HubTokenizer:
 
     def __init__(self, *, parts: _Parts, source: str | None, eos_token_ids: Sequence[int], fingerprint: str) -> None:
         frames = PLAIN_FRAMES
-        bos = parts.bos
         if source is not None:
-            frames = cut_frames(ChatTemplate(source, parts.special_tokens), bos, parts.eos)
-        self._text = parts.text
+            frames = cut_frames(ChatTemplate(source, parts.special_tokens), parts.bos, parts.eos)
         self._fingerprint = fingerprint
         self._frames = {
             Role.SYSTEM: parts.frame(frames.system),
             Role.USER: parts.frame(frames.user),
             Role.ASSISTANT: parts.frame(frames.assistant),
         }
-        self._bos_ids = parts.prefix_ids or (parts.markup_ids(bos) if frames.starts_with_bos else ())
-        ends = (*eos_token_ids, *parts.markup_ids(parts.eos), *self._end_of_turn(parts.markup_ids(frames.ending)))
-        self._eos_ids = tuple(dict.fromkeys(ends))
+        self._bos_ids = parts.prefix_ids or (parts.markup_ids(parts.bos) if frames.starts_with_bos else ())
+        ends = (*eos_token_ids, *parts.markup_ids(parts.eos))
+        ending = parts.markup_ids(frames.ending)
+        self._text = parts.to_text_tokenizer()
+        self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
         self._warnings = (*frames.warnings, *self._whitespace_warnings())
 
     @classmethod
@@ -135,19 +135,22 @@ class HubTokenizer:
 
 
 class _Parts:
-    """A tokenizer taken apart: one for text, one for markup with control tokens, and the special tokens' names."""
+    """A tokenizer for the markup of chat templates, where control tokens come out, until it becomes one for text."""
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
-        rules = _read_rules(tokenizer_json, config)
-        self._markup = load(rules)
+        self._rules = _read_rules(tokenizer_json, config)
+        self._markup = load(self._rules)
         self.special_tokens = dict(_special_tokens(config))
-        self.text = TextTokenizer(rules, self._markup, self.special_tokens.values())
         self.eos = self.special_tokens.get("eos_token", "")
         declared_bos = self.special_tokens.get("bos_token", "")
         self.prefix_ids = _prefix_ids(self._markup)
         if config.get("add_bos_token") is not None:
             self.prefix_ids = self.markup_ids(declared_bos) if config["add_bos_token"] else ()
-        self.bos = self.text.detokenize(self.prefix_ids) or declared_bos
+        self.bos = "".join(self._markup.id_to_token(token_id) or "" for token_id in self.prefix_ids) or declared_bos
+
+    def to_text_tokenizer(self) -> TextTokenizer:
+        """Return the tokenizer for text; afterwards markup is text, too."""
+        return TextTokenizer(self._rules, self._markup, self.special_tokens.values())
 
     def markup_ids(self, text: str) -> tuple[int, ...]:
         """Tokenize what a chat template wrote: here, and only here, control tokens come out."""
@@ -164,10 +167,10 @@ class _Parts:
 
 
 def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> Rules:
-    """Parse and edit the rules, and add the tokens that only the configuration declares."""
+    """Parse and edit the rules, with the added tokens that only the configuration declares."""
     try:
         declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
-        return without_edges(declared)
+        return with_controls_marked(without_edges(declared))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
 

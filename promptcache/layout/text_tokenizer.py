@@ -14,27 +14,28 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.layout.tokenizer_rules import for_text, is_text, literal_pieces, unknown_piece
+from promptcache.layout.tokenizer_rules import is_text, literal_pieces, unknown_piece
 
 
 class TextTokenizer:
     """Tokenizes without added tokens, and splits text where the vocabulary itself holds a control token."""
 
-    def __init__(self, rules: Mapping[str, Any], markup: Backend, special_tokens: Iterable[str]) -> None:
+    def __init__(self, rules: Mapping[str, Any], backend: Backend, special_tokens: Iterable[str]) -> None:
         """Make a tokenizer for text.
 
         Args:
-            rules: What `markup` was loaded from.
-            markup: Knows the added tokens.
+            rules: What `backend` was loaded from, control tokens marked.
+            backend: Handed over: from now on it takes control tokens in a text for text.
             special_tokens: Written forms of further control tokens.
         """
         added = [token for token in rules["added_tokens"] if not is_text(token)]
-        controls = {token["content"]: int(token["id"]) for token in added} | _find(markup, special_tokens)
+        controls = {token["content"]: int(token["id"]) for token in added} | _find(backend, special_tokens)
         unknown = unknown_piece(rules)
         self._controls = {token_id: form for form, token_id in controls.items() if form != unknown}
-        self._literals = {token_id: form for form, token_id in _find(markup, literal_pieces(rules)).items()}
+        self._literals = {token_id: form for form, token_id in _find(backend, literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
-        self._backend = load(for_text(rules))
+        self._backend = backend
+        self._backend.encode_special_tokens = True
 
     @property
     def control_ids(self) -> frozenset[int]:

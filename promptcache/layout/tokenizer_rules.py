@@ -1,7 +1,7 @@
 """The rules of a `tokenizer.json`, edited so that pieces of text can be tokenized apart.
 
 Comes in: the parsed JSON of the tokenizers library. Goes out: the same with everything removed that a tokenizer does
-only at the ends of a whole text (a prefix space, stripping, truncation), and, for text, without the added tokens. This
+only at the ends of a whole text (a prefix space, stripping, truncation), and with control tokens told from text. This
 file does not run a tokenizer.
 """
 
@@ -26,16 +26,12 @@ def without_edges(rules: Mapping[str, Any]) -> Rules:
     }
 
 
-def for_text(rules: Mapping[str, Any]) -> Rules:
-    """Return the rules without added tokens, except those that are ordinary text.
+def with_controls_marked(rules: Mapping[str, Any]) -> Rules:
+    """Return the rules with every added token marked as special, except those that are ordinary text.
 
-    The library numbers added tokens anew unless the model's vocabulary has them, so those that stay are put there.
+    The library can be told to take special tokens in a text for text, but only these.
     """
-    model, kept = rules["model"], [token for token in rules["added_tokens"] if is_text(token)]
-    if kept and isinstance(model["vocab"], dict):
-        model = {**model, "vocab": {token["content"]: token["id"] for token in kept} | model["vocab"]}
-    kept = [token for token in kept if token["content"] in model["vocab"]]
-    return {**rules, "added_tokens": kept, "model": model}
+    return {**rules, "added_tokens": [{**token, "special": not is_text(token)} for token in rules["added_tokens"]]}
 
 
 def is_text(token: Mapping[str, Any]) -> bool:

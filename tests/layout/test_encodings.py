@@ -179,10 +179,10 @@ def test_a_scaffold_is_not_used_in_part():
     """A scaffold whose guaranteed descendants an earlier one has taken is not used at all."""
     schema = read(
         '<schema name="s"><module name="a">a<module name="k" required="true">k</module></module><module name="b">b</module>'
-        '<scaffold name="f" modules="a/k b"/><scaffold name="g" modules="a b"/></schema>'
+        '<module name="c">c</module><scaffold name="f" modules="a/k b"/><scaffold name="g" modules="a c"/></schema>'
     )
 
-    assert scaffolds_in_use(schema.scaffolds, ("a", "a/k", "b")) == {"a/k": "f", "b": "f"}
+    assert scaffolds_in_use(schema.scaffolds, ("a", "a/k", "b", "c")) == {"a/k": "f", "b": "f"}
 
 
 def test_equal_contexts_are_one_tuple():

@@ -51,6 +51,18 @@ SLOT = '<module name="a" required="true">x<parameter name="p" length="4" {}/>{}<
             Level.MODULAR,
             id="outside a scaffold",
         ),
+        pytest.param(
+            A + B + '<module name="c" requires="a b">c</module><scaffold modules="a b"/>',
+            "<a/><b/><c/>?",
+            Level.MODULAR,
+            id="superseded state seen",
+        ),
+        pytest.param(
+            '<module name="a"><parameter name="p" length="4" placeholder="?"/>y</module>',
+            "<a/>!",
+            Level.MODULAR,
+            id="placeholder first",
+        ),
         pytest.param(A + '<module name="b"><text>b</text></module>', "<a/><b/>", Level.MODULAR, id="separator before one"),
         pytest.param(SLOT.format("", ""), '<a p="7"/>?', Level.EXACT, id="argument at the end"),
         pytest.param(SLOT.format("", "y"), '<a p="7"/>?', Level.MODULAR, id="argument in the middle"),
