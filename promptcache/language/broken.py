@@ -14,6 +14,7 @@ from promptcache.language.explain import describe, listed
 from promptcache.language.names import ancestors
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules
 
+_MAX_OPTIONS = 12
 _MISSING = {
     RuleKind.REQUIRED: "PC406",
     RuleKind.CHOICE: "PC407",
@@ -96,17 +97,20 @@ def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping
 
 
 def _default(rule: Rule, default: Default, places: Mapping[str, Span]) -> Diagnostic:
-    others = sorted(default.members - {default.member})
+    others = sorted(default.members - {default.member})[:_MAX_OPTIONS]
     message = f"'{default.member}', the default of its union, breaks a rule: {describe(rule)}"
-    mend = f"name another member: {', '.join(map(element, others))}" if others else None
+    ways = [f"name another member: {', '.join(map(element, others))}"] if others else []
+    if isinstance(rule, Implication) and len(rule.then) == 1:
+        ways.append(f"add {element(min(rule.then))}")
     related = ((default.span, "the default"), (rule.span, describe(rule)))
     span = places.get(default.parent, places[""])
-    return Diagnostic(code="PC411", message=message, span=span, help=mend, related=related)
+    return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
 
 
 def _missing(rules: Rules, rule: Implication, named: Sequence[str], places: Mapping[str, Span]) -> Diagnostic:
     options = sorted(rule.then, key=rules.order.__getitem__)
-    possible = [option for option in options if smallest_conflict(rules, (), (*named, option)) is None]
+    tried = options[:_MAX_OPTIONS]
+    possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
     span = places.get(rule.when[0], places[""])
     message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
     mend = f"add {' or '.join(map(element, possible))}" if possible else None

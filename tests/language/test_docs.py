@@ -1,0 +1,86 @@
+"""Every XML example of the documentation does what the text around it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import promptcache
+from promptcache.diagnostics import CODES, LanguageError
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from tests.language.documents import TRAVEL, codes, outline
+
+DOCS = Path(promptcache.__file__).parents[1] / "docs"
+LANGUAGE = (DOCS / "language.md").read_text(encoding="utf-8")
+ERRORS = (DOCS / "errors.md").read_text(encoding="utf-8")
+
+
+def examples(text: str) -> list[str]:
+    """Return the XML examples of a page; a fragment becomes a schema."""
+    blocks = re.findall(r"^```xml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    whole = re.compile(r"<(!|\?|schem|promp)")
+    return [block if whole.match(block) else f'<schema name="s">\n{block}</schema>' for block in blocks]
+
+
+def run(blocks: list[str], schema: CheckedSchema) -> list[str]:
+    """Check schemas and resolve prompts, each against the schema before it; return all codes."""
+    found = []
+    for block in blocks:
+        try:
+            if block.startswith("<prompt"):
+                resolve_prompt(parse_prompt(block), schema)
+            else:
+                schema = check_schema(parse_schema(block, folder=Path(__file__).parent))
+                found += codes(schema.warnings)
+        except LanguageError as error:
+            found += codes(error.diagnostics)
+    return found
+
+
+def test_the_first_example_is_the_schema_of_these_tests():
+    """The page and the tests speak of the same schema."""
+    assert examples(LANGUAGE)[0] == TRAVEL
+
+
+@pytest.mark.parametrize("block", examples(LANGUAGE))
+def test_examples_of_the_language_are_right(block):
+    """Every example of the reference is accepted, without a warning."""
+    assert run([block], check_schema(parse_schema(TRAVEL))) == []
+
+
+def test_the_separator_example_gives_what_the_page_says():
+    """The texts of the example, in document order, are those of the page."""
+    (block,) = (block for block in examples(LANGUAGE) if "greeting" in block)
+    assert outline(check_schema(parse_schema(block)).children) == [
+        "One.",
+        ["union", ["a", "\n\nTwo."], ["b", "\n\nOr two."]],
+        ["c", "\n\nThree. ", ["c/d", " Four."]],
+    ]
+
+
+def test_the_rules_example_guarantees_what_the_page_says():
+    """The terms of the example are guaranteed although no rule says so alone."""
+    (block,) = (block for block in examples(LANGUAGE) if "support" in block)
+    assert check_schema(parse_schema(block)).guaranteed[""] == {"terms"}
+
+
+SECTIONS = re.split(r"^### ", ERRORS, flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[:5])
+def test_examples_of_errors_produce_their_code(section):
+    """The example of a code produces it, first and, but for other examples of the same, alone."""
+    code, blocks = section[:5], examples(section)
+    if code < "PC500" and code not in {"PC004", "PC006", "PC009", "PC010", "PC011", "PC213", "PC214"}:
+        assert blocks
+        assert set(run(blocks, check_schema(parse_schema(TRAVEL)))) == {code}
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[:5])
+def test_every_error_says_how_to_mend_it(section):
+    """Each section has the code's title, a sentence on what is wrong and one on what to do."""
+    code = section[:5]
+    assert section.startswith(f"{code} {CODES[code].title}\n")
+    assert "\n**Mend.** " in section
