@@ -1,0 +1,121 @@
+"""The model at work for one request.
+
+Comes in: a checked request and what the user asks of the answer. Goes out: the answer in pieces, then an account of it.
+This file imports torch, so it is imported last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.request import CheckedRequest, RunOptions
+from promptcache.engine import Engine
+from promptcache.runtime.completion import Completion, FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A completion, and the tokens that were encoded before its clock started."""
+
+    completion: Completion
+    num_warmed_tokens: int
+
+
+def load_engine(options: RunOptions) -> Engine:
+    """Load the model.
+
+    Raises:
+        UsageMistake: no such kind of device.
+        EnvironmentMissing: the device is not there, or memory does not suffice.
+        ModelError: the model is not there, or cannot be used.
+    """
+    with _memory():
+        return Engine.from_pretrained(options.model, device=_device(options.device), dtype=options.dtype.value)
+
+
+def answer_request(
+    engine: Engine, request: CheckedRequest, options: RunOptions, write: Callable[[str], None]
+) -> Answered:
+    """Answer a checked request, giving its text to `write` piece by piece."""
+    generation = _generation(options)
+    with _memory():
+        engine.add_schema(request.schema.source)
+        num_warmed = _warm(engine, request, generation) if options.warm else 0
+        if options.seed is not None:
+            torch.manual_seed(options.seed)
+        with engine.stream(request.prompt, max_new_tokens=options.max_new_tokens, **generation) as stream:
+            for piece in stream:
+                write(piece)
+        assert stream.completion is not None, "an exhausted stream has its completion"
+    return Answered(completion=stream.completion, num_warmed_tokens=num_warmed)
+
+
+def usage_line(answered: Answered) -> str:
+    """Say in one line what was reused, what was new, and how soon the first token came."""
+    completion = answered.completion
+    usage = completion.usage
+    counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
+    parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
+    if completion.finish_reason is FinishReason.LENGTH:
+        parts[0] += " (all that were allowed)"
+    parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", completion.level]
+    if answered.num_warmed_tokens:
+        parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")
+    if usage.num_encoded_tokens:
+        parts.append(f"encoded {usage.num_encoded_tokens:,} tokens within TTFT")
+    return " · ".join(parts)
+
+
+def answer_data(answered: Answered, request: CheckedRequest, model: str) -> dict[str, Any]:
+    """Return the answer and its account as data; all times in seconds."""
+    completion = answered.completion
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "level": completion.level,
+        "prompt": request.prompt_file,
+        "schema": {"name": request.schema.name, "file": request.schema_file},
+        "model": model,
+        "usage": {**asdict(completion.usage), "num_warmed_tokens": answered.num_warmed_tokens},
+        "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
+    }
+
+
+def _warm(engine: Engine, request: CheckedRequest, generation: Mapping[str, Any]) -> int:
+    """Answer up to the first token, outside every clock: what this prompt needs is encoded then, and nothing else."""
+    return engine.generate(request.prompt, max_new_tokens=1, **generation).usage.num_encoded_tokens
+
+
+def _generation(options: RunOptions) -> dict[str, Any]:
+    if options.temperature is None:
+        return {}
+    return {"do_sample": True, "temperature": options.temperature} if options.temperature else {"do_sample": False}
+
+
+def _device(name: str | None) -> torch.device | None:
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageMistake(f"--device {name}: no such kind of device; cpu and cuda are the usual ones") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise EnvironmentMissing(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Tell a lack of memory from other failures: torch has a class for GPUs and only a text for CPUs (2.6 to 2.10)."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise EnvironmentMissing(f"not enough memory: {str(error).partition(chr(10))[0]}") from error
+        raise

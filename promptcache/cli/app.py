@@ -1,0 +1,139 @@
+"""The commands and their options.
+
+Comes in: the words of a command line. Goes out: calls of the modules that do the work, and an exit code. This file does
+no work itself. Language, tokenizers and torch take from a tenth of a second to several to load; so each command imports
+what does its work when it runs, and `check` never waits for a model.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.model_folder import DEMO, Dtype
+from promptcache.cli.render import (
+    as_data,
+    print_diagnostics,
+    print_notes,
+    print_report,
+    report_data,
+    stderr,
+    stdout,
+    write_json,
+)
+
+app = typer.Typer(
+    name="promptcache",
+    help="Modular prompts whose attention states are computed once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout instead of text.")]
+_Schemas = Annotated[
+    list[str] | None,
+    typer.Option("--schema", metavar="FILE", help="The prompt's schema; default: one of that name near the prompt."),
+]
+_ARGUMENT_HELP = "Fill a parameter of the prompt, or replace its argument."
+_DEVICE_HELP = "cpu, cuda, cuda:1, ...; default: a GPU where there is one."
+_TEMPERATURE_HELP = "0 takes the likeliest token; default: as the model declares."
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of a traceback
+    app(prog_name="promptcache")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        stdout().print(f"promptcache {version('promptcache')}", markup=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Schemas and prompts; - is standard input.")],
+    schema: _Schemas = None,
+    as_json: _Json = False,
+) -> None:
+    """Find mistakes in schemas and prompts, without any model."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.check import check_files, report_code
+
+        report = check_files(files, schema or [], sources)
+        if as_json:
+            write_json(report_data(report))
+        else:
+            print_report(report, sources, stdout())
+        raise typer.Exit(report_code(report))
+
+
+@app.command()
+def layout(
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="A schema file; - is standard input.")],
+    model: Annotated[str, typer.Option(help="demo, or a model's folder.")] = DEMO,
+    dtype: Annotated[Dtype, typer.Option(help="Of the KV; auto is what config.json says.")] = Dtype.AUTO,
+    as_json: _Json = False,
+) -> None:
+    """Show the positions, tokens and KV bytes of a schema, and what each module may see."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.layout import layout_data, show_layout
+        from promptcache.cli.layout_tree import print_layout
+
+        shown = show_layout(schema, model, dtype, sources)
+        if as_json:
+            write_json({**layout_data(shown), "diagnostics": [as_data(each) for each in shown.diagnostics]})
+        else:
+            print_layout(shown.view, stdout())
+            print_diagnostics(shown.diagnostics, sources, stderr())
+            print_notes(shown.notes, stderr())
+        raise typer.Exit(ExitCode.FINDINGS if shown.has_errors else ExitCode.OK)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
+    schema: _Schemas = None,
+    model: Annotated[str, typer.Option(help="demo, a model's folder, or a hub id.")] = DEMO,
+    device: Annotated[str | None, typer.Option(help=_DEVICE_HELP)] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the weights; auto is the checkpoint's own.")] = Dtype.AUTO,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the answer, at most.")] = None,
+    arg: Annotated[list[str] | None, typer.Option(metavar="[MODULE.]NAME=VALUE", help=_ARGUMENT_HELP)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the random numbers that sampling draws.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help=_TEMPERATURE_HELP)] = None,
+    warm: Annotated[bool, typer.Option(help="Encode the prompt's modules before the clock of TTFT starts.")] = True,
+    as_json: _Json = False,
+) -> None:
+    """Answer a prompt, and say what was reused."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.request import RunOptions
+        from promptcache.cli.run import run_prompt
+
+        options = RunOptions(
+            model=model,
+            device=device,
+            dtype=dtype,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            temperature=temperature,
+            warm=warm,
+        )
+        run_prompt(prompt, schema or [], arg or [], options, sources, as_json=as_json)

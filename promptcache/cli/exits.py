@@ -1,0 +1,110 @@
+"""How a command ends: its exit code, and errors as words instead of tracebacks.
+
+Comes in: whatever a command raises. Goes out: an exit code, with a message on stderr, or in JSON on stdout where JSON
+was asked for. This file does not know what the commands do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+
+import typer
+
+from promptcache.cli.render import as_data, print_diagnostics, stderr, write_json
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    LanguageError,
+    ModelError,
+    PromptCacheError,
+    StoreError,
+    UnknownSchema,
+)
+
+UNREADABLE = "PC010"
+"""The code of a file that cannot be read: no fault of a document."""
+
+
+class ExitCode(IntEnum):
+    """What a command says to the shell."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141  # 128 + SIGPIPE, as any command that a closed pipe ends
+
+
+class UsageMistake(PromptCacheError):
+    """The options of a command do not fit together, or do not fit what it works on."""
+
+
+class EnvironmentMissing(PromptCacheError):
+    """Something outside the documents is not there: a file, a device, memory."""
+
+
+def exit_code(error: PromptCacheError) -> ExitCode:
+    """Return how a command ends that this error stopped."""
+    match error:
+        case LanguageError() if any(each.code == UNREADABLE for each in error.diagnostics):
+            return ExitCode.ENVIRONMENT
+        case LanguageError() | UnknownSchema() | ContextLengthExceeded():
+            return ExitCode.FINDINGS
+        case ModelError() | StoreError() | EnvironmentMissing():
+            return ExitCode.ENVIRONMENT
+        case _:
+            return ExitCode.USAGE
+
+
+@contextmanager
+def ending(*, as_json: bool) -> Iterator[Sources]:
+    """Run a command; every error that is expected becomes a message and an exit code.
+
+    Yields:
+        Where the command puts the documents it reads, so that diagnostics can show their lines.
+    """
+    sources = Sources()
+    try:
+        yield sources
+        sys.stdout.flush()
+    except LanguageError as error:
+        if as_json:
+            write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics, sources, stderr())
+        raise typer.Exit(exit_code(error)) from None
+    except PromptCacheError as error:
+        _tell(str(error), as_json=as_json)
+        raise typer.Exit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:
+        _leave_pipe()
+        raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+    except MemoryError:
+        _tell("not enough memory", as_json=as_json)
+        raise typer.Exit(ExitCode.ENVIRONMENT) from None
+    except OSError as error:
+        _tell(str(error), as_json=as_json)
+        raise typer.Exit(ExitCode.ENVIRONMENT) from None
+
+
+def _tell(message: str, *, as_json: bool) -> None:
+    line = " ".join(message.split())
+    if as_json:
+        write_json({"error": line})
+    else:
+        stderr().print(f"error: {line}", markup=False, soft_wrap=True)
+
+
+def _leave_pipe() -> None:
+    """Point stdout elsewhere, so that Python does not complain when it flushes at exit (docs of the signal module)."""
+    with suppress(OSError, ValueError):  # a captured stdout has no descriptor
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)

@@ -1,0 +1,171 @@
+"""Documents on disk and standard input: reading them, telling schemas from prompts, finding the schema of a prompt.
+
+Comes in: what the user named. Goes out: documents as bytes, or checked schemas and prompts. This file does not know
+what a command does with them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptcache.cli.exits import UsageMistake
+from promptcache.cli.report import Kind
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import LanguageError, UnknownSchema, did_you_mean, suggest
+from promptcache.language import CheckedSchema, Prompt, check_schema, parse_prompt, parse_schema
+from promptcache.language.source import MAX_BYTES, read_document
+
+_KINDS = (Kind.SCHEMA, Kind.PROMPT)
+_STDIN = "-"
+_STDIN_NAME = "<stdin>"
+_HEAD_BYTES = 1 << 16  # of a file that may turn out to be a schema; its start tag stands at the top
+_MAX_FILES = 1000  # looked into per folder
+# possessive, so that a hostile file costs one pass and no backtracking
+_ROOT = re.compile(r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)([^>]*+)", re.DOTALL)
+_NAME = re.compile(r"""\bname\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A document as it was read.
+
+    Attributes:
+        name: As its spans carry it: the path as given, or "<stdin>".
+        path: None for standard input.
+    """
+
+    name: str
+    path: Path | None
+    data: bytes = field(repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """What the root element says; a misspelt one counts as what was most likely meant."""
+        root = _ROOT.match(_text(self.data))
+        return Kind(suggest(root[1], _KINDS) or Kind.SCHEMA) if root else Kind.SCHEMA
+
+    @property
+    def schema_name(self) -> str | None:
+        """The name that a schema document gives itself, read without parsing it."""
+        root = _ROOT.match(_text(self.data))
+        name = _NAME.search(root[2]) if root and root[1] == Kind.SCHEMA else None
+        return (name[1] or name[2]) if name else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the document lies; standard input counts as lying in the working directory."""
+        return self.path.parent if self.path is not None else Path()
+
+
+def read(name: str, sources: Sources) -> Document:
+    """Read a file, or standard input for "-".
+
+    Raises:
+        LanguageError: PC010, there is no such file or it cannot be read.
+        UsageMistake: standard input was read before.
+    """
+    if name == _STDIN:
+        if _STDIN_NAME in sources:
+            raise UsageMistake("standard input (-) can only be one of the documents")
+        document = Document(name=_STDIN_NAME, path=None, data=sys.stdin.buffer.read(MAX_BYTES + 1))
+    else:
+        document = Document(name=name, path=Path(name), data=read_document(Path(name), LanguageError))
+    sources.add(document.name, document.data)
+    return document
+
+
+def checked_schema(document: Document) -> CheckedSchema:
+    """Parse and check a schema document.
+
+    Raises:
+        SchemaError: every fault that it has.
+    """
+    folder = document.path.parent if document.path is not None else None
+    return check_schema(parse_schema(document.data, source=document.name, folder=folder))
+
+
+def parsed_prompt(document: Document) -> Prompt:
+    """Parse a prompt document.
+
+    Raises:
+        PromptError: every fault of structure.
+    """
+    return parse_prompt(document.data, source=document.name)
+
+
+def find_schema(
+    name: str, prompt: Document, given: Sequence[Document], offered: Sequence[Document], sources: Sources
+) -> Document:
+    """Return the document of the schema called `name` that a prompt is meant for.
+
+    Args:
+        name: As the prompt has it.
+        prompt: Tells where to look.
+        given: Documents of which one may be it; of several, the nearest to the prompt.
+        offered: Documents named with --schema: where there are any, no others are looked for, and when none has the
+            name the first is returned, so that the prompt is told.
+        sources: Where the document is added when it was looked for.
+
+    Raises:
+        UnknownSchema: there is none, or there are several in one folder.
+    """
+    folders = [folder.resolve() for folder in _near(prompt)]
+    for documents in (given, offered):
+        named = [document for document in documents if document.schema_name == name]
+        if named:
+            return min(named, key=lambda document: _rank(document.folder.resolve(), folders))
+    return offered[0] if offered else _look_for(name, prompt, sources)
+
+
+def _look_for(name: str, prompt: Document, sources: Sources) -> Document:
+    seen: list[str] = []
+    for folder in _near(prompt):
+        schemas = list(_schemas_in(folder))
+        found = [document for document in schemas if document.schema_name == name]
+        if len(found) > 1:
+            files = " and ".join(document.name for document in found)
+            raise UnknownSchema(f"there are several schemas called '{name}': {files}; choose with --schema FILE")
+        if found:
+            return read(found[0].name, sources)
+        seen += [document.schema_name or "" for document in schemas]
+    mend = did_you_mean(name, seen) or "say where it is with --schema FILE"
+    raise UnknownSchema(f"no schema called '{name}' was found near {prompt.name}; {mend}")
+
+
+def _near(prompt: Document) -> tuple[Path, ...]:
+    """Return where the schema of a prompt may lie, the nearest folder first."""
+    here = prompt.folder
+    above = here / ".." if not here.name or here.name == ".." else here.parent
+    return here, here / "schemas", above, above / "schemas"
+
+
+def _rank(folder: Path, folders: Sequence[Path]) -> int:
+    return folders.index(folder) if folder in folders else len(folders)
+
+
+def _schemas_in(folder: Path) -> Iterator[Document]:
+    """Yield the schema documents of a folder with the beginning of their text, by file name."""
+    try:
+        paths = sorted(folder.glob("*.xml"))[:_MAX_FILES]
+    except OSError:
+        return  # a folder that cannot be listed holds nothing for us
+    for path in paths:
+        document = Document(name=str(path), path=path, data=_head(path))
+        if document.schema_name is not None:
+            yield document
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def _text(data: bytes) -> str:
+    return data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace")

@@ -1,0 +1,66 @@
+"""What a schema looks like under a tokenizer: the work of `promptcache layout`.
+
+Comes in: a schema file and a model's folder. Goes out: a `View`, and the warnings on the way. No model is loaded: the
+tokenizer and `config.json` suffice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from promptcache.cli.files import checked_schema, read
+from promptcache.cli.layout_view import View, view_layout
+from promptcache.cli.model_folder import DEMO, Dtype, model_folder, read_facts
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import Diagnostic, ModelNotFound, SchemaError, Severity
+from promptcache.language.counting import count_combinations
+from promptcache.layout import HubTokenizer, check_length, encodings, lay_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOut:
+    """A layout to be shown, with what its author should know.
+
+    Attributes:
+        diagnostics: Warnings of language and layout; an error when the model has too few positions.
+        notes: What the tokenizer says about itself.
+    """
+
+    view: View
+    diagnostics: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the model cannot serve the schema."""
+        return any(each.severity is Severity.ERROR for each in self.diagnostics)
+
+
+def layout_data(shown: LaidOut) -> dict[str, Any]:
+    """Return a layout as data; positions are half-open ranges, as everywhere."""
+    return {**asdict(shown.view), "notes": list(shown.notes)}
+
+
+def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOut:
+    """Lay a schema file out for a model.
+
+    Raises:
+        SchemaError: every fault of the schema, a filler longer than its slot among them.
+        ModelNotFound: there is no such folder, or it lacks a file.
+    """
+    schema = checked_schema(read(file, sources))
+    folder = model_folder(model)
+    if folder is None:
+        raise ModelNotFound(f"'{model}' is no folder; layout reads {DEMO!r} or a folder with tokenizer and config.json")
+    facts = read_facts(model, folder, dtype)
+    tokenizer = HubTokenizer.from_folder(folder)
+    layout = lay_out(schema, tokenizer)
+    diagnostics = (*schema.warnings, *layout.warnings)
+    if facts.max_positions is not None:
+        try:
+            check_length(layout, facts.max_positions, f"model '{model}'")
+        except SchemaError as error:  # shown with the layout, which says where the positions go
+            diagnostics += error.diagnostics
+    view = view_layout(layout, encodings(layout), facts, count_combinations(schema.rules))
+    return LaidOut(view=view, diagnostics=diagnostics, notes=tokenizer.warnings)

@@ -1,0 +1,113 @@
+"""What a model's folder says about positions and the size of KV, read without loading the model.
+
+Comes in: "demo" or a folder with a `config.json`. Goes out: plain numbers. This file knows no tensors; the runtime
+measures what is estimated here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+
+DEMO = "demo"
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+_WIDTH = ("hidden_size", "n_embd", "d_model")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+
+
+class Dtype(StrEnum):
+    """The dtype of weights and KV; `auto` is the checkpoint's own."""
+
+    AUTO = "auto"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+_ITEM_BYTES = {Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4, Dtype.FLOAT64: 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What one token costs under a model, and how many positions there are.
+
+    Attributes:
+        name: As the user gave it.
+        dtype: Of the KV.
+        token_bytes: Keys and values of one token in all layers.
+        max_positions: None where the configuration does not say.
+    """
+
+    name: str
+    dtype: Dtype
+    token_bytes: int
+    max_positions: int | None
+
+
+def model_folder(model: str) -> Path | None:
+    """Return the folder of a model, or None for a name that is no folder here (a hub id)."""
+    folder = MODEL_FOLDER if model == DEMO else Path(model).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
+    """Read `config.json` of a model's folder.
+
+    Raises:
+        ModelNotFound: there is none.
+        UnsupportedModel: it does not say what KV looks like.
+    """
+    config = _read_config(folder)
+    text = config.get("text_config") or config
+    chosen = _declared_dtype(config, text) if dtype is Dtype.AUTO else dtype
+    layers, heads = _number(text, _LAYERS), _number(text, _HEADS)
+    kv_heads = _number(text, _KV_HEADS) or heads
+    head_dim = _number(text, ("head_dim",)) or (_number(text, _WIDTH) or 0) // (heads or 1)
+    if not (layers and kv_heads and head_dim):
+        raise UnsupportedModel(f"config.json of model '{model}' does not say what its KV looks like (layers, heads)")
+    return ModelFacts(
+        name=model,
+        dtype=chosen,
+        token_bytes=2 * layers * kv_heads * head_dim * _ITEM_BYTES[chosen],
+        max_positions=_number(text, _POSITIONS),
+    )
+
+
+def declared_positions(folder: Path) -> int | None:
+    """Return how many positions a model has, or None where its configuration does not say."""
+    config = _read_config(folder)
+    return _number(config.get("text_config") or config, _POSITIONS)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelNotFound(f"model folder '{folder}' has no config.json") from None
+    except ValueError as error:
+        raise UnsupportedModel(f"'{path}' is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise UnsupportedModel(f"'{path}' is not a JSON object")
+    return config
+
+
+def _declared_dtype(*configs: Mapping[str, Any]) -> Dtype:
+    """Return the dtype of the checkpoint; transformers before 5 calls it `torch_dtype`."""
+    names = (config.get(field) for config in configs for field in ("dtype", "torch_dtype"))
+    return next((Dtype(name) for name in names if name in list(_ITEM_BYTES)), Dtype.FLOAT32)
+
+
+def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), None)

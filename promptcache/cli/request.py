@@ -1,0 +1,82 @@
+"""A prompt file to a request that has passed every check that needs no model.
+
+Comes in: file names and `--arg` words. Goes out: the checked schema and the prompt. This file loads no model; where the
+model's tokenizer lies in a folder, lengths in tokens are checked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptcache.cli.arguments import with_arguments
+from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
+from promptcache.cli.model_folder import Dtype, declared_positions
+from promptcache.cli.sources import Sources
+from promptcache.language import CheckedSchema, Prompt, resolve_prompt
+from promptcache.layout import HubTokenizer, check_length, check_positions, encodings, lay_out, make_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A prompt with the schema it is valid for, and the files of both."""
+
+    prompt_file: str
+    schema_file: str
+    prompt: Prompt
+    schema: CheckedSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asks for; None leaves it to the engine or the model.
+
+    Attributes:
+        warm: Encode what is missing, and compute once, before the request's clock starts.
+    """
+
+    model: str
+    device: str | None
+    dtype: Dtype
+    max_new_tokens: int | None
+    seed: int | None
+    temperature: float | None
+    warm: bool
+
+
+def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Read a prompt and its schema, put the arguments of the command line in, and check them all.
+
+    Raises:
+        LanguageError: every fault of the prompt, or of the schema.
+        UnknownSchema: the prompt's schema was not found.
+        UsageMistake: an argument for a parameter that the prompt does not have.
+    """
+    document = read(file, sources)
+    prompt = parsed_prompt(document)
+    offered = [read(name, sources) for name in schema_files]
+    found = find_schema(prompt.schema, document, (), offered, sources)
+    schema = checked_schema(found)
+    if prompt.schema == schema.name:
+        prompt = with_arguments(prompt, schema, words, sources)
+    resolve_prompt(prompt, schema)
+    return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
+
+
+def check_tokens(request: CheckedRequest, folder: Path, max_new_tokens: int) -> None:
+    """Check everything that is counted in tokens with the tokenizer of a model's folder.
+
+    Raises:
+        LanguageError: an argument or filler longer than its slot, an empty prompt, more positions than the model has.
+        ContextLengthExceeded: prompt and answer need more positions than the model has.
+    """
+    tokenizer = HubTokenizer.from_folder(folder)
+    layout = lay_out(request.schema, tokenizer)
+    selection = resolve_prompt(request.prompt, request.schema)
+    positions = declared_positions(folder)
+    if positions is not None:
+        check_length(layout, positions)
+    plan = make_plan(selection, layout, encodings(layout), tokenizer)
+    if positions is not None:
+        check_positions(plan, positions, max_new_tokens)

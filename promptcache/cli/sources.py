@@ -1,0 +1,32 @@
+"""The documents that a command has read, by name, for showing the lines that diagnostics point at.
+
+Comes in: names and contents. Goes out: single lines. This file knows no diagnostics.
+"""
+
+from __future__ import annotations
+
+
+class Sources:
+    """Remembers documents and finds lines in them."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, str | bytes] = {}
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, name: str, content: str | bytes) -> None:
+        """Remember a document under the name that its spans carry."""
+        self._contents[name] = content
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._contents
+
+    def line(self, name: str, number: int) -> str | None:
+        """Return line `number`, counted from 1, or None where there is no such line to show."""
+        if name not in self._contents:
+            return None
+        if name not in self._lines:
+            content = self._contents[name]
+            text = content if isinstance(content, str) else content.decode("utf-8-sig", errors="replace")
+            self._lines[name] = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = self._lines[name]
+        return lines[number - 1] if number <= len(lines) else None

@@ -1,0 +1,61 @@
+"""A folder of small documents to run commands in, and the commands themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from promptcache.cli.app import app
+
+Command = Callable[..., Result]
+
+TRAVEL = """\
+<schema name="travel">
+  <system>You plan trips.</system>
+  <module name="plan"><parameter name="days" length="6"/> days.</module>
+  <union name="city">
+    <module name="miami">The beach. <parameter name="hotel" length="4" default="any"/></module>
+    <module name="paris">The Louvre. <parameter name="hotel" length="4"/></module>
+  </union>
+</schema>
+"""
+
+DOCUMENTS = {
+    "travel.xml": TRAVEL,
+    "support.xml": '<schema name="support"><module name="faq" required="true">Ask.</module></schema>',
+    "broken.xml": '<schema name="broken"><module name="a" requires="b"/></schema>',
+    "dead.xml": '<schema name="dead"><module name="a" requires="b">x</module><module name="b" excludes="a">y</module></schema>',
+    "prompts/miami.xml": '<prompt schema="travel"><plan days="3"/><miami/><user>Plan it.</user></prompt>',
+    "prompts/typo.xml": '<prompt schema="travel">\n  <plam days="3"/>\n</prompt>',
+    "prompts/broken.xml": '<prompt schema="broken"><a/></prompt>',
+    "prompts/lost.xml": '<prompt schema="nowhere"><a/></prompt>',
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with `DOCUMENTS`."""
+    write_documents(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_documents(folder: Path) -> None:
+    """Write `DOCUMENTS` into a folder."""
+    for name, text in DOCUMENTS.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def command() -> Command:
+    """Runs `promptcache` in this process."""
+
+    def run(*words: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, list(words), input=stdin)
+
+    return run

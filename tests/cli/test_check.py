@@ -1,0 +1,156 @@
+"""`promptcache check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import promptcache.cli.check
+from tests.cli.conftest import DOCUMENTS, Command
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_faultless_documents_exit_with_0(command: Command) -> None:
+    """Valid documents are summed up in one line."""
+    result = command("check", "travel.xml", "support.xml", "prompts/miami.xml")
+
+    assert (result.exit_code, result.stdout) == (0, "2 schemas and 1 prompt checked: no findings\n")
+
+
+def test_findings_are_printed_whole(command: Command) -> None:
+    """A finding is printed with its line and help, and summed up; the exit code is 1."""
+    result = command("check", "prompts/typo.xml", "travel.xml")
+
+    assert result.exit_code == 1
+    assert result.stdout == (
+        "error[PC401]: there is no module 'plam' at the top level\n"
+        "  --> prompts/typo.xml:2:4\n"
+        '  2 |   <plam days="3"/>\n'
+        "    |    ^^^^\n"
+        "  = help: did you mean <plan>?\n"
+        "\n"
+        "1 prompt and 1 schema checked: 1 error\n"
+    )
+
+
+def test_json_has_every_finding_with_its_place(command: Command) -> None:
+    """With --json the same findings come as data."""
+    result = command("check", "prompts/typo.xml", "--json")
+
+    prompt, schema = json.loads(result.stdout)["documents"]
+    (finding,) = prompt["diagnostics"]
+    assert (prompt["file"], prompt["kind"], prompt["schema"]) == ("prompts/typo.xml", "prompt", schema["file"])
+    assert {
+        key: finding[key] for key in ("code", "severity", "file", "line", "column", "stop_line", "stop_column")
+    } == {
+        "code": "PC401",
+        "severity": "error",
+        "file": "prompts/typo.xml",
+        "line": 2,
+        "column": 4,
+        "stop_line": 2,
+        "stop_column": 8,
+    }
+
+
+def test_warnings_alone_exit_with_0(command: Command) -> None:
+    """A warning is shown, but it is no finding that stops anyone."""
+    result = command("check", "dead.xml")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("warning[PC302]: ")
+
+
+def test_file_that_is_missing_exits_with_3(command: Command) -> None:
+    """A file that cannot be read outweighs findings, and the others are checked all the same."""
+    result = command("check", "gone.xml", "prompts/typo.xml")
+
+    assert result.exit_code == 3
+    assert "PC010" in result.stdout
+    assert "PC401" in result.stdout
+
+
+def test_no_file_exits_with_2(command: Command) -> None:
+    """Without files there is nothing to check."""
+    assert command("check").exit_code == 2
+
+
+def test_standard_input_is_a_document(command: Command) -> None:
+    """A dash stands for standard input, whose schema is looked for in the working directory."""
+    result = command("check", "-", stdin=DOCUMENTS["prompts/typo.xml"])
+
+    assert "  --> <stdin>:2:4\n" in result.stdout
+
+
+def test_schema_among_the_files_is_preferred(command: Command, folder: Path) -> None:
+    """A prompt is checked against the given schema of its name, not against one nearby."""
+    (folder / "other.xml").write_text(
+        '<schema name="travel"><module name="plam">x<parameter name="days" length="2"/></module></schema>'
+    )
+
+    assert command("check", "prompts/typo.xml", "other.xml").exit_code == 0
+
+
+def test_schema_option_is_used(command: Command, folder: Path) -> None:
+    """A schema can be named with --schema, and is checked too."""
+    (folder / "elsewhere").mkdir()
+    (folder / "travel.xml").rename(folder / "elsewhere" / "travel.xml")
+
+    result = command("check", "prompts/miami.xml", "--schema", "elsewhere/travel.xml")
+
+    assert (result.exit_code, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+
+
+def test_schema_option_of_another_name_is_told(command: Command) -> None:
+    """A schema named with --schema that the prompt is not for is a finding of the prompt."""
+    result = command("check", "prompts/miami.xml", "--schema", "support.xml")
+
+    assert "PC413" in result.stdout
+
+
+def test_prompt_without_schema_is_checked_for_structure(command: Command) -> None:
+    """Where no schema is found a note says so, and structure is checked."""
+    result = command("check", "prompts/lost.xml")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(
+        "note: prompts/lost.xml: no schema called 'nowhere' was found near prompts/lost.xml"
+    )
+
+
+def test_prompt_of_a_broken_schema_says_what_was_not_checked(command: Command) -> None:
+    """Findings of the schema are told where the prompt's cannot be known."""
+    result = command("check", "prompts/broken.xml")
+
+    assert result.exit_code == 1
+    assert "  --> broken.xml:1:" in result.stdout
+    assert "note: prompts/broken.xml: schema broken.xml has errors" in result.stdout
+
+
+def test_interrupt_exits_with_130(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a command without a word."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(promptcache.cli.check, "check_files", interrupted)
+
+    result = command("check", "travel.xml")
+
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_lack_of_memory_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine lacks is told in one line."""
+
+    def starved(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(promptcache.cli.check, "check_files", starved)
+
+    result = command("check", "travel.xml")
+
+    assert (result.exit_code, result.stderr) == (3, "error: not enough memory\n")

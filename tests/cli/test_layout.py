@@ -1,0 +1,148 @@
+"""`promptcache layout`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcache.cli.layout_tree import print_layout
+from promptcache.cli.layout_view import View, view_layout
+from promptcache.cli.model_folder import Dtype, ModelFacts
+from promptcache.cli.render import stdout
+from promptcache.language import check_schema, parse_schema
+from promptcache.language.counting import count_combinations
+from promptcache.layout import encodings, lay_out
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.cli.conftest import Command
+
+SCHEMA = """\
+<schema name="trip">
+  <system>Be brief.</system>
+  <module name="plan"><parameter name="days" length="8" default="two"/> days<module name="car">By car.</module></module>
+  <union name="city" default="rome">
+    <module name="rome" reserve="14">Rome</module>
+    <module name="miami" cache="false">Miami</module>
+  </union>
+  <scaffold name="both" modules="plan rome"/>
+  <user>Go.</user>
+</schema>
+"""
+
+
+def view(text: str = SCHEMA) -> View:
+    """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
+    layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
+    facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
+    return view_layout(layout, encodings(layout), facts, count_combinations(layout.schema.rules))
+
+
+def nodes(data: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All nodes of a tree."""
+    for node in data:
+        yield node
+        yield from nodes(node["children"])
+
+
+def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every part stands in the tree with its positions, a module with its tokens, bytes and what it sees."""
+    print_layout(view(), stdout())
+
+    assert capsys.readouterr().out.splitlines() == [
+        "trip  positions [0, 51) · bytes, KV in float32, 10 B per token",
+        "├── <system>  [1, 12) 11 tokens",
+        "├── plan  [12, 33) 8 tokens · 80 B · sees (root)",
+        "│   ├── slot days  [12, 20) 8 positions · default 'two'",
+        '│   ├── "days"  [20, 25) 5 tokens',
+        "│   └── plan/car  [25, 33) 8 tokens · 80 B · sees (root), plan",
+        "├── union city  [33, 47) · exactly one · default rome",
+        "│   ├── rome  [33, 47) 5 tokens · 50 B · sees (root)",
+        "│   └── miami  [33, 39) 6 tokens · not cached",
+        "└── <user>  [47, 51) 4 tokens · open",
+        "(root), all text outside modules: 16 tokens · 160 B",
+        "scaffold both: plan + rome · 5 tokens once more · 50 B",
+        "to be encoded: 42 tokens in 7 encodings · 420 B",
+        "valid combinations of modules: 6",
+        "longest prompt: 51 of 100 positions, without text of its own",
+    ]
+
+
+def test_tokens_and_bytes_add_up() -> None:
+    """What is to be encoded is the text outside modules, the cached modules, and the scaffolds."""
+    shown = view()
+    data = asdict(shown)
+    modules = [node for node in nodes(data["nodes"]) if node["kind"] == "module"]
+    cached = sum(node["num_tokens"] for node in modules if "not cached" not in node["marks"])
+
+    assert shown.num_tokens == shown.root.num_tokens + cached + sum(each.num_tokens for each in shown.scaffolds)
+    assert shown.kv_bytes == 10 * shown.num_tokens
+
+
+def test_combinations_are_counted() -> None:
+    """The number of valid sets of modules is told: here no plan, a plan, or one with a car, in one of two cities."""
+    assert (view().num_combinations, view().combinations_exact) == (6, True)
+
+
+def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
+    """With --json the tree comes as data, with the same ranges and totals."""
+    text = command("layout", "travel.xml").stdout
+    data = json.loads(command("layout", "travel.xml", "--json").stdout)
+
+    ranges = [f"[{node['start']}, {node['stop']})" for node in nodes(data["nodes"]) if node["kind"] == "module"]
+    assert ranges
+    assert all(each in text for each in ranges)
+    assert f"longest prompt: {data['num_positions']} of {data['model']['max_positions']:,} positions" in text
+    assert data["diagnostics"] == []
+
+
+def test_dtype_decides_the_bytes(command: Command, folder: Path) -> None:
+    """KV in float32 takes twice the bytes of float16."""
+    half, full = (
+        json.loads(command("layout", "travel.xml", "--dtype", dtype, "--json").stdout)["kv_bytes"]
+        for dtype in ("float16", "float32")
+    )
+
+    assert full == 2 * half
+
+
+def test_schema_longer_than_the_model_is_shown_and_refused(command: Command, folder: Path) -> None:
+    """A schema that needs too many positions is laid out all the same, with the error behind it."""
+    (folder / "long.xml").write_text(
+        '<schema name="long"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
+    )
+
+    result = command("layout", "long.xml")
+
+    assert result.exit_code == 1
+    assert "slot p" in result.stdout
+    assert "error[PC503]" in result.stderr
+
+
+def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
+    """A schema with faults has no layout: its diagnostics go to stderr, the exit code is 1."""
+    result = command("layout", "broken.xml")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error[PC208]" in result.stderr
+
+
+def test_faults_are_data_too(command: Command, folder: Path) -> None:
+    """With --json diagnostics that stop a command are data on stdout."""
+    result = command("layout", "broken.xml", "--json")
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["diagnostics"][0]["code"] == "PC208"
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "someone/something", "prompts"])
+def test_missing_model_exits_with_3(command: Command, folder: Path, model: str) -> None:
+    """A model that is no folder, or a folder that is no model, is told in one line."""
+    result = command("layout", "travel.xml", "--model", model)
+
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1

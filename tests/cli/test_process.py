@@ -1,0 +1,49 @@
+"""What only a process of its own can show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_check_and_layout_load_neither_torch_nor_transformers() -> None:
+    """Checking documents and laying them out does not wait for torch."""
+    code = """
+import sys
+from promptcache.cli.app import app
+for command in ("check", "layout"):
+    app([command, "travel.xml"], standalone_mode=False)
+print([name for name in ("torch", "transformers") if name in sys.modules])
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert output.endswith("\n[]\n")
+
+
+def test_module_is_the_command_and_colours_need_a_terminal() -> None:
+    """`python -m promptcache` is the command; what is piped has no colours and the exit code of the findings."""
+    words = [sys.executable, "-m", "promptcache", "check", "prompts/typo.xml"]
+
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 1
+    assert result.stdout.startswith("error[PC401]: there is no module 'plam'")
+    assert result.stderr == ""
+
+
+def test_closed_pipe_is_quiet(folder: Path) -> None:
+    """A reader that goes away ends the command without a word, as it ends any other."""
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    words = [sys.executable, "-m", "promptcache", "check", "travel.xml"]
+    result = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+
+    assert (result.returncode, result.stderr) == (141, "")
