@@ -44,7 +44,7 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt
 	grep -v -e '^transformers==' -e '^huggingface_hub==' -e '^tokenizers==' constraints.txt > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt torch
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
-		"transformers==5.4.0" --editable ".[dev]"
+		"transformers==5.4.0" "huggingface_hub==1.5.0" --editable ".[dev]"
 	touch $@
 
 clean:

@@ -1,7 +1,8 @@
 """A tiny random model for tests: nothing to download, and wrong positions show.
 
-Comes in: a dtype. Goes out: a two-layer grouped-query Llama over the byte tokenizer's vocabulary, with weights scaled up: at the
-usual small scale attention is nearly uniform, and a token at the wrong position or seen by the wrong query changes nothing.
+Comes in: a dtype. Goes out: a two-layer grouped-query Llama over the byte tokenizer's vocabulary, with weights scaled
+up: at the usual small scale attention is nearly uniform, and a token at the wrong position or seen by the wrong query
+changes nothing.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -109,7 +111,7 @@ def test_merged_parts_are_the_whole(with_sinks: bool, seed: int, cuts: set[int],
     mask = torch.ones(5, 12, dtype=torch.bool)
     mask[:first_row, edges[-2] :] = len(edges) == 2
     parts = []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in itertools.pairwise(edges):
         row = first_row if stop == 12 and len(edges) > 2 else 0
         parts.append(
             Partial(row, *attend(query[:, :, row:], key[:, :, start:stop], value[:, :, start:stop], scale=0.25))

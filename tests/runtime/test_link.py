@@ -71,7 +71,7 @@ def test_segments_are_views_of_the_store() -> None:
 
 def test_every_reused_token_is_in_one_segment() -> None:
     """Segments hold the reused tokens' KV, once each, in position order."""
-    result, fetched = linked('<b/><c p="ab"/><d/>')
+    result, _fetched = linked('<b/><c p="ab"/><d/>')
 
     positions = [int(each) for segment in result.timeline.segments for each in segment.position_array()]
     assert positions == sorted(set(positions))

@@ -35,12 +35,14 @@ class Facts:
         windows: For each layer the sliding window in positions, or None for full attention.
         max_positions: Positions that the model has, or None where the configuration does not say.
         learned_positions: Whether positions beyond `max_positions` do not exist at all.
+        softcap: Whether attention scores are capped; the stock SDPA of transformers 5.4 ignores that silently.
     """
 
     name: str
     windows: tuple[int | None, ...]
     max_positions: int | None
     learned_positions: bool
+    softcap: bool
 
     @property
     def window(self) -> int | None:
@@ -74,6 +76,7 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
         max_positions=next((getattr(text, field) for field in _LENGTH_NAMES if getattr(text, field, None)), None),
         learned_positions=not has_rotary(text),
+        softcap=getattr(text, "attn_logit_softcapping", None) is not None,
     )
 
 

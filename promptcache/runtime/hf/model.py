@@ -189,7 +189,7 @@ class Model:
                     "windows count cache slots, not positions, so modules with gaps between them would be cut wrongly"
                 )
             return Linking.CONCATENATED
-        stock = "sdpa" if self.hf._supports_sdpa else "eager"
+        stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
         with _register_once:
             register()
         self.hf.set_attn_implementation(implementation_name(stock))

@@ -1,0 +1,121 @@
+"""What a user would do instead: the documented recipes of transformers, and the machine's own limit.
+
+Comes in: a workload. Goes out: functions that each take one request from nothing to the logits of its first token.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import Cache
+
+from promptcache.bench.workload import Workload
+from promptcache.kv import RunKV, Slab
+from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.link import link
+from promptcache.runtime.segments import PositionView, Segment, Timeline
+
+Alternative = Callable[[], torch.Tensor]
+
+
+def cached(model: Model, work: Workload) -> Alternative:
+    """Link stored modules and prefill the new tokens: what this library does."""
+
+    def run() -> torch.Tensor:
+        linked = link(work.plan, work.runs, model)
+        return _last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+
+    return run
+
+
+def floor(model: Model, work: Workload) -> Alternative:
+    """The same forward and attention over KV that lies in one contiguous tensor: the limit for any way of linking."""
+    linked = link(work.plan, work.runs, model)
+    layers = range(model.shape.num_layers)
+    keys, values = zip(*(_whole(linked.timeline.segments, layer) for layer in layers), strict=True)
+    slab = Slab(keys=torch.stack(keys), values=torch.stack(values))
+    positions = tuple(int(each) for segment in linked.timeline.segments for each in segment.position_array())
+    whole = Segment(
+        runs=(RunKV(slab=slab, start=0, stop=len(positions)),),
+        start=0,
+        stop=len(positions),
+        positions=(PositionView(positions, 0, len(positions)),),
+    )
+
+    def run() -> torch.Tensor:
+        cache = model.cache(Timeline((whole,), linked.position_ids, model.device))
+        return _last_logits(model, linked.token_ids, linked.position_ids, cache)
+
+    return run
+
+
+def plain(model: Model, work: Workload) -> Alternative:
+    """Prefill everything, modules and new tokens, as without any cache."""
+    tokens = [token_id for reuse in work.plan.reuse for token_id in work.plan.encodings[reuse.encoding].token_ids]
+    tokens.extend(token_id for prefill in work.plan.prefill for token_id in prefill.token_ids)
+
+    def run() -> torch.Tensor:
+        return _last_logits(model, tokens, range(len(tokens)), DynamicCache())
+
+    return run
+
+
+def concatenated(model: Model, work: Workload) -> Alternative:
+    """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
+    linked = link(work.plan, work.runs, model)
+    parts = [[segment.layer(layer) for segment in linked.timeline.segments] for layer in range(model.shape.num_layers)]
+
+    def run() -> torch.Tensor:
+        cache = DynamicCache()
+        for layer, views in enumerate(parts):
+            keys, values = (torch.cat(each, dim=1)[None] for each in zip(*views, strict=True))
+            cache.update(keys, values, layer)
+        return _last_logits(model, linked.token_ids, linked.position_ids, cache)
+
+    return run
+
+
+def deep_copied(model: Model, work: Workload) -> Alternative:
+    """Deep-copy a `DynamicCache` that was filled once for exactly this selection, then prefill the new tokens."""
+    linked = link(work.plan, work.runs, model)
+    filled: Any = DynamicCache()
+    for layer in range(model.shape.num_layers):
+        keys, values = _whole(linked.timeline.segments, layer)
+        filled.update(keys[None], values[None], layer)
+
+    def run() -> torch.Tensor:
+        return _last_logits(model, linked.token_ids, linked.position_ids, copy.deepcopy(filled))
+
+    return run
+
+
+ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
+    "plain prefill": plain,
+    "concatenate": concatenated,
+    "deep copy": deep_copied,
+    "prompt cache": cached,
+    "floor": floor,
+}
+"""Every alternative by the name that tables show."""
+
+
+def _whole(segments: tuple[Segment, ...], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    views = [segment.layer(layer) for segment in segments]
+    return torch.cat([keys for keys, _ in views], dim=1), torch.cat([values for _, values in views], dim=1)
+
+
+@torch.no_grad()
+def _last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
+    output = model.hf(
+        input_ids=token_tensor(token_ids, model.device),
+        position_ids=token_tensor(position_ids, model.device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: torch.Tensor = output.logits
+    return logits

@@ -1,0 +1,97 @@
+"""The workload of the benchmarks: modules of equal length, some of them present, and some new tokens.
+
+Comes in: sizes. Goes out: a warm engine's parts and a plan. Text is random letters, one token each, so that sizes are
+exact.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from promptcache.kv import MemoryStore, RunKV
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language.schema import Role
+from promptcache.layout import Plan, TurnFrame, make_plan
+from promptcache.runtime.answer import needed
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+
+
+class LetterTokenizer:
+    """One token for each letter; no BOS, no turns."""
+
+    bos_ids: tuple[int, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+    control_ids: frozenset[int] = frozenset()
+    fingerprint = "letters"
+    warnings: tuple[str, ...] = ()
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Return one token ID for each character."""
+        return tuple(ord(letter) for letter in text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the characters."""
+        return "".join(map(chr, token_ids))
+
+    def frame(self, role: Role) -> TurnFrame:
+        """Return nothing: there are no turns."""
+        return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is cached and how much is new.
+
+    Attributes:
+        num_modules: Modules present.
+        module_tokens: Tokens of each.
+        new_tokens: Tokens of the request's own text.
+        adjacent: Whether the present modules are neighbours; if not, one that is absent lies between any two.
+    """
+
+    num_modules: int
+    module_tokens: int
+    new_tokens: int
+    adjacent: bool = False
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens reused by a request."""
+        return self.num_modules * self.module_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A schema whose present modules are encoded, and one request against it."""
+
+    sizes: Sizes
+    prepared: Prepared
+    plan: Plan
+    runs: Mapping[int, RunKV]
+
+
+def workload(model: Model, sizes: Sizes) -> Workload:
+    """Encode the present modules of a schema of these sizes and plan a request."""
+    letters = random.Random(0)
+
+    def text(length: int) -> str:
+        return "".join(letters.choices(string.ascii_lowercase, k=length))
+
+    stride = 1 if sizes.adjacent else 2
+    modules = "".join(
+        f'<module name="m{index}">{text(sizes.module_tokens)}</module>' for index in range(stride * sizes.num_modules)
+    )
+    schema = check_schema(parse_schema(f'<schema name="bench" separator="">{modules}</schema>'))
+    tokenizer = LetterTokenizer()
+    prepared = prepare(schema, tokenizer, "bench", model.context_length)
+    names = "".join(f"<m{stride * index}/>" for index in range(sizes.num_modules))
+    prompt = parse_prompt(f'<prompt schema="bench">{names}{text(sizes.new_tokens)}</prompt>')
+    plan = make_plan(resolve_prompt(prompt, schema), prepared.layout, prepared.encodings, tokenizer)
+    store = MemoryStore(model.shape)
+    store.reserve(prepared.sizes)
+    runs = Fetcher(model, store).fetch(prepared, needed(plan)).runs
+    return Workload(sizes=sizes, prepared=prepared, plan=plan, runs=runs)
