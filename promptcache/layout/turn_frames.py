@@ -172,10 +172,9 @@ class _Cutter:
         header, footer = gaps[0].removeprefix(self._bos), gaps[1]
         if first_header.endswith(user.header):
             header = header.removeprefix(first_header.removesuffix(user.header))
-        for user_header in (user.header, user.header.lstrip()):
-            if footer.endswith(user_header):
-                return Frame(header, self._without_bos(footer.removesuffix(user_header)))
-        return None
+        if not footer.endswith(user.header):
+            return None
+        return Frame(header, self._without_bos(footer.removesuffix(user.header)))
 
     def _without_bos(self, footer: str) -> str:
         """Cut away the BOS of the turn that follows; where BOS and end of text are one token, it is the latter."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.language.schema import Role
@@ -87,6 +88,18 @@ def test_added_tokens_are_control_tokens(kind: str, form: str):
     markup = {tokenizer.detokenize((token_id,)): token_id for token_id in tokenizer.control_ids}
 
     assert form in markup
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_control_strings_have_the_tokens_of_any_other_text(special: bool):
+    """The written form of a control token is tokenized as if there were no such token."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    control = {"id": 400, "content": "brown", "special": special} | flags
+    ours = HubTokenizer.from_parts(small.edited(small.byte_level(), added_tokens=[control]), {})
+    ordinary = Tokenizer.from_str(small.edited(small.byte_level(), added_tokens=[]))
+
+    assert ours.detokenize([*ours.control_ids]) == "brown"
+    assert list(ours.tokenize("the brown fox")) == ordinary.encode("the brown fox").ids
 
 
 def test_added_whitespace_is_text():
