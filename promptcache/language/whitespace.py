@@ -65,18 +65,11 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
 
 
 def _margin(pieces: Sequence[str | None]) -> str:
-    """Return the indentation that all lines share; a line that ends a piece counts if something stands on it."""
-    last = len(pieces) - 1
-    indents = {
-        match[1]
-        for index, piece in enumerate(pieces)
-        if piece is not None
-        for match in _INDENT.finditer(piece)
-        if match.end() < len(piece) or index < last
-    }
-    first, last_one = min(indents, default=""), max(indents, default="")
+    """Return the indentation that all lines share; at the end of a piece stands what comes after it."""
+    indents = {match[1] for piece in pieces if piece is not None for match in _INDENT.finditer(piece)}
+    first, last = min(indents, default=""), max(indents, default="")
     common = 0
-    while common < len(first) and first[common] == last_one[common]:
+    while common < len(first) and first[common] == last[common]:
         common += 1
     return first[:common]
 

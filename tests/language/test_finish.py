@@ -30,6 +30,8 @@ from tests.language.generated import declared_schemas
         ('<user><module name="m">one</module>two</user>x', [["user", ["m", "one"], "\ntwo"], "x"]),
         ('one<module name="m"><user>two</user></module>three', ["one", ["m", ["user", "two"]], "three"]),
         ('one<doc>d</doc>two', ["one\ntwo"]),
+        ('<doc>d</doc><module name="m"/>one', [["m"], "one"]),
+        ('<module name="m"><module name="n"/>one</module>two', [["m", ["m/n"], "one"], "\ntwo"]),
         ('one<module name="m" separator=", ">two<module name="n">three</module></module>four', ["one", ["m", "\ntwo", ["m/n", ", three"]], "\nfour"]),
     ],
 )  # fmt: skip
