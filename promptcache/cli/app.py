@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from promptcache.cli.bench import bench
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.model_folder import DEMO, Dtype
 from promptcache.cli.render import (
@@ -33,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench)
 
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout instead of text.")]
 _Schemas = Annotated[

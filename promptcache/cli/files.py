@@ -139,8 +139,12 @@ def _look_for(name: str, prompt: Document, sources: Sources) -> Document:
 def _near(prompt: Document) -> tuple[Path, ...]:
     """Return where the schema of a prompt may lie, the nearest folder first."""
     here = prompt.folder
-    above = here / ".." if not here.name or here.name == ".." else here.parent
-    return here, here / "schemas", above, above / "schemas"
+    above = _above(here)
+    return here, here / "schemas", above, above / "schemas", _above(above) / "schemas"
+
+
+def _above(folder: Path) -> Path:
+    return folder / ".." if folder.name in {"", ".."} else folder.parent
 
 
 def _rank(folder: Path, folders: Sequence[Path]) -> int:

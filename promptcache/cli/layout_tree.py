@@ -29,7 +29,7 @@ _STYLES = {
 
 def print_layout(view: View, console: Console) -> None:
     """Print the tree of a layout, and the totals below it."""
-    console.print(_tree(view), soft_wrap=True)
+    console.print(_tree(view))
     for line in _lines(view):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -88,7 +88,7 @@ def _label(node: Node) -> Text:
         details += f" {counted(node.num_tokens, 'token')}"
     if node.kv_bytes:
         details += f" · {_size(node.kv_bytes)}"
-    details += "".join(f" · {mark}" for mark in node.marks)
+    details += "".join(f" · {_cut(mark)}" for mark in node.marks)
     label.append(details, style="not bold")
     label.append(_sees(node.sees), style="not bold dim")
     return label
@@ -107,8 +107,11 @@ def _title(node: Node) -> str:
 
 
 def _preview(text: str) -> str:
-    words = " ".join(text.split()) or repr(text)[1:-1]
-    return f'"{words}"' if len(words) <= _MAX_PREVIEW else f'"{words[:_MAX_PREVIEW]}…"'
+    return f'"{_cut(" ".join(text.split()) or repr(text)[1:-1])}"'
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_PREVIEW else f"{text[:_MAX_PREVIEW]}…"
 
 
 def _sees(modules: Sequence[str]) -> str:

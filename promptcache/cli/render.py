@@ -19,6 +19,8 @@ from promptcache.cli.report import Kind, Report
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, Span
 
+_UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
+
 
 class _Console(Console):
     """A console that leaves a closed pipe to whoever ends the command; rich would exit by itself."""
@@ -29,7 +31,7 @@ class _Console(Console):
 
 def stdout() -> Console:
     """Return a console for data; colours only on a terminal, never with NO_COLOR."""
-    return _Console(file=sys.stdout, highlight=False)
+    return _Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
 
 
 def stderr() -> Console:

@@ -39,17 +39,17 @@ def test_telling_kinds_takes_linear_time() -> None:
     assert document("<!---->" * 9000).kind is Kind.SCHEMA
 
 
-@pytest.mark.parametrize("place", ["p", "p/schemas", "", "schemas"])
+@pytest.mark.parametrize("place", ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"])
 def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """A schema may lie beside the prompt, in the folder above, or in a `schemas` folder of either; its file name is free."""
-    (tmp_path / "p").mkdir()
+    """A schema may lie beside the prompt, in the folder above, or in a `schemas` folder up to two above; its file name is free."""
+    (tmp_path / "o" / "p").mkdir(parents=True)
     (tmp_path / place).mkdir(exist_ok=True)
-    (tmp_path / "p" / "prompt.xml").write_text(PROMPT)
+    (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
     (tmp_path / place / "any.xml").write_text(SCHEMA)
     monkeypatch.chdir(tmp_path)
     sources = Sources()
 
-    found = find_schema("s", read("p/prompt.xml", sources), (), (), sources)
+    found = find_schema("s", read("o/p/prompt.xml", sources), (), (), sources)
 
     assert found.path == Path(place) / "any.xml"
 

@@ -71,6 +71,17 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
     ]
 
 
+def test_long_lines_are_whole_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is piped is neither wrapped nor cut."""
+    name = "m" * 300
+    print_layout(
+        view(f'<schema name="s"><module name="{name}" required="true">a</module><module name="n">b</module></schema>'),
+        stdout(),
+    )
+
+    assert f"sees {name}\n" in capsys.readouterr().out
+
+
 def test_tokens_and_bytes_add_up() -> None:
     """What is to be encoded is the text outside modules, the cached modules, and the scaffolds."""
     shown = view()
