@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 import torch
@@ -66,7 +67,7 @@ def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> t
     costs = []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        samples = interleave({"link": lambda work=work: link(work.plan, work.runs, model)}, repeats, model.device)
+        samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)
         before = process.memory_info().rss
         held = [link(work.plan, work.runs, model) for _ in range(20)]
         resident = (process.memory_info().rss - before) // len(held)

@@ -1,0 +1,63 @@
+"""`promptcache bench prompt`: one prompt of the user's own, cached against plain prefill of the same tokens.
+
+Comes in: an engine and a prompt. Goes out: seconds from the call to the first token, both ways, parsing and planning
+included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import DynamicCache
+
+from promptcache.bench.measure import Samples, interleave
+from promptcache.engine import Engine
+from promptcache.layout import Plan
+from promptcache.runtime.hf.model import token_tensor
+from promptcache.runtime.reference import reference_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCost:
+    """One prompt, both ways: seconds to the first token."""
+
+    plan: Plan
+    cached: Samples
+    plain: Samples
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long plain prefill takes."""
+        return self.plain.median / self.cached.median
+
+
+def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> PromptCost:
+    """Measure `generate` of one token on a warm schema against `generate` of one token over the whole text.
+
+    Args:
+        engine: With the prompt's schema added; it is warmed here.
+        prompt: XML text or a path; read anew in every run.
+        repeats: Rounds that count.
+    """
+    plan = engine.plan(prompt)
+    engine.warm(plan.selection.schema.name)
+    used = sorted((token for token in reference_tokens(plan) if token.in_use), key=lambda token: token.position)
+    token_ids = token_tensor([token.token_id for token in used], engine.model.device)
+
+    def plain() -> Any:
+        return engine.model.hf.generate(
+            token_ids,
+            attention_mask=token_ids.new_ones(token_ids.shape),
+            past_key_values=DynamicCache(),
+            max_new_tokens=1,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+    def cached() -> Any:
+        return engine.generate(prompt, max_new_tokens=1, do_sample=False)
+
+    samples = interleave({"cached": cached, "plain": plain}, repeats, engine.model.device)
+    return PromptCost(plan=plan, cached=samples["cached"], plain=samples["plain"])

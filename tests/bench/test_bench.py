@@ -1,0 +1,83 @@
+"""The benchmarks measure what they say: every alternative computes the same request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from promptcache.bench.alternatives import ALTERNATIVES
+from promptcache.bench.measure import interleave
+from promptcache.bench.shapes import SHAPES, random_shape
+from promptcache.bench.workload import Sizes, workload
+from promptcache.cli.app import app
+from promptcache.runtime.hf.model import Model
+
+SIZES = Sizes(num_modules=3, module_tokens=20, new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A tiny shape in float64."""
+    return Model(random_shape("tiny", torch.float64, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("name", ["concatenate", "deep copy", "floor"])
+def test_alternatives_reach_the_same_token(model: Model, name: str) -> None:
+    """Every way of reusing the same KV ends in the same logits."""
+    work = workload(model, SIZES)
+
+    assert torch.allclose(ALTERNATIVES[name](model, work)(), ALTERNATIVES["prompt cache"](model, work)(), atol=1e-10)
+
+
+def test_plain_prefill_feeds_as_many_tokens(model: Model) -> None:
+    """Plain prefill computes all tokens of the request: those that are reused and those that are new."""
+    plan = workload(model, SIZES).plan
+
+    assert (plan.num_reused_tokens, plan.num_new_tokens) == (SIZES.cached_tokens, SIZES.new_tokens)
+
+
+def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
+    """Present modules have an absent one between them, unless neighbours are asked for."""
+    apart, adjacent = (
+        workload(model, Sizes(num_modules=3, module_tokens=20, new_tokens=4, adjacent=flag)) for flag in (False, True)
+    )
+
+    assert [work.plan.prefill[-1].start for work in (apart, adjacent)] == [5 * 20, 3 * 20]
+
+
+def test_interleaved_runs_are_counted_without_the_first() -> None:
+    """Every alternative runs once more than is counted, in turn."""
+    calls: list[str] = []
+
+    samples = interleave({name: lambda name=name: calls.append(name) for name in "ab"}, 3, torch.device("cpu"))
+
+    assert calls == ["a", "b"] * 4
+    assert [len(each.seconds) for each in samples.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_are_configurations(shape: str) -> None:
+    """Every named shape can be built; on the meta device, so nothing is allocated."""
+    built = random_shape(shape, torch.bfloat16, torch.device("meta"))
+
+    assert built.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ttft", "--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--new", "1", "--repeats", "1"],
+        ["linking", "--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats", "1"],
+        ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
+    ],
+)
+def test_commands_end_in_one_json_line(words: list[str]) -> None:
+    """After the table comes one line of JSON with every run's seconds."""
+    result = CliRunner().invoke(app, ["bench", *words])
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout.strip().splitlines()[-1])
+    assert data["rows"][0]["seconds"]
