@@ -24,7 +24,13 @@ MAY_IMPORT = {
 }
 """Which room may know which; the doors of the house may know all of them, and nothing may know a door."""
 
-DOORS = {"cli": {"bench", "demo", "testing"}, "__main__": {"cli"}, "bench": {"testing"}, "demo": set(), "testing": set()}
+DOORS = {
+    "cli": {"bench", "demo", "testing"},
+    "__main__": {"cli"},
+    "bench": {"testing"},
+    "demo": set(),
+    "testing": set(),
+}
 """The doors of the house, and which other doors each may open."""
 
 

@@ -64,5 +64,6 @@ def random_shape(name: str, dtype: torch.dtype, device: torch.device, *, seed: i
     config = getattr(transformers, kind)(**sizes)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
+        auto: Any = AutoModelForCausalLM  # its methods are not annotated
+        model: PreTrainedModel = auto.from_config(config, dtype=dtype).eval()
+    return model

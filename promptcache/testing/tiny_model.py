@@ -7,6 +7,8 @@ changes nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +39,7 @@ def tiny_model(dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Model:
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model: Any = LlamaForCausalLM(config)  # transformers annotates `to` otherwise than torch
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
