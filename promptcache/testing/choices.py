@@ -6,18 +6,28 @@ counted in bytes of UTF-8, which are tokens of the byte tokenizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import Parameter, Role
-from promptcache.testing.texts import full_texts, texts, visible_texts
+from promptcache.testing.texts import full_texts, maybe, texts, visible_texts
 
 Key: TypeAlias = tuple[str, str]
-Messages: TypeAlias = Sequence[tuple[str, str]]
+Slots: TypeAlias = Mapping[Key, SearchStrategy[str] | SearchStrategy[str | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message of a prompt: a turn, or bare text with role ""; `exact` writes it as a `text` element."""
+
+    role: str = ""
+    text: str
+    exact: bool = False
 
 
 def arguments(schema: CheckedSchema, modules: Iterable[str]) -> SearchStrategy[dict[Key, str]]:
@@ -26,15 +36,27 @@ def arguments(schema: CheckedSchema, modules: Iterable[str]) -> SearchStrategy[d
     Returns:
         Texts by module path and parameter name, never longer in bytes than the slot has positions, often just as long.
     """
-    present = frozenset(modules)
-    required: dict[Key, SearchStrategy[str]] = {}
-    optional: dict[Key, SearchStrategy[str]] = {}
-    for owner, parameters in schema.parameters.items():
-        if owner and owner not in present:
-            continue
-        for name, parameter in parameters.items():
-            (required if parameter.required else optional)[owner, name] = argument_texts(parameter)
-    return st.fixed_dictionaries(required, optional=optional)
+    return _arguments(slots(schema), frozenset(modules))
+
+
+@st.composite
+def _arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:
+    return draw_arguments(draw, known, modules)
+
+
+def slots(schema: CheckedSchema) -> Slots:
+    """Return a strategy for each slot: for its argument, or for None where it may stay empty."""
+    return {
+        (owner, name): argument_texts(parameter) if parameter.required else maybe(argument_texts(parameter))
+        for owner, parameters in schema.parameters.items()
+        for name, parameter in parameters.items()
+    }
+
+
+def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:
+    """Draw what `arguments` does, from strategies that were made once for the schema."""
+    drawn = {key: draw(texts) for key, texts in known.items() if not key[0] or key[0] in modules}
+    return {key: text for key, text in drawn.items() if text is not None}
 
 
 def argument_texts(parameter: Parameter) -> SearchStrategy[str]:
@@ -60,9 +82,14 @@ def filler_of(parameter: Parameter) -> str:
     return (parameter.default or "") if parameter.placeholder is None else parameter.placeholder
 
 
-def messages(*, needed: bool) -> SearchStrategy[Messages]:
-    """Draw what follows the modules: nothing unless text is `needed`, bare text (role ""), or turns."""
-    spoken = visible_texts() if needed else texts()
-    nothing: tuple[SearchStrategy[Messages], ...] = () if needed else (st.just(()),)
-    turn = st.tuples(st.sampled_from([Role.USER.value, Role.SYSTEM.value, Role.ASSISTANT.value]), texts())
-    return st.one_of(*nothing, spoken.map(lambda text: (("", text),)), st.lists(turn, min_size=1, max_size=3))
+_ROLES = st.sampled_from([Role.USER.value, Role.SYSTEM.value, Role.ASSISTANT.value])
+_TURNS = st.lists(st.builds(Said, role=_ROLES, text=texts(), exact=st.booleans()), min_size=1, max_size=3)
+MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
+    st.just(()), st.tuples(st.builds(Said, text=texts(), exact=st.booleans())), _TURNS
+)
+"""What follows the modules: nothing, bare text, or turns."""
+
+SOME_MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
+    st.tuples(st.builds(Said, text=visible_texts(), exact=st.booleans())), _TURNS
+)
+"""The same, but never without a token."""

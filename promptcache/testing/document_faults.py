@@ -10,18 +10,18 @@ from functools import partial
 
 from lxml import etree
 
+from promptcache.testing.choices import Said
 from promptcache.testing.faulty import MARK, Fault, Way, at_attribute, at_name, at_tag, at_text, at_value
 from promptcache.testing.prompt_xml import PromptTree
 
 
-def document_faults(tree: PromptTree) -> Iterator[tuple[str, Way]]:
-    """Yield the ways to break a prompt that fit any schema."""
-    yield from _unreadable()
+def structure_faults(tree: PromptTree) -> Iterator[tuple[str, Way]]:
+    """Yield the ways to break the structure of a prompt."""
     yield from _misnamed(tree)
     yield from _misplaced(tree)
 
 
-def _unreadable() -> Iterator[tuple[str, Way]]:
+def reading_faults() -> Iterator[tuple[str, Way]]:
     """Yield what no XML parser, or none of ours, reads."""
     first = at_text("prompt")
     yield "not closed", lambda: Fault(code="PC001", spot=first, edit=_without_end)
@@ -76,7 +76,7 @@ def _misplaced(tree: PromptTree) -> Iterator[tuple[str, Way]]:
     root = tree.root
 
     def text_beside_turn() -> Fault:
-        return Fault(code="PC416", spot=at_text(), messages=(("", MARK), ("user", "a")))
+        return Fault(code="PC416", spot=at_text(), messages=(Said(text=MARK), Said(role="user", text="a")))
 
     yield "bare text beside a turn", text_beside_turn
     if len(root):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache.language.schema import Context, Role, Whitespace
-from promptcache.testing.texts import fit, texts
+from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
 _PARAMETER_NAMES = ("p", "q", "top-k", "x.y")
@@ -41,14 +42,21 @@ class Elements:
     complete: bool = False
 
 
+class TextForm(Enum):
+    """How text is written."""
+
+    ANONYMOUS = "anonymous"
+    ELEMENT = "element"
+    CDATA = "cdata"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDraft:
-    """Anonymous text, or a `text` element where `exact`; `cdata` only changes how that is written."""
+    """Anonymous text or a `text` element, which may hold its text as CDATA."""
 
     level: int
     text: str
-    exact: bool = False
-    cdata: bool = False
+    form: TextForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +70,7 @@ class DocDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterDraft:
-    """A slot; its fillers fit into it.
+    """A slot, whose fillers are cut to its length, and the text `after` it.
 
     `dialect` writes it as the paper does; so for unions.
     """
@@ -74,6 +82,7 @@ class ParameterDraft:
     placeholder: str | None
     required: bool
     dialect: bool
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +122,11 @@ ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | Uni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaDraft:
-    """A whole document; `indented` writes every block on its own line."""
+    """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line."""
 
     attributes: Mapping[str, str]
     items: tuple[ItemDraft, ...]
+    question: str | None
     indented: bool
 
 
@@ -126,14 +136,15 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
         SchemaDraft,
         attributes=_attributes(version=("1", "2.0-rc"), **_inherited(elements)),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
+        question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
     )
 
 
 def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
-    """Draw one item; plain kinds come first, since examples shrink to them."""
+    """Draw one item; the kind that takes the fewest choices comes first, since examples shrink to it."""
     weights: list[tuple[int, SearchStrategy[ItemDraft]]] = [
-        (3, st.builds(TextDraft, level=_LEVELS, text=texts(), exact=st.booleans(), cdata=st.booleans())),
+        (3, st.builds(TextDraft, level=_LEVELS, text=texts(), form=st.sampled_from(TextForm))),
         (2 * elements.parameters, _parameters()),
         (6, _modules(elements)),
         (3 * elements.unions, _unions(elements)),
@@ -146,28 +157,15 @@ def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
 
 def _parameters() -> SearchStrategy[ItemDraft]:
     return st.builds(
-        _parameter,
+        ParameterDraft,
         level=_LEVELS,
         name=st.sampled_from(_PARAMETER_NAMES),
         length=st.integers(1, _MAX_SLOT),
-        default=st.none() | texts(_MAX_SLOT),
-        placeholder=st.none() | texts(_MAX_SLOT),
+        default=maybe(texts(_MAX_SLOT)),
+        placeholder=maybe(texts(_MAX_SLOT)),
         required=st.booleans(),
         dialect=st.booleans(),
-    )
-
-
-def _parameter(
-    *, default: str | None, placeholder: str | None, length: int, required: bool, level: int, name: str, dialect: bool
-) -> ParameterDraft:
-    return ParameterDraft(
-        level=level,
-        name=name,
-        length=length,
-        default=None if default is None else fit(default, length),
-        placeholder=None if placeholder is None else fit(placeholder, length),
-        required=required,
-        dialect=dialect,
+        after=texts(),
     )
 
 

@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from promptcache.testing.choices import Messages
+from promptcache.testing.choices import Said
 from promptcache.testing.prompt_xml import PromptTree
 
 MARK = "stray"
@@ -54,7 +54,7 @@ class Fault:
     code: str
     spot: Spot
     edit: Callable[[str], str] = str
-    messages: Messages | None = None
+    messages: Sequence[Said] | None = None
 
     def applied(self, mutation: str, tree: PromptTree) -> InvalidPrompt:
         """Return the prompt whose tree, already broken, is `tree`."""

@@ -7,9 +7,10 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -17,18 +18,21 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
-from promptcache.testing.choices import arguments
-from promptcache.testing.document_faults import document_faults
+from promptcache.testing.choices import Slots, draw_arguments, slots
+from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.rule_faults import BrokenSelection, broken_selections
+
+_T = TypeVar("_T")
+_NUMBERS = st.integers(0, 2**16)
 
 
 def broken_prompts(
     schema: CheckedSchema, trees: SearchStrategy[PromptTree], selections: SearchStrategy[frozenset[str]]
 ) -> SearchStrategy[InvalidPrompt]:
     """Draw one of `trees` and break it in one way."""
-    return _broken_prompts(_Source(schema=schema, trees=trees, selections=selections))
+    return _broken_prompts(_Source(schema=schema, trees=trees, selections=selections, slots=slots(schema)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -38,6 +42,7 @@ class _Source:
     schema: CheckedSchema
     trees: SearchStrategy[PromptTree]
     selections: SearchStrategy[frozenset[str]]
+    slots: Slots
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
@@ -45,16 +50,22 @@ class _Source:
 
 @st.composite
 def _broken_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
-    """Draw what the fault is about (rules, references, the document), then its kind, then a way to make it."""
+    """Draw what the fault is about (rules, references, structure, XML), then its kind, then a way to make it."""
     schema, tree = source.schema, draw(source.trees)
     selections = broken_selections(schema, tree.choice.modules, draw(source.selections))
     families: list[dict[str, list[Callable[[], InvalidPrompt]]]] = [
-        _by_kind((broken.mutation, partial(_write, draw, schema, tree, broken)) for broken in selections),
+        _by_kind((broken.mutation, partial(_write, draw, source, tree, broken)) for broken in selections),
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, schema)),
-        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in document_faults(tree)),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in structure_faults(tree)),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in reading_faults()),
     ]
-    kinds = draw(st.sampled_from([family for family in families if family]))
-    return draw(st.sampled_from(kinds[draw(st.sampled_from(list(kinds)))]))()
+    kinds = _pick(draw, [family for family in families if family])
+    return _pick(draw, kinds[_pick(draw, list(kinds))])()
+
+
+def _pick(draw: DrawFn, options: Sequence[_T]) -> _T:
+    """Draw one of `options`; `sampled_from` would make and check a strategy for each draw."""
+    return options[draw(_NUMBERS) % len(options)]
 
 
 def _by_kind(ways: Iterable[tuple[str, Callable[[], InvalidPrompt]]]) -> dict[str, list[Callable[[], InvalidPrompt]]]:
@@ -68,11 +79,11 @@ def _break(kind: str, tree: PromptTree, way: Way) -> InvalidPrompt:
     return way().applied(kind, tree)
 
 
-def _write(draw: DrawFn, schema: CheckedSchema, tree: PromptTree, broken: BrokenSelection) -> InvalidPrompt:
+def _write(draw: DrawFn, source: _Source, tree: PromptTree, broken: BrokenSelection) -> InvalidPrompt:
     """Write a prompt that names what breaks a rule, with all the arguments it needs."""
-    filled = draw(arguments(schema, broken.named))
+    filled = draw_arguments(draw, source.slots, broken.named)
     choice = Choice(modules=broken.named, arguments=filled, messages=tree.choice.messages)
-    written = write_prompt(draw, schema, choice, in_full=True)
+    written = write_prompt(draw, source.schema, choice, in_full=True)
     spot = at_last([at_module(written.references[path]) for path in broken.places])
     return Fault(code=broken.code, spot=spot).applied(broken.mutation, written)
 

@@ -6,7 +6,7 @@ nothing of how the choice was made; it makes no prompt valid that is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema, CheckedUnion
 from promptcache.language.names import ancestors
-from promptcache.testing.choices import Key, Messages
+from promptcache.testing.choices import Key, Said
 from promptcache.testing.markup import append_text, indent, to_text
 from promptcache.testing.walk import walk_checked
 
@@ -23,15 +23,16 @@ Draw = Callable[[st.SearchStrategy[int]], int]
 
 _COIN = st.integers(0, 1)
 _FORM = st.integers(0, 3)
+_INDEX = st.integers(0, 15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a prompt says; `messages` are roles with texts, role "" for bare text."""
+    """What a prompt says."""
 
     modules: frozenset[str]
     arguments: Mapping[Key, str]
-    messages: Messages
+    messages: Sequence[Said]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,13 @@ class PromptTree:
     choice: Choice
     indented: bool
 
-    def document(self, messages: Messages | None = None) -> str:
+    def document(self, messages: Sequence[Said] | None = None) -> str:
         """Return the whole prompt as text, ending in its own messages or in others."""
         root = deepcopy(self.root)
         if self.indented:
             indent(root)
-        for role, text in self.choice.messages if messages is None else messages:
-            append_text(etree.SubElement(root, role) if role else root, text)
+        for message in self.choice.messages if messages is None else messages:
+            _write_message(root, message)
         return to_text(root)
 
 
@@ -105,7 +106,7 @@ def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Elem
     if form == 2:
         outer = ""
     elif form == 3:
-        outer = list(references)[draw(st.integers(0, len(references) - 1))]
+        outer = list(references)[draw(_INDEX) % len(references)]
     relative = path.removeprefix(f"{outer}/") if outer else path
     if form == 3:
         element = etree.Element("use", module=f"/{path}")
@@ -125,6 +126,13 @@ def _write_argument(draw: Draw, element: etree._Element, parameter: str, text: s
         _insert(draw, element, argument)
     else:
         element.set(parameter, text)
+
+
+def _write_message(root: etree._Element, message: Said) -> None:
+    if not message.role and len(root):
+        root[-1].tail = None  # whitespace before a text is part of it
+    element = etree.SubElement(root, message.role) if message.role else root
+    append_text(etree.SubElement(element, "text") if message.exact else element, message.text)
 
 
 def _insert(draw: Draw, parent: etree._Element, element: etree._Element) -> None:

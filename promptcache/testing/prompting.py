@@ -11,20 +11,26 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.testing.choices import Key, arguments, messages
+from promptcache.testing.choices import MESSAGES, SOME_MESSAGES, Key, Slots, draw_arguments, filler_arguments, slots
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.selecting import distinct_selections, selections
 from promptcache.testing.walk import has_tokens
 
 
-def prompt_trees(schema: CheckedSchema, *, fillers: dict[Key, str] | None = None) -> SearchStrategy[PromptTree]:
-    """Draw a valid prompt; with `fillers`, these are its arguments."""
-    return _prompt_trees(_Source(schema=schema, selections=selections(schema), fillers=fillers))
+def prompt_trees(schema: CheckedSchema) -> SearchStrategy[PromptTree]:
+    """Draw a valid prompt."""
+    return _prompt_trees(_Source(schema=schema, selections=selections(schema), slots=slots(schema)))
+
+
+def filler_prompt_trees(schema: CheckedSchema) -> SearchStrategy[PromptTree]:
+    """Draw a valid prompt that leaves every slot at its filler."""
+    fillers = {key: st.just(text) for key, text in filler_arguments(schema).items()}
+    return _prompt_trees(_Source(schema=schema, selections=selections(schema), slots=fillers))
 
 
 def prompt_tree_pairs(schema: CheckedSchema) -> SearchStrategy[tuple[PromptTree, PromptTree]]:
     """Draw two valid prompts with different modules where there are any; what both have has the same arguments."""
-    return _prompt_tree_pairs(_PairSource(schema=schema, selections=distinct_selections(schema)))
+    return _prompt_tree_pairs(_PairSource(schema=schema, selections=distinct_selections(schema), slots=slots(schema)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -33,7 +39,7 @@ class _Source:
 
     schema: CheckedSchema
     selections: SearchStrategy[frozenset[str]]
-    fillers: dict[Key, str] | None
+    slots: Slots
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
@@ -45,6 +51,7 @@ class _PairSource:
 
     schema: CheckedSchema
     selections: SearchStrategy[tuple[frozenset[str], frozenset[str]]]
+    slots: Slots
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
@@ -54,8 +61,8 @@ class _PairSource:
 def _prompt_trees(draw: DrawFn, source: _Source) -> PromptTree:
     schema = source.schema
     modules = draw(source.selections)
-    filled = draw(arguments(schema, modules)) if source.fillers is None else source.fillers
-    said = draw(messages(needed=not has_tokens(schema.children, modules, filled)))
+    filled = draw_arguments(draw, source.slots, modules)
+    said = draw(MESSAGES if has_tokens(schema.children, modules, filled) else SOME_MESSAGES)
     return write_prompt(draw, schema, Choice(modules=modules, arguments=filled, messages=said))
 
 
@@ -63,10 +70,10 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> PromptTree:
 def _prompt_tree_pairs(draw: DrawFn, source: _PairSource) -> tuple[PromptTree, PromptTree]:
     schema = source.schema
     selected = draw(source.selections)
-    filled = draw(arguments(schema, selected[0] | selected[1]))
+    filled = draw_arguments(draw, source.slots, selected[0] | selected[1])
     choices = [(modules, _restricted(filled, modules)) for modules in selected]
-    empty = not all(has_tokens(schema.children, modules, arguments) for modules, arguments in choices)
-    said = draw(messages(needed=empty))
+    spoken = all(has_tokens(schema.children, modules, arguments) for modules, arguments in choices)
+    said = draw(MESSAGES if spoken else SOME_MESSAGES)
     first, second = (
         write_prompt(draw, schema, Choice(modules=modules, arguments=arguments, messages=said))
         for modules, arguments in choices

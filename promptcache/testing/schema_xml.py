@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
+from promptcache.language.schema import Role
 from promptcache.testing.drafts import (
     DocDraft,
     ItemDraft,
@@ -18,6 +19,7 @@ from promptcache.testing.drafts import (
     ParameterDraft,
     SchemaDraft,
     TextDraft,
+    TextForm,
     TurnDraft,
     UnionDraft,
 )
@@ -54,6 +56,8 @@ def grow(draft: SchemaDraft) -> SchemaTree:
     growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
     for item in draft.items:
         growth.add(item)
+    if draft.question is not None:
+        growth.add(TurnDraft(level=0, role=Role.USER, text=draft.question))
     growth.name_defaults()
     root = growth.stack[0]
     return SchemaTree(root=root.element, modules=tuple(growth.modules), masks=tuple(_masks(root.choices)))
@@ -159,11 +163,12 @@ class _Growth:
 
     def _add_text(self, place: _Place, item: TextDraft) -> None:
         text = self._take_text(item.text)
-        if not item.exact:
+        if item.form is TextForm.ANONYMOUS:
             append_text(place.element, text)
-            return
-        element = etree.SubElement(place.element, "text")
-        element.text = etree.CDATA(text) if item.cdata and text and "]]>" not in text else text
+        elif item.form is TextForm.CDATA and text and "]]>" not in text:
+            etree.SubElement(place.element, "text").text = etree.CDATA(text)
+        else:
+            etree.SubElement(place.element, "text").text = text
 
     def _add_parameter(self, place: _Place, item: ParameterDraft) -> None:
         if item.length > self._bytes_left:
@@ -173,11 +178,12 @@ class _Growth:
         element.set("name", _free(item.name, place.parameters))
         element.set("length", str(item.length))
         if item.default is not None:
-            element.set("default", item.default)
+            element.set("default", fit(item.default, item.length))
         if item.placeholder is not None:
-            element.set("scaffold" if item.dialect else "placeholder", item.placeholder)
+            element.set("scaffold" if item.dialect else "placeholder", fit(item.placeholder, item.length))
         if item.required:
             element.set("required", "true")
+        append_text(place.element, self._take_text(item.after))
 
     def _add_turn(self, place: _Place, item: TurnDraft) -> None:
         open_roles = ("system", "user", "assistant")

@@ -16,13 +16,13 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.testing.choices import arguments, filler_arguments
+from promptcache.testing.choices import arguments
 from promptcache.testing.drafts import Elements, SchemaDraft, schema_drafts
 from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.markup import indent, to_text
 from promptcache.testing.mutations import broken_prompts
 from promptcache.testing.prompt_xml import PromptTree
-from promptcache.testing.prompting import prompt_tree_pairs, prompt_trees
+from promptcache.testing.prompting import filler_prompt_trees, prompt_tree_pairs, prompt_trees
 from promptcache.testing.rules_xml import RuleWish, ScaffoldWish, grant, rule_wishes, scaffold_wishes
 from promptcache.testing.schema_xml import grow
 from promptcache.testing.selecting import selections
@@ -106,7 +106,7 @@ def prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
 
 def exact_prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
     """Draw a prompt for one of `exact_schemas` that leaves every slot at its filler."""
-    return prompt_trees(schema, fillers=filler_arguments(schema)).map(lambda tree: _resolve(tree, schema))
+    return filler_prompt_trees(schema).map(lambda tree: _resolve(tree, schema))
 
 
 def pairs(schema: CheckedSchema) -> SearchStrategy[tuple[Selection, Selection]]:

@@ -6,8 +6,12 @@ strings that XML can hold. Knows neither schemas nor prompts.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+
+_T = TypeVar("_T")
 
 # What a careless parser, tokenizer or template would take for something else.
 TRICKY = (
@@ -39,6 +43,12 @@ _ANY = st.text(
     alphabet=st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff"), min_size=1, max_size=4
 )
 _MIXED = st.one_of(st.just(""), _PLAIN, st.sampled_from(TRICKY), _ANY)
+
+
+def maybe(strategy: SearchStrategy[_T]) -> SearchStrategy[_T | None]:
+    """Draw None half of the time; `none() | strategy` would do so the less often the more branches `strategy` has."""
+    options: tuple[SearchStrategy[_T | None], ...] = (st.none(), strategy)
+    return st.booleans().flatmap(options.__getitem__)
 
 
 def fit(text: str, max_bytes: int) -> str:

@@ -1,0 +1,44 @@
+"""Schemas written by hand for tests of the strategies."""
+
+from __future__ import annotations
+
+from promptcache.language import CheckedSchema, check_schema, parse_schema
+
+RICH = """
+<schema name="travel">
+  <system>Plan trips.</system>
+  <module name="plan" required="true">Stay <parameter name="days" length="6" required="true"/> days,
+    <parameter name="style" length="12" default="calm" placeholder="any"/>.
+    <module name="budget">Cheap.</module>
+    <module name="visa" requires="/cities">Visa.</module>
+  </module>
+  <union default="calm">
+    <module name="calm">Calm.</module>
+    <module name="brisk">Brisk.</module>
+  </union>
+  <module name="cities">
+    <union required="true">
+      <module name="miami">Beach. <module name="art">Art.</module></module>
+      <module name="rome">Forum <parameter name="q" length="8"/></module>
+    </union>
+  </module>
+  <module name="night" excludes="calm" after="plan/budget">Late.</module>
+  <module name="loud" requires="brisk"/>
+  <parameter name="note" length="9"/>
+</schema>
+"""
+"""Small enough for all selections to be listed, with a rule of every kind."""
+
+WIDE = f"""
+<schema name="wide">
+  <union required="true"><module name="one">1</module><module name="two">2</module></union>
+  {"".join(f'<module name="m{i}" excludes="n{i}">m</module><module name="n{i}">n</module>' for i in range(20))}
+  <module name="top"><module name="part" required="true">p</module></module>
+</schema>
+"""
+"""More than three billion selections: none are listed."""
+
+
+def checked(text: str) -> CheckedSchema:
+    """Read and check a schema."""
+    return check_schema(parse_schema(text))

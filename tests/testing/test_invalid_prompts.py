@@ -1,0 +1,109 @@
+"""Prompts broken in one named way: each reports its fault first, in its place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import CODES, Diagnostic, PromptError
+from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
+from promptcache.layout import encodings, lay_out, make_plan
+from promptcache.testing import strategies
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.strategies import InvalidPrompt
+from tests.conftest import law_examples
+from tests.testing.occurring import occurring
+from tests.testing.samples import RICH, WIDE, checked
+
+MUTATIONS = {
+    "after broken": "PC414",
+    "another document": "PC107",
+    "another schema": "PC413",
+    "argument missing": "PC404",
+    "argument without name": "PC104",
+    "bare &": "PC001",
+    "bare <": "PC001",
+    "bare text beside a turn": "PC416",
+    "default breaks a rule": "PC411",
+    "doctype": "PC002",
+    "element of a schema": "PC102",
+    "given twice": "PC403",
+    "malformed path": "PC207",
+    "modules that exclude each other": "PC410",
+    "named twice": "PC405",
+    "namespace": "PC008",
+    "no schema": "PC104",
+    "not closed": "PC001",
+    "processing instruction": "PC007",
+    "reference behind a turn": "PC415",
+    "required module missing": "PC406",
+    "requires broken": "PC409",
+    "text between references": "PC412",
+    "too long": "PC501",
+    "two members of a union": "PC408",
+    "typo": "PC401",
+    "union choice missing": "PC407",
+    "unknown arg": "PC402",
+    "unknown argument": "PC402",
+    "unknown attribute": "PC103",
+    "unknown entity": "PC003",
+    "use without module": "PC104",
+    "wrong parent": "PC401",
+}
+
+rich, wide = checked(RICH), checked(WIDE)
+
+
+def to_plan(xml: str, schema: CheckedSchema) -> None:
+    """Take a prompt as far as its plan."""
+    layout = lay_out(schema, ByteTokenizer())
+    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, encodings(layout), ByteTokenizer())
+
+
+def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
+    """Return what a prompt gets first on its way to a plan."""
+    with pytest.raises(PromptError) as caught:
+        to_plan(case.xml, schema)
+    return caught.value.diagnostics[0]
+
+
+@settings(max_examples=law_examples())
+@given(data=st.data())
+def test_faults_are_reported_first_and_in_place(data: st.DataObject) -> None:
+    """Every invalid prompt is refused with the code of its fault, at the line and column where the fault is."""
+    schema = data.draw(strategies.schemas())
+    case = data.draw(strategies.invalid_prompts(schema))
+
+    diagnostic = first_diagnostic(case, schema)
+
+    assert diagnostic.code == case.code in CODES
+    assert (diagnostic.span.line, diagnostic.span.column) == (case.line, case.column)
+
+
+@settings(max_examples=law_examples(0.2))
+@given(case=strategies.invalid_prompts(wide))
+def test_faults_are_made_where_nothing_is_listed(case: InvalidPrompt) -> None:
+    """Schemas with too many selections to list have invalid prompts all the same."""
+    diagnostic = first_diagnostic(case, wide)
+
+    assert (diagnostic.code, diagnostic.span.line, diagnostic.span.column) == (case.code, case.line, case.column)
+
+
+def test_every_mutation_occurs() -> None:
+    """A schema with every kind of rule gets every kind of fault, and each kind has one code."""
+    wanted = {f"{code} {mutation}" for mutation, code in MUTATIONS.items()}
+
+    found = occurring(strategies.invalid_prompts(rich), lambda case: [f"{case.code} {case.mutation}"], wanted)
+
+    assert found == wanted
+
+
+def test_invalid_prompts_shrink() -> None:
+    """A broken prompt shrinks to the smallest valid prompt with that fault in it."""
+    search = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+
+    found = find(strategies.invalid_prompts(rich), lambda case: case.mutation == "named twice", settings=search)
+
+    assert found.xml.count("<use") == 1
+    assert "user" not in found.xml

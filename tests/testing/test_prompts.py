@@ -1,0 +1,156 @@
+"""Random prompts: valid, in every form of the language, and simplest when they shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from promptcache.language import Selection, parse_prompt, resolve_prompt
+from promptcache.language.counting import count_combinations
+from promptcache.layout import Level, Plan, encodings, lay_out, make_plan
+from promptcache.testing import strategies
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.choices import filler_of
+from promptcache.testing.selecting import distinct_selections, list_selections
+from tests.conftest import law_examples
+from tests.testing.features import PROMPT_FEATURES, argument_features, prompt_features
+from tests.testing.occurring import occurring
+from tests.testing.samples import RICH, WIDE, checked
+
+SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+
+rich, wide = checked(RICH), checked(WIDE)
+
+
+def planned(selection: Selection) -> Plan:
+    """Plan a prompt with the byte tokenizer."""
+    layout = lay_out(selection.schema, ByteTokenizer())
+    return make_plan(selection, layout, encodings(layout), ByteTokenizer())
+
+
+@settings(max_examples=law_examples())
+@given(data=st.data())
+def test_prompts_are_valid(data: st.DataObject) -> None:
+    """Every prompt resolves, fits its slots and holds at least one token."""
+    schema = data.draw(strategies.schemas())
+
+    assert planned(data.draw(strategies.prompts(schema))).prefill
+
+
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data())
+def test_listed_selections_are_all_there_are(data: st.DataObject) -> None:
+    """The selections that are listed break no rule, differ, and are as many as counting without listing finds."""
+    schema = data.draw(strategies.schemas())
+
+    listed = list_selections(schema)
+
+    assert listed is not None
+    assert not any(list(schema.rules.broken({"", *modules})) for modules in listed)
+    assert len(set(listed)) == len(listed) == count_combinations(schema.rules).number
+
+
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data())
+def test_every_form_selects_what_was_chosen(data: st.DataObject) -> None:
+    """However a prompt is written, the modules that it selects are one of the valid selections."""
+    schema = data.draw(strategies.schemas())
+
+    selection = data.draw(strategies.prompts(schema))
+
+    assert frozenset(selection.modules) in (list_selections(schema) or ())
+
+
+def test_every_form_occurs() -> None:
+    """Prompts are written in every form, say nothing, bare text or turns, and hold awkward text."""
+
+    def names(document: str) -> Iterator[str]:
+        selection = resolve_prompt(parse_prompt(document), rich)
+        yield from prompt_features(document, rich, selection.modules)
+        yield from argument_features(selection)
+
+    assert occurring(strategies.prompt_documents(rich), names, PROMPT_FEATURES) == PROMPT_FEATURES
+
+
+def test_all_selections_occur() -> None:
+    """No valid selection is out of reach."""
+    listed = {" ".join(sorted(modules)) for modules in list_selections(rich) or ()}
+
+    assert occurring(strategies.selections(rich), lambda modules: [" ".join(sorted(modules))], listed) == listed
+
+
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data())
+def test_arguments_fit_their_slots(data: st.DataObject) -> None:
+    """All required parameters get an argument, and none is longer in bytes than its slot."""
+    schema = data.draw(strategies.schemas())
+    modules = data.draw(strategies.selections(schema))
+
+    given_texts = data.draw(strategies.arguments(schema, modules))
+
+    present = {owner: schema.parameters[owner] for owner in ("", *modules)}
+    required = {(owner, name) for owner in present for name in present[owner] if present[owner][name].required}
+    assert required <= given_texts.keys()
+    assert all(len(text.encode()) <= present[owner][name].length for (owner, name), text in given_texts.items())
+
+
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data())
+def test_pairs_use_different_modules(data: st.DataObject) -> None:
+    """Two prompts of a pair differ in their modules, unless there is one valid selection, and agree in what both have."""
+    schema = data.draw(strategies.schemas())
+
+    first, second = data.draw(strategies.pairs(schema))
+
+    assert (first.modules != second.modules) == (len(list_selections(schema) or ()) > 1)
+    assert [message.text for message in first.messages] == [message.text for message in second.messages]
+    texts = [{(slot.module, slot.parameter): slot.text for slot in one.arguments} for one in (first, second)]
+    shared = {(owner, name) for owner, name in texts[0] if not owner or owner in second.modules}
+    assert all(texts[0][key] == texts[1].get(key) for key in shared)
+
+
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data())
+def test_exact_prompts_are_exact(data: st.DataObject) -> None:
+    """A prompt that leaves every slot of an exact schema at its filler is answered exactly."""
+    schema = data.draw(strategies.exact_schemas())
+
+    selection = data.draw(strategies.exact_prompts(schema))
+
+    slots = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    for owner, parameters in schema.parameters.items():
+        for name, parameter in parameters.items():
+            assert slots.get((owner, name), parameter.default or "") == filler_of(parameter)
+    assert planned(selection).level is Level.EXACT
+
+
+@settings(max_examples=law_examples(0.2))
+@given(pair=distinct_selections(wide))
+def test_selections_beyond_listing_are_valid(pair: tuple[frozenset[str], frozenset[str]]) -> None:
+    """Where there are too many selections to list, those that are drawn break no rule and pairs still differ."""
+    assert list_selections(wide) is None
+    assert not any(list(wide.rules.broken({"", *modules})) for modules in pair)
+    assert pair[0] != pair[1]
+
+
+def test_selections_beyond_listing_shrink() -> None:
+    """Beyond listing, too, a selection shrinks to what is wanted and the little that it needs."""
+    found = find(strategies.selections(wide), lambda selection: "m7" in selection, settings=SEARCH)
+
+    assert found in ({"m7", "one"}, {"m7", "two"})
+
+
+def test_prompts_shrink_to_the_smallest() -> None:
+    """The prompt that is reported for a module names that module, what it needs, and nothing else."""
+    found = find(strategies.prompt_documents(rich), lambda document: "rome" in document, settings=SEARCH)
+
+    assert found == '<prompt schema="travel"><plan days=""/><use module="cities/rome"/></prompt>'
+
+
+def test_selections_start_with_the_smallest() -> None:
+    """Selections are ordered by size, so that the first one that fails is the smallest."""
+    listed = list_selections(rich) or []
+
+    assert [len(modules) for modules in listed] == sorted(len(modules) for modules in listed)
