@@ -1,0 +1,182 @@
+"""The model's shape and how its weights start.
+
+Comes in: a tokenizer and a seed. Goes out: an untrained `LlamaForCausalLM`. Knows nothing of documents or training.
+
+Reading a fact means finding where the last few tokens stood before, and copying what came next there. Small models
+spend most of their early training on discovering that. Here the weights start near it: the first layer's heads look
+1, 2, 3 ... tokens back (by the biases of queries and keys), and queries and keys from the third layer on compare what
+those heads bring. All weights are trained afterwards.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from promptcache.demo.samples import MAX_POSITIONS
+from promptcache.demo.tokenizer import BEGIN, END, PAD
+
+_LOGIT_SCALE = 0.06  # of the final norm, since the embeddings are the output weights too
+_SHARPNESS = 9.0  # amplitude of the looking-back biases: an offset wins by about e^6 over its neighbours
+_MATCH = 1.6  # scale of the comparing queries and keys
+_FADING = 0.9  # weight of a token in the comparison, per token further back
+_COPY = 4.0  # how much stronger than the current token the copied one is written
+_SLOW_PLANES = 0.34  # share of the rotary planes that turn too fast to compare by
+
+
+def make_config(
+    tokenizer: Tokenizer,
+    *,
+    hidden_size: int = 256,
+    num_layers: int = 4,
+    num_heads: int = 8,
+    num_kv_heads: int = 4,
+    head_dim: int = 64,
+    intermediate_size: int = 512,
+) -> LlamaConfig:
+    """The configuration that is shipped; tests shrink it."""
+    return LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=MAX_POSITIONS,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000_000.0},
+        attention_bias=True,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.token_to_id(BEGIN),
+        eos_token_id=tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.token_to_id(PAD),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """The few numbers of a configuration that the weights' start depends on."""
+
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    theta: float
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def code_size(self) -> int:
+        """Directions of the hidden state that a looking-back head writes to: 5/8 of all, shared among the heads."""
+        return self.hidden_size * 5 // 8 // self.num_heads
+
+    @property
+    def own_size(self) -> int:
+        """Directions that the embeddings start in: those that no head writes to."""
+        return self.hidden_size - self.num_heads * self.code_size
+
+    @property
+    def slow(self) -> Tensor:
+        """Dimensions of a head in rotary planes slow enough to compare across a prompt."""
+        planes = torch.arange(self.head_dim) % (self.head_dim // 2)
+        return (planes >= int(_SLOW_PLANES * self.head_dim / 2) + 1).nonzero()[:, 0]
+
+
+def _shape(config: LlamaConfig) -> _Shape:
+    rope, num_kv_heads, head_dim = config.rope_parameters, config.num_key_value_heads, config.head_dim
+    assert rope is not None
+    theta = rope["rope_theta"]
+    assert isinstance(theta, float)
+    assert num_kv_heads is not None
+    assert head_dim is not None
+    return _Shape(
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        theta=theta,
+    )
+
+
+@torch.no_grad()
+def make_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
+    """An untrained model that starts near looking back, comparing and copying."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    shape, layers = _shape(config), model.model.layers
+    directions = _orthogonal(shape.hidden_size).T  # rows are directions of the hidden state
+    own, rest = directions[: shape.own_size], directions[shape.own_size :]
+    embeddings = torch.randn(shape.vocab_size, shape.own_size) @ own
+    model.model.embed_tokens.weight.copy_(embeddings * math.sqrt(shape.hidden_size / shape.own_size))
+    model.model.norm.weight.fill_(_LOGIT_SCALE)
+    code = _orthogonal(shape.own_size)[: shape.code_size] @ own  # what of a token the heads bring along [code, hidden]
+    views = [code, *torch.split(rest, shape.code_size)]  # views[n] reads the code of the token n back
+    for layer in layers:
+        layer.mlp.down_proj.weight.zero_()
+    _look_back(layers[0].self_attn, shape, views)
+    for layer in layers[1:2]:
+        layer.self_attn.o_proj.weight.zero_()
+    for layer in layers[2:]:
+        _compare(layer.self_attn, shape, views, own)
+    return model
+
+
+def _orthogonal(size: int) -> Tensor:
+    orthogonal: Tensor = torch.linalg.qr(torch.randn(size, size)).Q
+    return orthogonal
+
+
+def _look_back(attention: LlamaAttention, shape: _Shape, views: list[Tensor]) -> None:
+    """Let head `i` attend `i + 1` tokens back by its biases, and write its code where `views[i + 1]` reads it."""
+    size, dim = shape.code_size, shape.head_dim
+    attention.q_proj.bias.copy_(torch.cat([_rotated(shape, -(head + 1)) for head in range(shape.num_heads)]))
+    attention.k_proj.bias.copy_(_rotated(shape, 0).repeat(shape.num_kv_heads))
+    attention.o_proj.weight.zero_()
+    for head in range(shape.num_heads):
+        attention.o_proj.weight[:, head * dim : head * dim + size] = views[head + 1].T
+    for kv_head in range(shape.num_kv_heads):
+        attention.v_proj.weight[kv_head * dim : kv_head * dim + size] = views[0]
+
+
+def _rotated(shape: _Shape, position: int) -> Tensor:
+    """A vector of equal amplitude in all rotary planes, turned to `position` (transformers' half-split order)."""
+    angles = [position * shape.theta ** (-2 * i / shape.head_dim) for i in range(shape.head_dim // 2)]
+    return _SHARPNESS * torch.tensor([*map(math.cos, angles), *map(math.sin, angles)])
+
+
+def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own: Tensor) -> None:
+    """Let queries match keys one token further on, and copy the token found there.
+
+    Each distance has its own random projection, so that only tokens at the same distance match. The KV heads compare
+    different numbers of tokens. Only slow rotary planes are used: a match must not depend on how far away it is.
+    """
+    dim, slow = shape.head_dim, shape.slow
+    for kv_head in range(shape.num_kv_heads):
+        num_tokens = shape.num_heads - shape.num_kv_heads + 1 + kv_head
+        query, key = torch.zeros(dim, shape.hidden_size), torch.zeros(dim, shape.hidden_size)
+        for n in range(num_tokens):
+            projection = _FADING**n * _columns(len(slow), shape.code_size)
+            query[slow] += projection @ views[n]
+            key[slow] += projection @ views[n + 1]
+        scale = _MATCH * math.sqrt(8 / num_tokens)
+        attention.k_proj.weight[kv_head * dim : (kv_head + 1) * dim] += scale * key
+        value = _columns(dim, shape.own_size) @ own
+        attention.v_proj.weight[kv_head * dim : (kv_head + 1) * dim] = value
+        for head in range(kv_head * shape.group, (kv_head + 1) * shape.group):
+            attention.q_proj.weight[head * dim : (head + 1) * dim] += scale * query
+            attention.o_proj.weight[:, head * dim : (head + 1) * dim] = _COPY * value.T
+
+
+def _columns(rows: int, columns: int) -> Tensor:
+    """A random matrix `[rows, columns]` with orthonormal columns, or rows where there are fewer rows."""
+    square = _orthogonal(max(rows, columns))
+    return square[:rows, :columns]
