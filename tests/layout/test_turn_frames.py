@@ -75,3 +75,17 @@ def test_json_in_templates_is_as_transformers_writes_it():
     template = ChatTemplate("{{ messages | tojson }}", {})
 
     assert template.render([{"a": "<é>"}], generation_prompt=False) == '[{"a": "<é>"}]'
+
+
+def test_where_bos_and_eos_are_one_token_it_stays_in_the_footer():
+    """A token that is both BOS and EOS closes turns and is not cut away as BOS."""
+    template = ChatTemplate("{% for m in messages %}{{ m.role + ':' + m.content + eos_token }}{% endfor %}", TOKENS)
+
+    assert cut_frames(template, "</s>", "</s>").assistant == Frame("assistant:", "</s>")
+
+
+def test_lines_of_blocks_leave_no_trace():
+    """Indentation and newline around a block tag are not rendered, as in transformers."""
+    template = ChatTemplate("a\n    {% if true %}\nb\n    {% endif %}\nc", {})
+
+    assert template.render([], generation_prompt=False) == "a\nb\nc"
