@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.names import quoted
 from promptcache.language.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -107,7 +108,7 @@ class AttributeReader:
 
     def _not_allowed(self, name: str, expected: str, mend: str | None = None) -> None:
         attribute = self._found[name]
-        message = f"{name}={attribute.value!r} is not allowed: {expected} is expected"
+        message = f"{name}={quoted(attribute.value)} is not allowed: {expected} is expected"
         self._fault("PC105", message, attribute.value_span, mend)
 
     def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:

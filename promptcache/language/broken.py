@@ -15,6 +15,7 @@ from promptcache.language.names import ancestors
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules
 
 _MAX_OPTIONS = 12
+_MAX_EXPLAINED = 20
 _MISSING = {
     RuleKind.REQUIRED: "PC406",
     RuleKind.CHOICE: "PC407",
@@ -43,12 +44,12 @@ def explain_broken(
     if conflict := smallest_conflict(rules, _innermost(named)):
         yield _conflict(conflict.modules, conflict.rules, places)
         return
-    for rule in broken:
+    for position, rule in enumerate(broken):
         default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
         if default is not None:
             yield _default(rule, default, places)
         elif isinstance(rule, Implication):
-            yield _missing(rules, rule, named, places)
+            yield _missing(rules, rule, named, places, may_solve=position < _MAX_EXPLAINED)
 
 
 def _is_clash(rule: Rule) -> bool:
@@ -107,10 +108,15 @@ def _default(rule: Rule, default: Default, places: Mapping[str, Span]) -> Diagno
     return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
 
 
-def _missing(rules: Rules, rule: Implication, named: Sequence[str], places: Mapping[str, Span]) -> Diagnostic:
+def _missing(
+    rules: Rules, rule: Implication, named: Sequence[str], places: Mapping[str, Span], *, may_solve: bool
+) -> Diagnostic:
+    """Say what a rule demands, and which of it goes with all that is named; what is forced always does."""
     options = sorted(rule.then, key=rules.order.__getitem__)
-    tried = options[:_MAX_OPTIONS]
-    possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
+    possible = options
+    if len(options) > 1:
+        tried = options[:_MAX_OPTIONS] if may_solve else ()
+        possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
     span = places.get(rule.when[0], places[""])
     message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
     mend = f"add {' or '.join(map(element, possible))}" if possible else None

@@ -7,6 +7,7 @@ does none itself.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from promptcache.diagnostics import Diagnostic, SchemaError, in_order
 from promptcache.language.backbone import find_backbone
@@ -23,6 +24,9 @@ from promptcache.language.explain import explain_dead, explain_default, explain_
 from promptcache.language.finish import finish_schema
 from promptcache.language.index import index_schema, scaffold_name
 from promptcache.language.schema import Scaffold, Schema, place
+
+_MAX_EXPLAINED = 20
+"""Explanations are asked of the solver: a schema with more faults of its rules gets the first ones."""
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
@@ -45,12 +49,13 @@ def check_schema(schema: Schema) -> CheckedSchema:
     scaffolds: list[CheckedScaffold] = []
     for scaffold, paths, together in zip(declared, members, backbone.together, strict=True):
         faults += _uncached(scaffold, paths, modules)
-        if together is None:
+        if together is None and len(faults) < _MAX_EXPLAINED:
             faults.append(explain_scaffold(rules, paths, scaffold.span))
-        else:
+        elif together is not None:
             scaffolds.append(_scaffold(scaffold, paths, together))
     defaults = (default for found in rules.defaults.values() for default in found)
-    faults += (explain_default(rules, default) for default in defaults if default.member in backbone.dead)
+    dead_defaults = islice((default for default in defaults if default.member in backbone.dead), _MAX_EXPLAINED)
+    faults += (explain_default(rules, default) for default in dead_defaults)
     _refuse(faults)
     return CheckedSchema(
         name=schema.name,

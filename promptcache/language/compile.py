@@ -10,9 +10,12 @@ from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.index import Index, ModuleEntry, UnionEntry
-from promptcache.language.names import absolute, is_path, nowhere, path_help
+from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.schema import Module, Scaffold, join_path, place
+
+_MAX_SUGGESTIONS = 100
+"""Looking for suggestions takes time: a document with more faults gets no more of them."""
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
@@ -82,14 +85,16 @@ class _Compiler:
         for number, path in enumerate(written):
             span = place(item, attribute, number)
             if not is_path(path):
-                self._fault("PC207", f"{path!r} is not a path of module names", span, path_help(path))
+                self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
                 continue
             target = absolute(path, parent)
             if target in self._modules:
                 yield target, span
-            else:
+            elif len(self._faults) < _MAX_SUGGESTIONS:
                 message, mend = nowhere(target, self._modules)
-                self._fault("PC208", f"{attribute}={path!r}: {message}", span, mend)
+                self._fault("PC208", f"{attribute}={quoted(path)}: {message}", span, mend)
+            else:
+                self._fault("PC208", f"{attribute}={quoted(path)} leads to no module", span, None)
 
     def _check_order(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> None:
         mine, theirs = dict(entry.choices), dict(other.choices)

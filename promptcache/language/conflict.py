@@ -17,8 +17,8 @@ from promptcache.language.formula import at_most_one, solving
 from promptcache.language.names import ancestors
 from promptcache.language.rules import Exclusive, Implication, Rule, Rules
 
-_MAX_SOFT = 150
-_MAX_ROUNDS = 100
+_MAX_SOFT = 100
+_MAX_ROUNDS = 50
 
 
 class Conflict(NamedTuple):
@@ -37,7 +37,7 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
         given: Modules that are present without question.
 
     Returns:
-        A conflict of which no part can be left out; where at most 150 rules and modules come into question, no other
+        A conflict of which no part can be left out; where few rules and modules come into question, no other
         conflict is smaller. None if all can be present together.
     """
     cone = _cone(rules, (*wanted, *given))

@@ -29,7 +29,7 @@ def describe(rule: Rule) -> str:
         case RuleKind.REQUIRED:
             return f"{then} is required{where}"
         case RuleKind.CHOICE:
-            return f"one of {then} must be used{where}"
+            return f"{then if len(rule.then) == 1 else f'one of {then}'} must be used{where}"
         case RuleKind.EXCLUDES:
             return f"'{subject}' excludes '{rule.when[1]}'"
         case RuleKind.AFTER:

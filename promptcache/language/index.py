@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.names import RESERVED_MODULES, RESERVED_PARAMETERS, is_name
+from promptcache.language.names import RESERVED_MODULES, RESERVED_PARAMETERS, is_name, quoted
 from promptcache.language.schema import (
     Item,
     Module,
@@ -66,7 +66,7 @@ def index_schema(schema: Schema) -> Index:
     """Collect what a schema declares; what is wrong with names and structure goes to `faults` of the index."""
     walker = _Walker()
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
-        message = f"{schema.name!r} cannot be the name of a schema: it is empty or holds whitespace"
+        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
         walker.fault("PC201", message, place(schema, "name"))
     walker.items(schema.children, "", None, ())
     return walker.index
@@ -159,7 +159,7 @@ class _Walker:
         if is_name(name):
             return True
         mend = "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
-        self.fault("PC201", f"{name!r} cannot be the name of a {kind}", place(item, "name"), mend)
+        self.fault("PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), mend)
         return False
 
     def _first_of(self, code: str, kind: str, name: str, parent: str, span: Span) -> bool:

@@ -24,6 +24,8 @@ _START = (
 _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 
+_MAX_QUOTED = 80
+
 
 def is_name(text: str) -> bool:
     """Whether `text` is an XML name without a colon."""
@@ -50,6 +52,11 @@ def ancestors(path: str) -> Iterable[str]:
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
+
+
+def quoted(text: str) -> str:
+    """Return what a document says in quotes, cut short where it is long."""
+    return repr(text) if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]!r}…"
 
 
 def path_help(text: str) -> str | None:

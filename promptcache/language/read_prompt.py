@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
-from promptcache.language.names import RESERVED_MODULES, is_path, path_help
+from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, misplaced_text
 from promptcache.language.schema import Role, Whitespace
 from promptcache.language.source import read_document
@@ -107,7 +107,7 @@ class _PromptReader:
         if module is None:
             self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, 'add module="…"')
         elif not is_path(module.value):
-            message = f"{module.value!r} is not a path of module names"
+            message = f"{quoted(module.value)} is not a path of module names"
             self._fault("PC207", message, module.value_span, path_help(module.value))
         else:
             yield self._reference(element, module.value, module.value_span, others)

@@ -12,8 +12,11 @@ from collections.abc import Iterator, Mapping
 from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
 from promptcache.language.broken import explain_broken
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
-from promptcache.language.names import absolute, ancestors, is_path, nowhere, path_help
+from promptcache.language.names import absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.prompt import Argument, Prompt, Reference
+
+_MAX_FAULTS = 100
+"""Looking for suggestions takes time, and who sees a hundred faults has seen enough."""
 
 
 def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
@@ -71,9 +74,11 @@ class _Resolver:
 
     def follow(self, references: tuple[Reference, ...], parent: str) -> None:
         for reference in references:
+            if len(self.faults) >= _MAX_FAULTS:
+                return
             path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
             if not is_path(path):
-                message = f"{reference.path!r} is not a path of module names"
+                message = f"{quoted(reference.path)} is not a path of module names"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
             elif path not in self._schema.modules:
                 message, mend = nowhere(path, self._schema.modules, "<{}>")
@@ -95,6 +100,8 @@ class _Resolver:
         parameters = self._schema.parameters[path]
         slots = self.filled.setdefault(path, {})
         for argument in arguments:
+            if len(self.faults) >= _MAX_FAULTS:
+                return
             name = argument.name
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"

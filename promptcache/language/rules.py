@@ -96,14 +96,16 @@ class Rules:
 
     def broken(self, present: Set[str]) -> Iterator[Rule]:
         """Yield the rules that a complete set of modules ("" among them) breaks, in time linear in that set."""
-        chosen: dict[str, str] = {}
+        members: dict[str, int] = {}
         for module in present:
             for rule in self.triggers.get(module, ()):
                 if rule.then.isdisjoint(present) and all(other in present for other in rule.when):
                     yield rule
             union = self.union_of.get(module)
-            if union is not None and chosen.setdefault(union.members[0], module) != module:
-                yield union
+            if union is not None:
+                members[union.members[0]] = members.get(union.members[0], 0) + 1
+                if members[union.members[0]] == 2:
+                    yield union
 
 
 def index_rules(modules: tuple[str, ...], rules: tuple[Rule, ...], defaults: tuple[Default, ...]) -> Rules:

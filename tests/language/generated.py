@@ -30,19 +30,22 @@ TEXTS = st.text(alphabet="ab \n\t<&é", max_size=6)
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
+ALL_KINDS = ("text", "exact", "parameter", "doc", "module", "module", "union", "turn")
+RULES_ONLY = ("module", "union")
+
+
 class _Tree:
     """Draws items until there are enough modules."""
 
-    def __init__(self, draw: Draw, num_modules: int) -> None:
+    def __init__(self, draw: Draw, num_modules: int, kinds: tuple[str, ...]) -> None:
         self._draw = draw
+        self._kinds = kinds
         self._left = num_modules
         self.paths: list[str] = []
         self._count = 0
 
     def items(self, parent: str, depth: int, in_turn: bool) -> tuple[Item, ...]:
-        kinds = ["text", "exact", "parameter", "doc", "module", "module", "union"]
-        if not in_turn:
-            kinds.append("turn")
+        kinds = [kind for kind in self._kinds if not (in_turn and kind == "turn")]
         chosen = self._draw(st.lists(st.sampled_from(kinds), max_size=4 if depth else 5))
         return tuple(item for kind in chosen if (item := self._item(kind, parent, depth, in_turn)) is not None)
 
@@ -93,14 +96,14 @@ class _Tree:
 
 
 @st.composite
-def declared_schemas(draw: Draw, max_modules: int = 8) -> Schema:
-    """Draw a schema with all kinds of items and rules; it may be one that no prompt can satisfy."""
-    tree = _Tree(draw, draw(st.integers(1, max_modules)))
+def declared_schemas(draw: Draw, max_modules: int = 8, kinds: tuple[str, ...] = ALL_KINDS) -> Schema:
+    """Draw a schema with items of all these kinds, and rules; it may be one that no prompt can satisfy."""
+    tree = _Tree(draw, draw(st.integers(min(3, max_modules), max_modules)), kinds)
     children = tree.items("", 0, False)
     if tree.paths:
         path = st.sampled_from(tree.paths).map(lambda path: f"/{path}")
         rules = st.tuples(path, st.sampled_from(["requires", "excludes"]), path)
-        for subject, kind, other in draw(st.lists(rules, max_size=5)):
+        for subject, kind, other in draw(st.lists(rules, max_size=6)):
             children = tuple(_with_rule(item, "", subject[1:], kind, other) for item in children)
     return Schema(name="s", children=children, span=IN_PYTHON)
 

@@ -18,7 +18,7 @@ from promptcache.language.rules import Implication, Rule, RuleKind, Rules, index
 from promptcache.language.schema import Schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes
-from tests.language.generated import all_selections, declared_schemas
+from tests.language.generated import RULES_ONLY, all_selections, declared_schemas
 
 
 def rules_of(schema: Schema) -> Rules:
@@ -27,7 +27,7 @@ def rules_of(schema: Schema) -> Rules:
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas())
+@given(schema=declared_schemas(kinds=RULES_ONLY))
 def test_guaranteed_modules_are_those_of_every_selection(schema):
     """What is guaranteed with a module is what all valid selections that have it share."""
     rules = rules_of(schema)
@@ -49,7 +49,7 @@ def test_guaranteed_modules_are_those_of_every_selection(schema):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas())
+@given(schema=declared_schemas(kinds=RULES_ONLY))
 def test_guaranteed_sets_are_closed(schema):
     """What a guaranteed module is guaranteed is guaranteed too."""
     backbone = find_backbone(rules_of(schema))
@@ -59,7 +59,7 @@ def test_guaranteed_sets_are_closed(schema):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(), data=st.data())
+@given(schema=declared_schemas(kinds=RULES_ONLY), data=st.data())
 def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
     """What is present together with several modules is what all valid selections that have them share."""
     rules = rules_of(schema)
@@ -73,7 +73,7 @@ def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas())
+@given(schema=declared_schemas(kinds=RULES_ONLY))
 def test_combinations_are_counted_exactly(schema):
     """The number of combinations is the number of sets that keep the rules."""
     rules = rules_of(schema)
@@ -87,7 +87,7 @@ def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> boo
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(max_modules=5), data=st.data())
+@given(schema=declared_schemas(max_modules=5, kinds=RULES_ONLY), data=st.data())
 def test_conflicts_are_smallest(schema, data):
     """A conflict cannot be kept, and no smaller set of rules and modules cannot be kept either."""
     rules = rules_of(schema)
@@ -114,6 +114,37 @@ def test_a_union_that_all_members_answer_alike_guarantees_the_answer():
         '<module name="a" requires="c"/><module name="b" requires="c"/></union></schema>'
     )
     assert schema.guaranteed[""] == {"c"}
+
+
+def test_alternatives_inside_an_optional_module_are_followed():
+    """What both members of a union inside a module require is guaranteed with that module, and not without it."""
+    schema = checked(
+        '<schema name="s"><module name="c"/><module name="p"><union required="true">'
+        '<module name="a" requires="/c"/><module name="b" requires="/c"/></union></module></schema>'
+    )
+    assert schema.guaranteed["p"] == {"p", "c"}
+    assert schema.guaranteed[""] == frozenset()
+
+
+def test_open_alternatives_elsewhere_in_a_component_are_heard():
+    """A module that rules out one member of a required union is guaranteed what the other one requires."""
+    schema = checked(
+        '<schema name="s"><module name="c"/><module name="m" excludes="a"/><union required="true">'
+        '<module name="a"/><module name="b" requires="c"/></union></schema>'
+    )
+    assert schema.guaranteed["m"] == {"m", "b", "c"}
+
+
+@pytest.mark.parametrize("requires", ["a1 b1", "b1 a1"])
+def test_the_shorter_of_two_explanations_is_given(requires):
+    """Where a long and a short chain of rules both explain a dead module, the short one is named."""
+    chain = "".join(f'<module name="a{number}" requires="a{number + 1}"/>' for number in range(1, 6))
+    schema = checked(
+        f'<schema name="s"><module name="m" requires="{requires}"/>{chain}<module name="a6" excludes="m"/>'
+        '<module name="b1" excludes="m"/></schema>'
+    )
+    (warning,) = schema.warnings
+    assert [words for _, words in warning.related] == ["'m' requires 'b1'", "'b1' excludes 'm'"]
 
 
 def test_an_unsatisfiable_schema_names_the_rules_that_conflict():

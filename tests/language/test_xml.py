@@ -155,7 +155,16 @@ def test_line_ends_are_alike():
     assert {(node.name_span.line, node.name_span.column) for tree in trees for node in tree.children[1:2]} == {(2, 2)}
 
 
-@pytest.mark.parametrize("document", ["<a>\ud800</a>", b"<a>\xff</a>", "<a/>".encode("utf-16"), b"<a>\xed\xa0\x80</a>"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<a>\ud800</a>",
+        b"<a>\xff</a>",
+        "<a/>".encode("utf-16"),
+        '<?xml version="1.0" encoding="latin-1"?><a/>',
+        b"<a>\xed\xa0\x80</a>",
+    ],
+)
 def test_only_utf8_is_read(document):
     """What is not UTF-8 is refused as such, not guessed at."""
     with pytest.raises(SchemaError) as caught:
