@@ -1,0 +1,66 @@
+"""Every example in the repository runs: schemas, prompts, scripts, and the README's own code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from promptcache.engine import Engine
+from promptcache.language import check_schema, load_prompt, load_schema, resolve_prompt
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
+PROMPTS = sorted(path for path in ROOT.glob("examples/*/*.xml") if path not in SCHEMAS)
+
+
+@cache
+def engine() -> Engine:
+    """The demo model with every schema of the repository."""
+    made = Engine.from_pretrained("demo")
+    for path in SCHEMAS:
+        made.add_schema(path)
+    return made
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Paths in examples are relative to the repository."""
+    monkeypatch.chdir(ROOT)
+    return
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+def test_schemas_have_no_findings(path: Path) -> None:
+    """A schema that people start from has neither errors nor warnings."""
+    assert check_schema(load_schema(path)).warnings == ()
+
+
+@pytest.mark.parametrize("path", PROMPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_prompts_resolve_and_answer(path: Path) -> None:
+    """Every prompt is valid for its schema, and the engine answers it."""
+    prompt = load_prompt(path)
+    resolve_prompt(prompt, engine().schemas[prompt.schema])
+
+    assert engine().generate(path, max_new_tokens=4, do_sample=False).usage.num_generated_tokens > 0
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
+def test_scripts_run(path: Path, at_root: None) -> None:
+    """Every script runs from the repository as it is."""
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def test_the_readme_runs(at_root: None) -> None:
+    """The README's Python blocks run in order, in one namespace."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    namespace: dict[str, object] = {}
+
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+
+    assert blocks
