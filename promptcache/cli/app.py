@@ -139,3 +139,25 @@ def run(
             warm=warm,
         )
         run_prompt(prompt, schema or [], arg or [], options, sources, as_json=as_json)
+
+
+@app.command()
+def render(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
+    schema: _Schemas = None,
+    model: Annotated[str, typer.Option(help="demo, or a model's folder.")] = DEMO,
+    arg: Annotated[list[str] | None, typer.Option(metavar="[MODULE.]NAME=VALUE", help=_ARGUMENT_HELP)] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="One line for each token instead of the text.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Show exactly what the model will see of a prompt, without loading the model."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.rendered import print_text, print_tokens, render_prompt, rendered_data
+
+        rendered = render_prompt(prompt, schema or [], arg or [], model, sources)
+        if as_json:
+            write_json(rendered_data(rendered, model, with_tokens=tokens))
+        elif tokens:
+            print_tokens(rendered, stdout(), stderr())
+        else:
+            print_text(rendered, stdout(), stderr())

@@ -33,16 +33,16 @@ def diagnostic_text(diagnostic: Diagnostic, sources: Sources) -> Text:
     gutter = len(str(max(span.line for span in (diagnostic.span, *(span for span, _ in shown)))))
     text = Text()
     text.append(f"{diagnostic.severity}[{diagnostic.code}]", style=f"bold {colour}")
-    text.append(f": {_printable(diagnostic.message)}\n", style="bold")
+    text.append(f": {printable(diagnostic.message)}\n", style="bold")
     text.append("  --> ", style="blue").append(f"{diagnostic.span}\n")
     text.append_text(_excerpt(diagnostic.span, sources, gutter, "^", colour))
     for span, words in shown:
-        text.append("  ::: ", style="blue").append(f"{span} {_printable(words)}\n")
+        text.append("  ::: ", style="blue").append(f"{span} {printable(words)}\n")
         text.append_text(_excerpt(span, sources, gutter, "-", "blue"))
     if len(diagnostic.related) > len(shown):
         text.append(f"  ::: and {len(diagnostic.related) - len(shown)} more places\n", style="blue")
     if diagnostic.help:
-        text.append("  = help: ", style="green").append(f"{_printable(diagnostic.help)}\n")
+        text.append("  = help: ", style="green").append(f"{printable(diagnostic.help)}\n")
     return text
 
 
@@ -66,10 +66,10 @@ def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
     last = min(len(line), first + _MAX_WIDTH)
     before = ("…" if first else "") + line[first:start]
     after = line[stop:last] + ("…" if last < len(line) else "")
-    return _printable(before), _printable(line[start : min(stop, last)]), _printable(after)
+    return printable(before), printable(line[start : min(stop, last)]), printable(after)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Widen tabs and replace whatever could steer the terminal: documents that are checked may come from anyone."""
     return "".join(_shown(character) for character in text)
 

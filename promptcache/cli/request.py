@@ -15,7 +15,7 @@ from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, re
 from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, Prompt, resolve_prompt
-from promptcache.layout import HubTokenizer, check_length, check_positions, encodings, lay_out, make_plan
+from promptcache.layout import HubTokenizer, Plan, check_length, check_positions, encodings, lay_out, make_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,14 @@ class RunOptions:
     warm: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A request's plan, and the tokenizer that it was made with."""
+
+    plan: Plan
+    tokenizer: HubTokenizer
+
+
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
     """Read a prompt and its schema, put the arguments of the command line in, and check them all.
 
@@ -64,8 +72,8 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 
-def check_tokens(request: CheckedRequest, folder: Path, max_new_tokens: int) -> None:
-    """Check everything that is counted in tokens with the tokenizer of a model's folder.
+def plan_request(request: CheckedRequest, folder: Path, max_new_tokens: int) -> Planned:
+    """Plan a request with the tokenizer of a model's folder; so everything that is counted in tokens is checked.
 
     Raises:
         LanguageError: an argument or filler longer than its slot, an empty prompt, more positions than the model has.
@@ -80,3 +88,4 @@ def check_tokens(request: CheckedRequest, folder: Path, max_new_tokens: int) -> 
     plan = make_plan(selection, layout, encodings(layout), tokenizer)
     if positions is not None:
         check_positions(plan, positions, max_new_tokens)
+    return Planned(plan=plan, tokenizer=tokenizer)

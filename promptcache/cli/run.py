@@ -13,7 +13,7 @@ from contextlib import nullcontext
 
 from promptcache.cli.model_folder import model_folder
 from promptcache.cli.render import stderr, write_json, write_text
-from promptcache.cli.request import RunOptions, check_tokens, read_request
+from promptcache.cli.request import RunOptions, plan_request, read_request
 from promptcache.cli.sources import Sources
 
 
@@ -35,7 +35,7 @@ def run_prompt(
     request = read_request(file, schema_files, words, sources)
     folder = model_folder(options.model)
     if folder is not None:
-        check_tokens(request, folder, options.max_new_tokens or 1)
+        plan_request(request, folder, options.max_new_tokens or 1)  # checks lengths in tokens; the engine makes its own
         # nothing will be downloaded, so transformers has no progress worth a line; it reads this when it is imported
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     waiting = stderr().status("loading the model") if folder is not None and sys.stderr.isatty() else nullcontext()

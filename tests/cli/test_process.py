@@ -12,13 +12,16 @@ import pytest
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_check_and_layout_load_neither_torch_nor_transformers() -> None:
-    """Checking documents and laying them out does not wait for torch."""
-    code = """
+COMMANDS = ["check travel.xml", "layout travel.xml", "render prompts/miami.xml"]
+
+
+def test_commands_without_a_model_load_neither_torch_nor_transformers() -> None:
+    """Whatever needs no model does not wait for torch."""
+    code = f"""
 import sys
 from promptcache.cli.app import app
-for command in ("check", "layout"):
-    app([command, "travel.xml"], standalone_mode=False)
+for command in {COMMANDS}:
+    app(command.split(), standalone_mode=False)
 print([name for name in ("torch", "transformers") if name in sys.modules])
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,105 @@
+"""A plan as people read it: the text that the model sees, token by token, and where each token comes from.
+
+Comes in: a plan and the tokenizer that it was made with. Goes out: a `Rendering`. This file knows no tensors and prints
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, takewhile
+from operator import attrgetter
+
+from promptcache.layout.tokenizer import Tokenizer
+from promptcache.layout.types import Origin, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Neighbouring tokens of a prompt that come from one place.
+
+    Attributes:
+        position_ids: As long as `token_ids`, strictly increasing; a slot that is not full leaves a gap.
+        text: Of these tokens, control tokens in their written form; all parts together are the prompt's text.
+        module: Whose text it is; "" is the schema's text outside modules, and what the prompt adds itself.
+        origin: Where new tokens come from, None for reused ones.
+        parameter: The one that an argument or default fills.
+    """
+
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    module: str
+    text: str = ""
+    origin: Origin | None = None
+    parameter: str | None = None
+
+    @property
+    def reused(self) -> bool:
+        """Whether the KV of these tokens is stored."""
+        return self.origin is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """What the model sees of one prompt, in position order."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+
+def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
+    """Return the text of a plan's tokens in position order, and the parts that it is made of.
+
+    Args:
+        plan: What one prompt reuses and prefills.
+        tokenizer: The one that the plan was made with.
+    """
+    parts = sorted(chain(_reused(plan), _new(plan)), key=attrgetter("position_ids"))
+    text = tokenizer.detokenize([token_id for part in parts for token_id in part.token_ids])
+    texts = _texts([part.token_ids for part in parts], text, tokenizer)
+    return Rendering(text=text, parts=tuple(replace(part, text=own) for part, own in zip(parts, texts, strict=True)))
+
+
+def _reused(plan: Plan) -> Iterator[Part]:
+    for reuse in plan.reuse:
+        encoding, taken = plan.encodings[reuse.encoding], slice(reuse.start, reuse.stop)
+        yield Part(
+            token_ids=encoding.token_ids[taken],
+            position_ids=encoding.position_ids[taken],
+            module=plan.layout.runs[encoding.run].module,
+        )
+
+
+def _new(plan: Plan) -> Iterator[Part]:
+    for new in plan.prefill:
+        yield Part(
+            token_ids=new.token_ids,
+            position_ids=tuple(range(new.start, new.stop)),
+            module=new.module,
+            origin=new.origin,
+            parameter=new.parameter,
+        )
+
+
+def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer) -> list[str]:
+    """Divide a text among the tokens that it is made of.
+
+    Where a tokenizer decodes tokens otherwise beside others (a character cut in two, spaces between words), a part gets
+    what its tokens add to all before them.
+    """
+    alone = [tokenizer.detokenize(part) for part in token_ids]
+    if "".join(alone) == text:
+        return alone
+    cuts, seen = [0], list[int]()
+    for part in token_ids[:-1]:
+        seen.extend(part)
+        so_far = tokenizer.detokenize(seen)
+        cuts.append(max(cuts[-1], _num_common(so_far, text)))
+    return [text[start:stop] for start, stop in pairwise([*cuts, len(text)])]
+
+
+def _num_common(first: str, second: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

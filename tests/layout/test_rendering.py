@@ -1,0 +1,101 @@
+"""Laws of the rendered prompt: what the model sees, and where each part of it comes from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.layout import HubTokenizer
+from promptcache.layout.rendering import Rendering, render
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import choose, new_tokens, plan_of, plan_selection, read, reused_tokens, text_of
+from tests.layout.small_tokenizers import byte_level, llama_like, unigram, word_piece
+
+SCHEMA = (
+    '<schema name="s"><system>Be brief.</system><module name="a">Trip of <parameter name="days" length="6" '
+    'default="two"/> days.</module><module name="b" cache="false">New.</module></schema>'
+)
+
+
+def tokens(rendering: Rendering, *, reused: bool) -> list[tuple[int, int]]:
+    """Position and ID of the tokens of reused or of new parts."""
+    parts = (part for part in rendering.parts if part.reused is reused)
+    return [pair for part in parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
+
+
+def rendered(inside: str) -> Rendering:
+    """Render a prompt of `SCHEMA`."""
+    return render(plan_of(SCHEMA, f'<prompt schema="s">{inside}</prompt>'), ByteTokenizer())
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_rendering_accounts_for_every_token_once(data, schema):
+    """Reused and new parts are the plan's reused and new tokens at their positions, in position order."""
+    plan = plan_selection(data.draw(strategies.prompts(schema)))
+
+    made = render(plan, ByteTokenizer())
+
+    positions = [position for part in made.parts for position in part.position_ids]
+    assert positions == sorted(positions)
+    assert tokens(made, reused=True) == sorted(reused_tokens(plan))
+    assert tokens(made, reused=False) == sorted(new_tokens(plan.prefill))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_text_is_what_the_tokens_decode_to(data, schema):
+    """The text is that of all tokens in position order, and so are the texts of the parts together."""
+    plan = plan_selection(data.draw(strategies.prompts(schema)))
+
+    made = render(plan, ByteTokenizer())
+
+    assert made.text == text_of(plan) == "".join(part.text for part in made.parts)
+
+
+def test_control_tokens_are_written_out() -> None:
+    """Headers and footers of turns stand in the text in their written form."""
+    made = rendered('<a days="3"/><user>Hi</user>')
+
+    assert made.text == ("<bos><system>Be brief.</system>Trip of 3 days.<user>Hi</user><assistant>")
+
+
+def test_parts_say_where_they_come_from() -> None:
+    """Every part names its module, and what is new its origin and parameter."""
+    made = rendered('<a days="3"/><b/><user>Hi</user>')
+
+    assert [(part.text, part.module, part.origin, part.parameter) for part in made.parts[2:]] == [
+        ("Trip of ", "a", None, None),
+        ("3", "a", "argument", "days"),
+        (" days.", "a", None, None),
+        ("\nNew.", "b", "uncached", None),
+        ("<user>", "", "header", None),
+        ("Hi", "", "text", None),
+        ("</user>", "", "footer", None),
+        ("<assistant>", "", "header", None),
+    ]
+
+
+def test_filler_in_use_is_reused() -> None:
+    """A default that stands in its slot is part of the module's reused text, with a gap behind it."""
+    part = rendered("<a/>").parts[2]
+
+    assert part.text == "Trip of two days."
+    assert part.position_ids[11] == part.position_ids[10] + 4
+
+
+@pytest.mark.parametrize("tokenizer_json", [byte_level(), llama_like(), unigram(), word_piece()])
+def test_parts_are_the_whole_text_under_every_kind_of_tokenizer(tokenizer_json: str) -> None:
+    """However tokens decode beside others, parts lose and double no character of the text."""
+    tokenizer = HubTokenizer.from_parts(tokenizer_json, {})
+    selection = choose(read(SCHEMA), '<prompt schema="s"><a days="3"/><b/><user>return x</user></prompt>')
+    plan = plan_selection(selection, tokenizer)
+
+    made = render(plan, tokenizer)
+
+    assert made.text == "".join(part.text for part in made.parts) != ""
