@@ -6,7 +6,7 @@ does none itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import islice
 
 from promptcache.diagnostics import Diagnostic, SchemaError, in_order
@@ -23,6 +23,7 @@ from promptcache.language.compile import compile_rules, scaffold_members
 from promptcache.language.explain import explain_dead, explain_default, explain_scaffold, explain_unsatisfiable
 from promptcache.language.finish import finish_schema
 from promptcache.language.index import index_schema, scaffold_name
+from promptcache.language.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
 
 _MAX_EXPLAINED = 20
@@ -53,9 +54,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
             faults.append(explain_scaffold(rules, paths, scaffold.span))
         elif together is not None:
             scaffolds.append(_scaffold(scaffold, paths, together))
-    defaults = (default for found in rules.defaults.values() for default in found)
-    dead_defaults = islice((default for default in defaults if default.member in backbone.dead), _MAX_EXPLAINED)
-    faults += (explain_default(rules, default) for default in dead_defaults)
+    faults += (explain_default(rules, default) for default in _dead_defaults(rules, backbone.dead))
     _refuse(faults)
     return CheckedSchema(
         name=schema.name,
@@ -71,6 +70,11 @@ def check_schema(schema: Schema) -> CheckedSchema:
         warnings=in_order(explain_dead(rules, backbone.dead, index)),
         source=schema,
     )
+
+
+def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:
+    defaults = (default for found in rules.defaults.values() for default in found)
+    return islice((default for default in defaults if default.member in dead), _MAX_EXPLAINED)
 
 
 def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[str]) -> CheckedScaffold:
