@@ -74,6 +74,7 @@ class Engine:
             UnsupportedModel: Its computation cannot be reproduced from linked KV; says why.
         """
         self.model = model if isinstance(model, Model) else Model(model, context_length=context_length)
+        self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = (
             adapt_tokenizer(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else tokenizer
         )
@@ -190,7 +191,7 @@ class Engine:
             plan=plan,
             eos_ids=self._eos_ids,
             max_new_tokens=self._check_room(plan, max_new_tokens),
-            options=generation,
+            options=self._with_tokenizer(generation),
             started=started,
             text=self._text,
         )
@@ -268,6 +269,12 @@ class Engine:
             nbytes=sum(size for _, size in prepared.sizes) * self.model.shape.token_bytes,
             seconds=time.perf_counter() - started,
         )
+
+    def _with_tokenizer(self, generation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`stop_strings` is the one option for which transformers' `generate` needs a tokenizer."""
+        if "stop_strings" not in generation or self._own_tokenizer is None:
+            return generation
+        return {"tokenizer": self._own_tokenizer, **generation}
 
     def _text(self, token_ids: Sequence[int]) -> str:
         control = self.tokenizer.control_ids

@@ -22,9 +22,11 @@ from promptcache.diagnostics import (
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, RunKV
 from promptcache.language import Prompt, parse_schema
-from promptcache.layout import Level
+from promptcache.language.schema import Role
+from promptcache.layout import HubTokenizer, Level
 from promptcache.runtime.completion import FinishReason, Source
 from promptcache.runtime.generate import InvalidGeneration
+from promptcache.runtime.hf.load import DEMO_FOLDER
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 
@@ -241,6 +243,17 @@ def test_beams_and_sequences(engine: Engine) -> None:
     assert beams.usage.num_generated_tokens == 16
 
 
+@pytest.mark.filterwarnings("ignore:.*")  # transformers' assisted decoding warns of its own arguments
+def test_assisted_decoding_gives_the_greedy_answer(engine: Engine) -> None:
+    """Candidates that assisted decoding takes back leave no trace: prompt lookup and an assistant give the greedy answer."""
+    greedy = engine.generate(PROMPT, max_new_tokens=30, do_sample=False)
+
+    looked_up = engine.generate(PROMPT, max_new_tokens=30, do_sample=False, prompt_lookup_num_tokens=3)
+    assisted = engine.generate(PROMPT, max_new_tokens=30, do_sample=False, assistant_model=tiny_model(seed=1).hf)
+
+    assert greedy.token_ids == looked_up.token_ids == assisted.token_ids
+
+
 def test_finish_reason(engine: Engine) -> None:
     """An answer ends by length, or because something stopped it."""
 
@@ -308,3 +321,33 @@ def test_unsupported_kind_of_model(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedModel, match="t5"):
         Engine.from_pretrained(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Engine:
+    """The model that ships in the package."""
+    made = Engine.from_pretrained("demo")
+    made.add_schema(SCHEMA)
+    return made
+
+
+def test_stop_strings_end_an_answer(demo: Engine) -> None:
+    """`stop_strings` works as in transformers: the engine passes the tokenizer that it needs."""
+    whole = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[])
+    mark = whole.text[3:5]
+
+    stopped = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
+
+    assert mark in stopped.text
+    assert len(stopped.token_ids) < len(whole.token_ids)
+    assert stopped.finish_reason is FinishReason.STOP
+
+
+def test_a_folder_and_a_loaded_pair_are_the_same(demo: Engine) -> None:
+    """Tokens of a model's folder, read without transformers, are those of the loaded tokenizer; so are headers and footers."""
+    folder = HubTokenizer.from_folder(DEMO_FOLDER)
+
+    for text in ("Where to go?", "  two\n\nlines ", "<|end|> ünïcode 🙂"):
+        assert folder.tokenize(text) == demo.tokenizer.tokenize(text)
+    assert [folder.frame(role) for role in Role] == [demo.tokenizer.frame(role) for role in Role]
+    assert (folder.bos_ids, set(folder.eos_ids)) == (demo.tokenizer.bos_ids, set(demo.tokenizer.eos_ids))

@@ -1,6 +1,6 @@
 """Loading: from a name to a model and a tokenizer.
 
-Comes in: a hub id, a folder, or a loaded pair of transformers. Goes out: our `Model` and `HubTokenizer`. What cannot be
+Comes in: a hub id, a folder, or a tokenizer of transformers. Goes out: our `Model` and `HubTokenizer`. What cannot be
 loaded is refused by name, with what to do about it.
 """
 
@@ -27,13 +27,13 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     context_length: int | None = None,
     **options: Any,
-) -> tuple[Model, HubTokenizer]:
+) -> tuple[Model, PreTrainedTokenizerBase]:
     """Load a causal language model with its tokenizer.
 
     Args:
         name: "demo", a folder, or a hub id.
         device: For example "cpu" or "cuda"; None takes a GPU where there is one.
-        dtype: Of the weights, a torch dtype or its name; "auto" is the checkpoint's own on a GPU and float32 on a CPU.
+        dtype: Of the weights, a torch dtype or its name; "auto" is the checkpoint's own; float32 for float16 on a CPU.
         context_length: Positions that may be used; None takes what the model declares.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
@@ -54,7 +54,7 @@ def load_model(
     except (ValueError, KeyError) as error:
         raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
     hf.to(where)
-    return Model(hf, context_length=context_length), adapt_tokenizer(tokenizer)
+    return Model(hf, context_length=context_length), tokenizer
 
 
 def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
@@ -71,6 +71,8 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     config |= {key: value for key, value in tokenizer.init_kwargs.items() if key.startswith("add_")}
     template = tokenizer.chat_template
+    if isinstance(template, dict):  # several by name
+        template = template.get("default")
     return HubTokenizer.from_parts(backend.to_str(), config, template)
 
 

@@ -91,9 +91,13 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
         """No maximum (the name before transformers 5.13)."""
         return -1
 
-    def crop(self, max_length: int) -> None:
-        """Forget own tokens so that `max_length` tokens remain, or drop `-max_length` of them if negative."""
-        kept = self.num_own + max_length if max_length < 0 else max_length - self.timeline.num_cached
+    def crop(self, tokens: int) -> None:
+        """Forget the last `-tokens` own tokens; if positive, all but the first `tokens` own ones.
+
+        Assisted decoding takes back rejected candidates: by a negative number (transformers 5.23), or by the length of
+        its IDs less one (5.4), which counts own tokens only, for `generate` is given no others.
+        """
+        kept = self.num_own + tokens if tokens <= 0 else tokens
         self.num_own = max(0, min(self.num_own, kept))
 
     def reset(self) -> None:
