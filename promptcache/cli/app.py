@@ -15,13 +15,12 @@ import typer
 
 from promptcache.cli.bench import bench
 from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.formats import Format, chosen_format, write_report
 from promptcache.cli.model_folder import DEMO, Dtype
 from promptcache.cli.render import (
     as_data,
     print_diagnostics,
     print_notes,
-    print_report,
-    report_data,
     stderr,
     stdout,
     write_json,
@@ -74,18 +73,39 @@ def _options(
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Schemas and prompts; - is standard input.")],
     schema: _Schemas = None,
-    as_json: _Json = False,
+    form: Annotated[Format | None, typer.Option("--format", help="Default: text.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Find mistakes in schemas and prompts, without any model."""
-    with ending(as_json=as_json) as sources:
+    with ending(as_json=as_json or form is Format.JSON) as sources:
+        chosen = chosen_format(form, as_json=as_json)
         from promptcache.cli.check import check_files, report_code
 
         report = check_files(files, schema or [], sources)
-        if as_json:
-            write_json(report_data(report))
-        else:
-            print_report(report, sources, stdout())
+        write_report(report, chosen, sources)
         raise typer.Exit(report_code(report))
+
+
+@app.command()
+def why(
+    code: Annotated[str | None, typer.Argument(metavar="CODE", help="As in error[PC401]; without it, all.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Explain a diagnostic code: what it means, an example, and how to mend it."""
+    with ending(as_json=as_json):
+        from promptcache.cli.explanations import explanation, explanations
+        from promptcache.cli.why import explanation_data, print_codes, print_explanation
+
+        if code is None:
+            found = explanations().values()
+            if as_json:
+                write_json([explanation_data(each) for each in found])
+            else:
+                print_codes(found, stdout())
+        elif as_json:
+            write_json(explanation_data(explanation(code)))
+        else:
+            print_explanation(explanation(code), stdout())
 
 
 @app.command()

@@ -1,0 +1,76 @@
+"""`promptcache why`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from promptcache.cli.explanations import PAGES, explanations
+from promptcache.cli.why import plain
+from promptcache.diagnostics import CODES
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_code_is_explained(command: Command) -> None:
+    """A code is shown with its title, what it means, an example without fences, and the mend without stars."""
+    result = command("why", "PC401")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("PC401  unknown module\n\nThere is no such module in this place.\n")
+    assert '\n    <prompt schema="travel">\n' in result.stdout
+    assert "\nMend. " in result.stdout
+    assert "```" not in result.stdout
+
+
+@pytest.mark.parametrize("code", ["pc401", "401", " PC401 "])
+def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
+    """Case, missing letters and spaces around a code do not matter."""
+    assert command("why", code).stdout == command("why", "PC401").stdout
+
+
+@pytest.mark.parametrize(("code", "mend"), [("PC4O1", "did you mean PC401,"), ("x", "lists all codes")])
+def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, mend: str) -> None:
+    """A code that does not exist is told with the nearest one, or with the way to all."""
+    result = command("why", code)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert mend in result.stderr
+
+
+def test_all_codes_are_listed(command: Command) -> None:
+    """Without a code there is a line for each, under the headings of the page."""
+    lines = command("why").stdout.splitlines()
+
+    assert [line[2:7] for line in lines if line.startswith("  PC")] == list(CODES)
+    assert lines[0] == "XML and files"
+
+
+def test_json_has_every_explanation(command: Command) -> None:
+    """With --json the explanations come as data, one or all."""
+    listed = json.loads(command("why", "--json").stdout)
+
+    assert [each["code"] for each in listed] == list(CODES)
+    assert json.loads(command("why", "PC302", "--json").stdout) == next(x for x in listed if x["code"] == "PC302")
+
+
+def test_every_code_has_its_text() -> None:
+    """The page explains every code of the table under its own heading."""
+    assert {code for code, each in explanations().items() if not (each.markdown and each.group)} == set()
+
+
+def test_page_is_in_the_package() -> None:
+    """The wheel holds docs/errors.md where it is looked for first; in a checkout it is found in docs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+
+    assert (ROOT / included["docs/errors.md"], ROOT / "docs" / "errors.md") == PAGES
+
+
+def test_plain_text_has_no_markdown() -> None:
+    """Marks, links and examples are left out where only words are shown."""
+    assert plain("See [a](b).\n\n```xml\n<x/>\n```\n\n**Mend.** Do.") == "See a.\n\nMend. Do."
