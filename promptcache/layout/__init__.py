@@ -8,7 +8,9 @@ from promptcache.layout.encodings import encodings, find_encoding
 from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
+from promptcache.layout.picture import layout_html, layout_svg
 from promptcache.layout.plan import make_plan
+from promptcache.layout.rendering import Part, Rendering, render
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.tokenizer import Tokenizer, TurnFrame
 from promptcache.layout.types import (
@@ -33,9 +35,11 @@ __all__ = [
     "Layout",
     "Level",
     "Origin",
+    "Part",
     "Piece",
     "Plan",
     "Prefill",
+    "Rendering",
     "Reuse",
     "Run",
     "Slot",
@@ -47,6 +51,9 @@ __all__ = [
     "encodings",
     "find_encoding",
     "lay_out",
+    "layout_html",
+    "layout_svg",
     "make_plan",
+    "render",
     "scaffolds_in_use",
 ]

@@ -19,6 +19,7 @@ from promptcache.language.checked import (
     FinalText,
 )
 from promptcache.language.schema import Parameter, Role
+from promptcache.layout.displayed import DisplayedLayout
 from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.types import Extent, Layout, Piece, Run, Slot, Stretch
 
@@ -42,7 +43,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:
     walk.end_run(_ROOT)
     if walk.faults:
         raise SchemaError(walk.faults)
-    return Layout(
+    return DisplayedLayout(
         schema=schema,
         runs=tuple(walk.runs),
         runs_of=_runs_of(schema, walk.runs),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from promptcache.diagnostics import Diagnostic, PromptError
 from promptcache.language.checked import FilledSlot, Selection
+from promptcache.layout.displayed import DisplayedPlan
 from promptcache.layout.encodings import find_encoding
 from promptcache.layout.level import level_of
 from promptcache.layout.scaffolds import scaffolds_in_use
@@ -50,7 +51,7 @@ def make_plan(selection: Selection, layout: Layout, encodings: tuple[Encoding, .
             position += len(token_ids)
     _refuse_empty(selection, layout, reuse, prefill)
     _refeed_last(layout, encodings, reuse, prefill)
-    return Plan(
+    return DisplayedPlan(
         selection=selection,
         layout=layout,
         encodings=encodings,

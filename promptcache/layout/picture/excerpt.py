@@ -1,0 +1,101 @@
+"""Text that can be shown: in one line, without control characters, cut to a length.
+
+Comes in: any text. Goes out: text that XML can hold and whose width can be told. This file does not know what the text
+is.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+ELLIPSIS = "…"
+_SIGNS = {"\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": " "}
+_LEAST_COLUMNS = 4  # of a shortened label: less says nothing
+
+
+def shown(text: str) -> str:
+    """Return `text` with signs in place of line breaks and of what cannot be printed; format characters are gone."""
+    return text if text.isprintable() else "".join(map(_sign, text))
+
+
+def excerpt(text: str, max_chars: int) -> str:
+    """Return the beginning of `text` in quotes."""
+    cut = shown(text[:max_chars])
+    return f"“{cut}{ELLIPSIS}”" if len(text) > max_chars else f"“{cut}”"
+
+
+def listed(names: Sequence[str], max_names: int) -> str:
+    """Return names in a row, those past `max_names` as a number."""
+    rest = len(names) - max_names
+    if rest <= 1:  # one name is as short as its number
+        return ", ".join(names)
+    return f"{', '.join(names[:max_names])} and {rest:,} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 token", "2 tokens"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(nbytes: int) -> str:
+    """Write a number of bytes with a binary unit."""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:,.4g} GiB"
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a monospaced font `text` takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def fit(labels: Iterable[str], max_columns: int, *, keep_end: bool = True) -> str:
+    """Return the first label that fits, else the last one shortened, else nothing.
+
+    Args:
+        labels: The longest first.
+        max_columns: The room there is.
+        keep_end: Whether a shortened label keeps its end, too: names often differ there.
+    """
+    label = ""
+    for label in map(shown, labels):
+        if columns(label) <= max_columns:
+            return label
+    if max_columns < _LEAST_COLUMNS:
+        return ""
+    end = (max_columns - 1) // 2 if keep_end else 0
+    tail = _head(label[::-1], end)[::-1]
+    return _head(label, max_columns - 1 - end) + ELLIPSIS + tail
+
+
+def _head(text: str, max_columns: int) -> str:
+    """Return as much of the beginning of `text` as fits."""
+    taken = 0
+    for index, char in enumerate(text):
+        taken += _columns(char)
+        if taken > max_columns:
+            return text[:index]
+    return text
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _sign(char: str) -> str:
+    if char in _SIGNS:
+        return _SIGNS[char]
+    if char.isprintable():
+        return char
+    match unicodedata.category(char):
+        case "Cf":
+            return ""
+        case "Zs" | "Zl" | "Zp":
+            return " "
+    return "�"

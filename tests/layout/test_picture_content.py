@@ -1,0 +1,151 @@
+"""What the picture tells and what it is made of: words from the user, and nothing else from outside."""
+
+from __future__ import annotations
+
+import re
+from xml.sax.saxutils import escape
+
+import pytest
+from lxml import etree, html
+
+from promptcache.language import Prompt, resolve_prompt
+from promptcache.layout import encodings, layout_html, layout_svg, make_plan
+from promptcache.layout.picture.measure import measure
+from promptcache.layout.picture.parts import Box
+from tests.fakes import ByteTokenizer
+from tests.layout.picture_reading import SVG, Picture, drawn
+from tests.layout.samples import layout_of, plan_of
+
+SCHEMA = """\
+<schema name="trip">
+  <system>Be brief.</system>
+  <module name="plan">Trip of <parameter name="days" length="8" default="two"/> days</module>
+  <union name="city">
+    <module name="rome" reserve="30">Rome is old.</module>
+    <module name="miami" cache="false">Miami</module>
+  </union>
+  <module name="car" requires="plan">By car.</module>
+  <scaffold name="both" modules="plan rome"/>
+  <user>Go.</user>
+</schema>
+"""
+PROMPT = '<prompt schema="trip"><plan days="three"/><rome/><user>Where to?</user></prompt>'
+MARKUP = "</title></style>]]>&lt;<script>alert('x')</script>\"<!--"
+ELEMENTS = {"svg", "style", "defs", "pattern", "path", "circle", "rect", "g", "title", "text"}
+
+
+def test_the_picture_needs_nothing_from_outside():
+    """There is no script, no handler, no link and no style from elsewhere."""
+    plan = plan_of(SCHEMA, PROMPT)
+
+    text = layout_svg(plan.layout, plan.encodings, plan=plan)
+
+    root = etree.fromstring(text)
+    names = {etree.QName(element).localname for element in root.iter()}
+    attributes = {name for element in root.iter() for name in element.attrib}
+    assert names <= ELEMENTS
+    assert not [name for name in attributes if name.startswith("on") or "href" in name or name == "style"]
+    assert "@import" not in text
+    assert text.count("http") == 1  # the namespace
+    assert set(re.findall(r"url\((.)", text)) == {"#"}
+
+
+@pytest.mark.parametrize("text", [MARKUP, "\x00\x0b\x7f\ufffe", "\u202eright to left", "漢字" * 100, "e\u0301" * 200])
+def test_text_is_never_markup(text):
+    """Whatever stands in schema and prompt arrives as words, or as signs for what cannot be shown."""
+    layout = layout_of(
+        f'<schema name="s"><module name="m">{escape(MARKUP)}<parameter name="p" length="900"/></module></schema>'
+    )
+    contexts = encodings(layout)
+    prompt = Prompt("s").use("m", p=text).text(text)
+    plan = make_plan(resolve_prompt(prompt, layout.schema), layout, contexts, ByteTokenizer())
+
+    picture = Picture(layout_svg(layout, contexts, plan=plan))
+    page = html.document_fromstring(layout_html(layout, contexts, plan=plan))
+
+    assert {etree.QName(each).localname for each in picture.root.iter()} <= ELEMENTS
+    assert any(MARKUP in group.notes for group in picture.groups())
+    assert page.findall(".//script") == []
+    assert picture.overlapping() == []
+
+
+def test_hovering_tells_what_stands_there():
+    """A text tells its words, positions, tokens, bytes and what it may see; a slot its filler."""
+    layout = layout_of(SCHEMA)
+
+    picture = Picture(layout_svg(layout, encodings(layout), token_bytes=512))
+
+    told = [group.notes for group in picture.groups()]
+    assert (
+        "text of module car\n“↵By car.”\npositions 63–70 (8) · 8 tokens · KV 4 KiB\nsees text outside modules, plan"
+        in told
+    )
+    assert any("slot days of module plan" in notes and "default “two”" in notes for notes in told)
+    assert any("in scaffold both it sees plan, too" in notes for notes in told)
+    assert any("not cached: new in every request" in notes for notes in told)
+    assert any(notes.startswith("reserve of module rome") for notes in told)
+    assert any(notes.startswith("union city is as long as its longest member") for notes in told)
+
+
+def test_hovering_tells_what_a_prompt_does():
+    """With a plan, a slot tells its argument, a text whether it is reused, and the end where generation starts."""
+    plan = plan_of(SCHEMA, PROMPT)
+
+    picture = Picture(layout_svg(plan.layout, plan.encodings, plan=plan))
+
+    told = [group.notes for group in picture.groups()]
+    assert any("argument “three”\nnew: 5 tokens" in notes for notes in told)
+    assert any(notes.startswith("text of module rome") and "\nreused: 13 tokens" in notes for notes in told)
+    assert any(notes.startswith("text added by the prompt\n“Where to?”") for notes in told)
+    assert any("absent from this prompt" in notes for notes in told)
+    assert f"generation starts at position {plan.stop}" in told
+
+
+@pytest.mark.parametrize("style", ["turn", "module", "union", "cached", "frame", "uncached", "slot", "filler", "gap"])
+def test_the_legend_explains_what_occurs(style):
+    """Every style of the picture stands in its legend."""
+    picture = drawn(layout_of(SCHEMA))
+
+    swatches = [
+        group.find(f"{SVG}rect").get("class")
+        for group in picture.root.iter(f"{SVG}g")
+        if group.find(f"{SVG}title") is None
+    ]
+    assert style in swatches
+
+
+def test_the_page_has_a_row_for_every_slot():
+    """The page shows the picture, and each slot with its positions and what the prompt puts there."""
+    plan = plan_of(SCHEMA, PROMPT)
+
+    page = html.document_fromstring(layout_html(plan.layout, plan.encodings, plan=plan))
+
+    cells = [[cell.text for cell in row] for row in page.findall(".//tbody/tr")]
+    assert page.findtext("head/title") == "trip: layout"
+    assert cells == [["plan", "days", "20–27", "8", "“two”", "–", "–", "“three”"]]
+    assert len(page.findall(".//body//svg")) == 1
+
+
+def test_layout_and_plan_show_themselves_in_a_notebook():
+    """The notebook view is the picture."""
+    plan = plan_of(SCHEMA, PROMPT)
+
+    assert plan.layout._repr_html_() == layout_svg(plan.layout, plan.encodings)
+    assert plan._repr_html_() == layout_svg(plan.layout, plan.encodings, plan=plan)
+
+
+def test_an_empty_schema_has_a_picture():
+    """A schema without any text is drawn as an empty axis."""
+    picture = drawn(layout_of('<schema name="s"><module name="m"/></schema>', bos=False))
+
+    assert [group.modules for group in picture.groups()] == [frozenset({0})]
+
+
+def test_the_root_box_is_as_long_as_the_longest_prompt():
+    """The scale reaches to the end of what is drawn, the prompt's own text included."""
+    plan = plan_of(SCHEMA, PROMPT)
+
+    root = measure(plan.layout, plan.encodings, plan, None)
+
+    assert isinstance(root, Box)
+    assert root.stop == max(plan.layout.stop, plan.stop + 1)

@@ -1,0 +1,87 @@
+"""The picture of 2,000 modules: bearable in size and time, and nothing of it vanishes."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from promptcache.layout import Layout, encodings, layout_svg
+from tests.layout.picture_reading import drawn
+from tests.layout.samples import layout_of
+
+
+def big_schema(num_modules: int) -> str:
+    """A schema of many modules: nested ones, unions, slots, reserves and modules that are not cached."""
+    source = random.Random(7)
+    names = iter(range(num_modules))
+
+    def words() -> str:
+        return " ".join(source.choice(["price", "of", "the", "harbour", "a"]) for _ in range(source.randint(3, 12)))
+
+    def module(depth: int) -> str:
+        name = next(names, None)
+        if name is None:
+            return ""
+        options = source.choice(["", "", "", ' cache="false"', ' reserve="90"'])
+        slot = (
+            f'<parameter name="{words().split()[0]}" length="{source.randint(2, 12)}"/>'
+            if source.random() < 0.3
+            else ""
+        )
+        inner = "".join(module(depth + 1) for _ in range(source.randint(0, 3))) if depth < 3 else ""
+        both = module(depth + 1) + module(depth + 1) if source.random() < 0.2 else ""
+        union = f"<union>{both}</union>" if both else ""
+        return f'<module name="m{name}"{options}>{words()} {slot} {words()}{inner}{union}</module>'
+
+    modules = iter(lambda: module(0), "")
+    return f'<schema name="big"><system>Be brief.{"".join(modules)}</system></schema>'
+
+
+SHAPES = {
+    "nested": big_schema(2_000),
+    "flat": '<schema name="s">'
+    + "".join(
+        f'<module name="m{i}">Some words <parameter name="p" length="5"/> and <parameter name="q" length="5"/>.</module>'
+        for i in range(2_000)
+    )
+    + "</schema>",
+    "union": '<schema name="s"><union>'
+    + "".join(f'<module name="m{i}">{"words " * (i % 9 + 1)}</module>' for i in range(2_000))
+    + "</union></schema>",
+}
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def many(request: pytest.FixtureRequest) -> Layout:
+    return layout_of(SHAPES[request.param])
+
+
+def test_two_thousand_modules_make_a_bearable_file_in_time(many):
+    """2,000 modules take at most about 2 MB and a second of one core."""
+    contexts = encodings(many)
+    began = time.process_time()
+
+    text = layout_svg(many, contexts, token_bytes=131_072)
+
+    assert time.process_time() - began < 1.5
+    assert len(text.encode()) < 2_100_000
+
+
+def test_nothing_of_two_thousand_modules_vanishes(many):
+    """Parts too small to be drawn apart are drawn together, and named: no module, run or slot is left out."""
+    groups = list(drawn(many).groups())
+
+    assert frozenset().union(*(group.modules for group in groups)) == frozenset(range(2_000))
+    assert frozenset().union(*(group.runs for group in groups)) == frozenset(range(len(many.runs)))
+    num_slots = sum(len(list(run.slots)) for run in many.runs)
+    assert frozenset().union(*(group.slots for group in groups)) == frozenset(range(num_slots))
+
+
+def test_labels_of_two_thousand_modules_never_overlap(many):
+    """Labels that do not fit are shortened or dropped; there are labels all the same."""
+    picture = drawn(many)
+
+    assert picture.overlapping() == []
+    assert sum(words.text.startswith("m") for words in picture.words()) > 500

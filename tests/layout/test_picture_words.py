@@ -1,0 +1,79 @@
+"""What the picture writes fits where it is written, and can be read there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.layout.picture.excerpt import columns, excerpt, fit, listed, shown
+from promptcache.layout.picture.palette import FADED, FILLS, INK
+
+LABELS = st.lists(st.text(), min_size=1, max_size=3)
+BEHIND_LABELS = [
+    "module",
+    "union",
+    "turn",
+    "request",
+    "cached",
+    "frame",
+    "uncached",
+    "slot-paper",
+    "filler",
+    "reused",
+    "new",
+]
+BEHIND_FADED_LABELS = ["module", "union", "turn"]
+READABLE = 4.5  # WCAG 2.2, level AA
+
+
+@given(labels=LABELS, room=st.integers(0, 30), keep_end=st.booleans())
+def test_what_fits_is_no_wider_than_its_room(labels, room, keep_end):
+    """A label takes at most the columns that there are."""
+    assert columns(fit(labels, room, keep_end=keep_end)) <= room
+
+
+@given(text=st.text())
+def test_shown_text_can_stand_in_xml(text):
+    """Whatever the text, XML can hold what is shown of it, in one line."""
+    element = etree.Element("text")
+
+    element.text = shown(text)
+
+    assert "\n" not in element.text
+
+
+def test_the_first_label_that_fits_is_taken():
+    """Longer labels come first; a shortened name keeps its end, a shortened text its beginning."""
+    assert fit(["plan · required", "plan"], 15) == "plan · required"
+    assert fit(["plan · required", "plan"], 14) == "plan"
+    assert fit(["tool-description-17"], 8) == "tool…-17"
+    assert fit(["The price of the lamp"], 8, keep_end=False) == "The pri…"
+    assert fit(["plan"], 3) == ""
+
+
+def test_long_texts_and_lists_are_cut():
+    """An excerpt says that there is more, a list how much."""
+    assert excerpt("a\nb", 10) == "“a↵b”"
+    assert excerpt("abcdef", 3) == "“abc…”"
+    assert listed(["a", "b", "c"], 2) == "a, b, c"
+    assert listed(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("ink", "style"), [*((INK, each) for each in BEHIND_LABELS), *((FADED, each) for each in BEHIND_FADED_LABELS)]
+)
+def test_labels_can_be_read(ink, style, scheme):
+    """Every label has the contrast that WCAG asks for, in light and in dark surroundings."""
+    lighter, darker = sorted((luminance(ink[scheme]), luminance(FILLS[style][scheme])), reverse=True)
+
+    assert (lighter + 0.05) / (darker + 0.05) >= READABLE
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour, by WCAG."""
+    channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
