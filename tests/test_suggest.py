@@ -1,0 +1,118 @@
+"""Suggestions for mistyped names."""
+
+from __future__ import annotations
+
+import random
+import string
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import did_you_mean, num_slips, suggest
+from promptcache.language import check_schema, load_schema
+
+SCHEMAS = sorted((Path(__file__).parents[1] / "schemas").glob("*.xml"))
+WORDS = st.text("abc", max_size=6)
+
+
+def names(file: Path) -> list[str]:
+    """The names of all modules and parameters of a schema."""
+    schema = check_schema(load_schema(file))
+    modules = (path.rpartition("/")[2] for path in schema.modules)
+    parameters = (name for found in schema.parameters.values() for name in found)
+    return list(dict.fromkeys([*modules, *parameters]))
+
+
+def mutations(name: str, rng: random.Random) -> Iterator[str]:
+    """A letter left out, added, replaced, and swapped with the next."""
+    at, letter = rng.randrange(len(name) - 1), rng.choice(string.ascii_lowercase)
+    yield name[:at] + name[at + 1 :]
+    yield name[:at] + letter + name[at:]
+    yield name[:at] + letter + name[at + 1 :]
+    yield name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+
+
+def trials(known: Sequence[str], rng: random.Random, repeats: int = 5) -> Iterator[tuple[str, str]]:
+    """Mistyped names with what was meant, but for those that happen to be another name."""
+    for name in known:
+        for mutation in (each for _ in range(repeats) for each in mutations(name, rng)):
+            if len(name) >= 3 and mutation not in known:
+                yield mutation, name
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["within its schema", "among all names"])
+def test_single_slips_are_suggested_right(pooled: bool) -> None:
+    """At least 95 % of single-edit mutations of the shipped schemas' names lead back to the name."""
+    known = [names(file) for file in SCHEMAS]
+    if pooled:
+        known = [list(dict.fromkeys(name for each in known for name in each))]
+    rng = random.Random(2024)
+    outcomes = [suggest(typed, each) == meant for each in known for typed, meant in trials(each, rng)]
+
+    assert len(outcomes) > 300
+    assert sum(outcomes) / len(outcomes) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("maimi", "miami"), ("aprt", "part"), ("tow", "two"), ("POLICY", "policy"), ("duratoin", "duration")],
+)
+def test_swapped_letters_and_case_are_seen_through(typed: str, meant: str) -> None:
+    """Neighbouring letters that are swapped count as one slip, and case counts as none."""
+    assert suggest(typed, ["art", "top", "miamis", "maine", "rations", "policies", meant]) == meant
+
+
+@pytest.mark.parametrize("typed", ["xyz", "z", "", "qqqqqq"])
+def test_what_is_near_nothing_has_no_suggestion(typed: str) -> None:
+    """A wrong suggestion is worse than none."""
+    assert suggest(typed, ["miami", "policy", "a", "ab"]) is None
+    assert did_you_mean(typed, ["miami"]) is None
+
+
+def test_part_of_a_name_is_near_enough() -> None:
+    """A name that was cut short or drawn out is still found."""
+    assert suggest("duration", ["trip-duration", "place"]) == "trip-duration"
+
+
+@given(WORDS, WORDS)
+def test_slips_are_counted_as_the_definition_says(first: str, second: str) -> None:
+    """The number of slips is the optimal string alignment distance, as its recursion defines it."""
+    assert num_slips(first, second) == alignment(first, second)
+
+
+@given(WORDS, WORDS)
+def test_slips_count_the_same_both_ways(first: str, second: str) -> None:
+    """It takes as many slips back as forth."""
+    assert num_slips(first, second) == num_slips(second, first)
+
+
+@cache
+def alignment(first: str, second: str) -> int:
+    """The distance by its definition."""
+    if not first or not second:
+        return len(first) + len(second)
+    options = [
+        alignment(first[:-1], second) + 1,
+        alignment(first, second[:-1]) + 1,
+        alignment(first[:-1], second[:-1]) + (first[-1] != second[-1]),
+    ]
+    if len(first) > 1 < len(second) and first[-2:] == second[-1] + second[-2]:
+        options.append(alignment(first[:-2], second[:-2]) + 1)
+    return min(options)
+
+
+def test_thousands_of_names_do_not_keep_anyone_waiting() -> None:
+    """Among 2,000 names of the same letters a suggestion takes a small part of a second."""
+    rng = random.Random(0)
+    known = ["".join(rng.choices("aeinorst", k=12)) for _ in range(2000)]
+
+    start = time.process_time()
+    for typed in known[:5]:
+        assert suggest(f"{typed[:5]}{typed[6]}{typed[5]}{typed[7:]}", known) == typed
+
+    assert time.process_time() - start < 5 * 0.3
