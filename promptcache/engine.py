@@ -5,34 +5,25 @@ Comes in: a model, schemas and prompts. Goes out: completions. Thread-safe: any 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import PromptCacheError, UnknownSchema, did_you_mean
+from promptcache.diagnostics import PromptCacheError
 from promptcache.kv import MemoryStore, Store
-from promptcache.language import (
-    CheckedSchema,
-    Prompt,
-    Schema,
-    check_schema,
-    load_prompt,
-    load_schema,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-)
+from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, resolve_prompt
+from promptcache.language.opening import open_prompt, open_schema
 from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
-from promptcache.runtime.answer import Request, answer, needed
+from promptcache.runtime.answer import Request, answer, answer_batch, needed
+from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.completion import Completion, WarmReport
 from promptcache.runtime.encode import Progress
-from promptcache.runtime.generate import check_generation, request_logits
+from promptcache.runtime.generate import check_batch_generation, check_generation, request_logits
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
@@ -41,8 +32,14 @@ from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
 
+PromptSource: TypeAlias = "str | Path | Prompt"
+"""XML text (starting with "<"), a path, or a `Prompt`."""
+
 DEFAULT_NEW_TOKENS = 256
 """Tokens generated at most when a request does not say; fewer where the context ends earlier."""
+
+DEFAULT_BATCH_BYTES = 2**30
+"""KV of own tokens in one batch, unless the caller says otherwise."""
 
 
 class Engine:
@@ -79,11 +76,9 @@ class Engine:
             adapt_tokenizer(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else tokenizer
         )
         choose_linking(self.model)
-        self._owns_store = store is None
         self.store: Store = store if store is not None else MemoryStore(self.model.shape)
         self._fetcher = Fetcher(self.model, self.store)
-        self._prepared: dict[str, Prepared] = {}
-        self._schemas_lock = threading.Lock()
+        self._catalog = Catalog(self.store, forgets=store is None)
 
     @classmethod
     def from_pretrained(
@@ -116,7 +111,7 @@ class Engine:
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas that prompts can name, by name."""
-        return {name: prepared.schema for name, prepared in self._prepared.items()}
+        return {prepared.schema.name: prepared.schema for prepared in self._catalog.prepared}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -134,14 +129,8 @@ class Engine:
         Raises:
             SchemaError: Every fault with its place, or more positions needed than the model has.
         """
-        schema = check_schema(_read_schema(source))
-        prepared = prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length)
-        with self._schemas_lock:
-            old = self._prepared.get(schema.name)
-            self._prepared[schema.name] = prepared
-            self.store.reserve(prepared.sizes)
-            if old is not None and self._owns_store:
-                self._forget_unused(old)
+        schema = check_schema(open_schema(source))
+        self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length))
         return schema
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
@@ -151,10 +140,10 @@ class Engine:
             schema: Its name; None means all schemas.
             progress: Called with the tokens encoded so far and the tokens to encode in all, per schema.
         """
-        names = [schema] if schema is not None else list(self._prepared)
-        return tuple(self._warm(self._find(name), progress) for name in names)
+        chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
+        return tuple(self._warm(each, progress) for each in chosen)
 
-    def plan(self, prompt: str | Path | Prompt) -> Plan:
+    def plan(self, prompt: PromptSource) -> Plan:
         """Return what a prompt would reuse and prefill, and where; no model work.
 
         Args:
@@ -166,9 +155,7 @@ class Engine:
         """
         return self._plan(prompt)[1]
 
-    def generate(
-        self, prompt: str | Path | Prompt, *, max_new_tokens: int | None = None, **generation: Any
-    ) -> Completion:
+    def generate(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Completion:
         """Answer a prompt.
 
         Args:
@@ -186,18 +173,38 @@ class Engine:
         started = time.perf_counter()
         check_generation(generation)
         prepared, plan = self._plan(prompt)
-        request = Request(
-            prepared=prepared,
-            plan=plan,
-            eos_ids=self._eos_ids,
-            max_new_tokens=self._check_room(plan, max_new_tokens),
-            options=self._with_tokenizer(generation),
-            started=started,
-            text=self._text,
-        )
+        request = self._request(prepared, plan, max_new_tokens, generation, started)
         return answer(request, self.model, self._fetcher)
 
-    def stream(self, prompt: str | Path | Prompt, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
+    def generate_batch(
+        self,
+        prompts: Sequence[PromptSource],
+        *,
+        max_new_tokens: int | None = None,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        **generation: Any,
+    ) -> tuple[Completion, ...]:
+        """Answer several prompts together, of one schema or several; each answer is the one that it has alone.
+
+        What several of them reuse is held once and attended to once per layer.
+
+        Args:
+            prompts: In any number; more than fit together are answered in several batches.
+            max_new_tokens: As for `generate`, for each of them.
+            batch_bytes: KV of own tokens, prompt and answer, that one batch may take.
+            generation: As for `generate`, but beams and several sequences.
+
+        Raises:
+            As `generate`, for the first prompt at fault, before anything is computed.
+        """
+        check_batch_generation(generation)
+        requests = []
+        for prompt in prompts:
+            started = time.perf_counter()
+            requests.append(self._request(*self._plan(prompt), max_new_tokens, generation, started))
+        return answer_batch(requests, self.model, self._fetcher, batch_bytes)
+
+    def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
         """Answer a prompt piece by piece; arguments and errors as for `generate`, raised before the first piece.
 
         Returns:
@@ -215,13 +222,13 @@ class Engine:
 
         return Stream(produce, self._text)
 
-    def logits(self, prompt: str | Path | Prompt) -> torch.Tensor:
+    def logits(self, prompt: PromptSource) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
         prepared, plan = self._plan(prompt)
         fetched = self._fetcher.fetch(prepared, needed(plan))
         return request_logits(self.model, link(plan, fetched.runs, self.model))
 
-    def reference(self, prompt: str | Path | Prompt) -> torch.Tensor:
+    def reference(self, prompt: PromptSource) -> torch.Tensor:
         """Return what `logits` must equal, `[N, V]`: one forward pass without cache under an explicit mask. Slow."""
         return reference_logits(self._plan(prompt)[1], self.model)
 
@@ -231,22 +238,9 @@ class Engine:
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _forget_unused(self, old: Prepared) -> None:
-        used = {key for prepared in self._prepared.values() for key in prepared.keys}
-        for key in set(old.keys) - used:
-            self.store.delete(key)
-
-    def _find(self, name: str) -> Prepared:
-        prepared = self._prepared.get(name)
-        if prepared is None:
-            known = ", ".join(self._prepared) or "none"
-            mend = did_you_mean(name, self._prepared) or f"schemas known here: {known}"
-            raise UnknownSchema(f"schema '{name}' was not added to this engine ({mend})")
-        return prepared
-
-    def _plan(self, prompt: str | Path | Prompt) -> tuple[Prepared, Plan]:
-        read = _read_prompt(prompt)
-        prepared = self._find(read.schema)
+    def _plan(self, prompt: PromptSource) -> tuple[Prepared, Plan]:
+        read = open_prompt(prompt)
+        prepared = self._catalog.find(read.schema)
         selection = resolve_prompt(read, prepared.schema)
         return prepared, make_plan(selection, prepared.layout, prepared.encodings, self.tokenizer)
 
@@ -257,6 +251,24 @@ class Engine:
         limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
         check_positions(plan, self.model.context_length, limit)
         return limit
+
+    def _request(
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        max_new_tokens: int | None,
+        generation: Mapping[str, Any],
+        started: float,
+    ) -> Request:
+        return Request(
+            prepared=prepared,
+            plan=plan,
+            eos_ids=self._eos_ids,
+            max_new_tokens=self._check_room(plan, max_new_tokens),
+            options=self._with_tokenizer(generation),
+            started=started,
+            text=self._text,
+        )
 
     def _warm(self, prepared: Prepared, progress: Progress | None) -> WarmReport:
         started = time.perf_counter()
@@ -279,19 +291,3 @@ class Engine:
     def _text(self, token_ids: Sequence[int]) -> str:
         control = self.tokenizer.control_ids
         return self.tokenizer.detokenize([each for each in token_ids if each not in control])
-
-
-def _read_schema(source: str | Path | Schema) -> Schema:
-    if isinstance(source, Schema):
-        return source
-    return parse_schema(source) if _is_markup(source) else load_schema(Path(source))
-
-
-def _read_prompt(source: str | Path | Prompt) -> Prompt:
-    if isinstance(source, Prompt):
-        return source
-    return parse_prompt(source) if _is_markup(source) else load_prompt(Path(source))
-
-
-def _is_markup(source: str | Path) -> TypeGuard[str]:
-    return isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<")

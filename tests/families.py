@@ -12,7 +12,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-VOCABULARY = 300
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+
+VOCABULARY = ByteTokenizer().vocab_size
 WINDOW = 12
 CONTEXT = 1024
 

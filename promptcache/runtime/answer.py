@@ -6,15 +6,16 @@ Comes in: a plan, and the schema as prepared. Goes out: a `Completion`. This fil
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from promptcache.layout import Plan
+from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
-from promptcache.runtime.generate import Generated, generate
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked, link
+from promptcache.runtime.generate import end_ids, generate, generate_together
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.link import link
 from promptcache.runtime.prepare import Fetched, Fetcher, Prepared
 
 
@@ -60,18 +61,76 @@ def answer(request: Request, model: Model, fetcher: Fetcher) -> Completion:
         prefill_s=generated.first_token_at - linked_at,
         decode_s=time.perf_counter() - generated.first_token_at,
     )
-    return _completion(request, fetched, linked, generated, timing)
+    return _completion(request, fetched, linked.copied_bytes, generated.sequences, timing)
 
 
-def _completion(request: Request, fetched: Fetched, linked: Linked, generated: Generated, timing: Timing) -> Completion:
-    first, *others = generated.sequences
-    ended = first[-1] in request.eos_ids or len(first) < request.max_new_tokens
+def answer_batch(
+    requests: Sequence[Request], model: Model, fetcher: Fetcher, batch_bytes: int
+) -> tuple[Completion, ...]:
+    """Carry out planned requests together, in batches whose own tokens take `batch_bytes` of KV at most.
+
+    A model that links by concatenation answers them one after another. Timings are those of the batch; a row that asks
+    for fewer tokens than another is cut.
+    """
+    if model.linking is not Linking.SEGMENTED:
+        return tuple(answer(request, model, fetcher) for request in requests)
+    answers: list[Completion] = []
+    for batch in _batches(requests, model.shape.token_bytes, batch_bytes):
+        answers.extend(_answer_together(batch, model, fetcher))
+    return tuple(answers)
+
+
+def _batches(requests: Sequence[Request], token_bytes: int, batch_bytes: int) -> Iterator[tuple[Request, ...]]:
+    """Cut requests, in order, so that rows padded to the longest stay within the bytes; one request always fits."""
+    batch: list[Request] = []
+    longest = 0
+    for request in requests:
+        own = request.plan.num_new_tokens + request.max_new_tokens
+        if batch and (len(batch) + 1) * max(longest, own) * token_bytes > batch_bytes:
+            yield tuple(batch)
+            batch, longest = [], 0
+        batch.append(request)
+        longest = max(longest, own)
+    if batch:
+        yield tuple(batch)
+
+
+def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher) -> Iterator[Completion]:
+    planned = time.perf_counter()
+    fetched = [fetcher.fetch(request.prepared, needed(request.plan)) for request in batch]
+    fetched_at = time.perf_counter()
+    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model, pad_id=0)
+    linked_at = time.perf_counter()
+    made = generate_together(
+        model,
+        linked,
+        eos_ids=batch[0].eos_ids,
+        max_new_tokens=max(request.max_new_tokens for request in batch),
+        options=batch[0].options,
+    )
+    done = time.perf_counter()
+    for request, each, sequence in zip(batch, fetched, made.sequences, strict=True):
+        timing = Timing(
+            plan_s=planned - request.started,
+            fetch_s=fetched_at - planned,
+            link_s=linked_at - fetched_at,
+            prefill_s=made.first_token_at - linked_at,
+            decode_s=done - made.first_token_at,
+        )
+        yield _completion(request, each, 0, (sequence[: request.max_new_tokens],), timing)
+
+
+def _completion(
+    request: Request, fetched: Fetched, copied_bytes: int, sequences: Sequence[tuple[int, ...]], timing: Timing
+) -> Completion:
+    first, *others = sequences
+    ended = first[-1] in end_ids(request.options, request.eos_ids) or len(first) < request.max_new_tokens
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_new_tokens=request.plan.num_new_tokens,
-        num_generated_tokens=sum(len(sequence) for sequence in generated.sequences),
+        num_generated_tokens=sum(len(sequence) for sequence in sequences),
         num_encoded_tokens=fetched.num_encoded_tokens,
-        copied_bytes=linked.copied_bytes,
+        copied_bytes=copied_bytes,
         modules=_module_usage(request.plan, fetched),
     )
     return Completion(

@@ -14,11 +14,15 @@ import torch
 
 
 class Partial(NamedTuple):
-    """Attention of queries `[first_row:]` over some of their keys: `out [B, Hq, T', D]` and `lse [B, Hq, T']`."""
+    """Attention of queries `[first_row:]` over some of their keys: `out [R, Hq, T', D]` and `lse [R, Hq, T']`.
+
+    `rows` are the R rows of the batch that it is about; None means all.
+    """
 
     first_row: int
     out: torch.Tensor
     lse: torch.Tensor
+    rows: torch.Tensor | None = None
 
 
 def attend(
@@ -38,7 +42,7 @@ def attend(
         key: `[B, Hkv, S, D]`, S > 0 and Hq a multiple of Hkv.
         value: As `key`.
         scale: Factor on the dot products.
-        mask: Bool `[T, S]`, True where a query sees a key; a query may see no key at all.
+        mask: Bool `[T, S]` or `[B, 1, T, S]`, True where a query sees a key; a query may see no key at all.
         causal: Query i sees keys 0..i only; needs T == S and no mask.
         softcap: Caps the scaled scores s to `softcap * tanh(s / softcap)` (Gemma 2).
 
@@ -62,7 +66,8 @@ def _fused_cpu(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     bias = None
     if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)[None, None]
+        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        bias = bias if bias.ndim == 4 else bias[None, None]
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=bias, scale=scale
     )
@@ -114,15 +119,15 @@ def attend_shared(
         query: `[B, Hq, T, D]`.
         key: `[Hkv, S, D]`.
         value: As `key`.
-        mask: Bool `[T, S]`.
+        mask: Bool `[T, S]` or `[B, T, S]`.
     """
     batch, heads, rows, width = query.shape
     groups = heads // key.shape[0]
     folded = (
         query.reshape(batch, key.shape[0], groups * rows, width).transpose(0, 1).reshape(1, key.shape[0], -1, width)
     )
-    if mask is not None:
-        mask = mask.repeat(batch * groups, 1)
+    if mask is not None:  # to [B * G * T, S], the order of the folded queries
+        mask = mask.expand(batch, *mask.shape[-2:])[:, None].expand(-1, groups, -1, -1).flatten(0, 2)
     out, lse = attend(folded, key[None], value[None], scale=scale, mask=mask, softcap=softcap)
     out = out.view(key.shape[0], batch, groups * rows, -1).transpose(0, 1).reshape(batch, heads, rows, -1)
     lse = lse.view(key.shape[0], batch, groups * rows).transpose(0, 1).reshape(batch, heads, rows)
@@ -141,12 +146,14 @@ def merge(partials: Sequence[Partial], rows: int, sinks: torch.Tensor | None = N
         `[B, Hq, T, D]` in the dtype of the partial outputs.
     """
     first = partials[0]
+    assert first.rows is None, "the first part is about every row"
     if len(partials) == 1 and sinks is None and first.first_row == 0:
         return first.out
     batch, heads, _, width = first.out.shape
     lse = first.lse.new_full((len(partials), batch, heads, rows), -torch.inf)  # [K, B, Hq, T]
     for index, partial in enumerate(partials):
-        lse[index, :, :, partial.first_row :] = partial.lse
+        rows_of = slice(None) if partial.rows is None else partial.rows
+        lse[index, rows_of, :, partial.first_row :] = partial.lse
     total = lse.logsumexp(0)
     if sinks is not None:
         total = torch.logaddexp(total, sinks.to(total.dtype)[None, :, None])
@@ -154,5 +161,9 @@ def merge(partials: Sequence[Partial], rows: int, sinks: torch.Tensor | None = N
     merged = total.new_zeros((batch, heads, rows, width))
     for index, partial in enumerate(partials):
         start = partial.first_row
-        merged[:, :, start:].addcmul_(partial.out.to(merged.dtype), weights[index, :, :, start:, None])
+        if partial.rows is None:
+            merged[:, :, start:].addcmul_(partial.out.to(merged.dtype), weights[index, :, :, start:, None])
+        else:
+            weighted = partial.out * weights[index, partial.rows, :, start:, None]
+            merged[:, :, start:].index_add_(0, partial.rows, weighted)
     return merged.to(first.out.dtype)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from promptcache.diagnostics import PromptCacheError
+from promptcache.runtime.batch import LinkedBatch
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model, token_tensor
 from promptcache.runtime.link import Linked
@@ -65,6 +66,20 @@ def check_generation(options: Mapping[str, Any]) -> None:
         raise InvalidGeneration("'prefill_chunk_size' does not work with explicit positions (transformers 5.23)")
 
 
+def check_batch_generation(options: Mapping[str, Any]) -> None:
+    """As `check_generation`, and refuse what makes several rows of one prompt.
+
+    Raises:
+        InvalidGeneration: Names the option.
+    """
+    check_generation(options)
+    for name in ("num_beams", "num_return_sequences"):
+        if options.get(name, 1) != 1:
+            raise InvalidGeneration(f"'{name}' works for single prompts only; use generate() for each")
+    if "streamer" in options:
+        raise InvalidGeneration("a batch cannot be streamed (transformers streams one sequence); use stream() for each")
+
+
 @torch.no_grad()
 def generate(
     model: Model, linked: Linked, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
@@ -78,27 +93,58 @@ def generate(
         max_new_tokens: At least 1.
         options: Anything else that `transformers` `generate` takes; checked by `check_generation`.
     """
-    options = dict(options)
+    start = _prefill_for_plain_cache(model, linked, _num_rows(model, options))
+    return _decode(
+        model,
+        linked.cache,
+        token_tensor(linked.token_ids[start:], model.device),
+        token_tensor(linked.position_ids[start:], model.device),
+        linked.timeline.num_cached + len(linked.token_ids),
+        eos_ids,
+        max_new_tokens,
+        dict(options),
+    )
+
+
+@torch.no_grad()
+def generate_together(
+    model: Model, linked: LinkedBatch, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
+) -> Generated:
+    """Decode from a batch of linked requests: as `generate`, one sequence for each row."""
+    seen = linked.num_cached + linked.token_ids.shape[1]
+    return _decode(
+        model, linked.cache, linked.token_ids, linked.position_ids, seen, eos_ids, max_new_tokens, dict(options)
+    )
+
+
+def _decode(
+    model: Model,
+    cache: Any,
+    token_ids: torch.Tensor,
+    position_ids: torch.Tensor,
+    num_seen: int,
+    eos_ids: Sequence[int],
+    max_new_tokens: int,
+    options: dict[str, Any],
+) -> Generated:
+    """Call transformers' `generate` with new tokens `[B, N]`; `num_seen` counts them and what the cache holds."""
     clock = FirstTokenClock()
     criteria = [*options.pop("stopping_criteria", ()), clock]
-    options.setdefault("eos_token_id", list(eos_ids) or None)
+    ends = end_ids(options, eos_ids)
+    options["eos_token_id"] = list(ends) or None
     if options.get("pad_token_id") is None:
-        options["pad_token_id"] = _pad_token_id(model, options["eos_token_id"])
-    start = _prefill_for_plain_cache(model, linked, _num_rows(model, options))
-    token_ids, positions = linked.token_ids[start:], linked.position_ids[start:]
-    seen = linked.timeline.num_cached + len(linked.token_ids)
+        options["pad_token_id"] = _pad_token_id(model, ends)
     output: Any = model.hf.generate(
-        token_tensor(token_ids, model.device),
-        position_ids=token_tensor(positions, model.device),
-        attention_mask=torch.ones((1, seen), dtype=torch.long, device=model.device),
-        past_key_values=linked.cache,
+        token_ids,
+        position_ids=position_ids,
+        attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
+        past_key_values=cache,
         max_new_tokens=max_new_tokens,
         stopping_criteria=criteria,
         **options,
     )
-    rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, len(token_ids) :].tolist()
+    rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, token_ids.shape[1] :].tolist()
     assert clock.first_token_at is not None, "generate returned at least one token"
-    ends = _as_tuple(options["eos_token_id"])
     return Generated(
         sequences=tuple(_without_padding(row, ends) for row in rows),
         first_token_at=clock.first_token_at,
@@ -141,17 +187,19 @@ def _num_rows(model: Model, options: Mapping[str, Any]) -> int:
     return max(setting("num_beams"), setting("num_return_sequences"))
 
 
-def _pad_token_id(model: Model, eos: Any) -> int:
+def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that end an answer: those that the options name, else `eos_ids`."""
+    named = options.get("eos_token_id", eos_ids)
+    if named is None:
+        return ()
+    return (named,) if isinstance(named, int) else tuple(named)
+
+
+def _pad_token_id(model: Model, ends: Sequence[int]) -> int:
     config: Any = model.hf.generation_config
     if config is not None and config.pad_token_id is not None:
         return int(config.pad_token_id)
-    return next(iter(_as_tuple(eos)), 0)
-
-
-def _as_tuple(eos: Any) -> tuple[int, ...]:
-    if eos is None:
-        return ()
-    return (eos,) if isinstance(eos, int) else tuple(eos)
+    return next(iter(ends), 0)
 
 
 def _without_padding(row: list[int], ends: tuple[int, ...]) -> tuple[int, ...]:

@@ -43,8 +43,7 @@ def link(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
         runs: KV by encoding index, at least for every encoding that the plan reuses.
         model: Decides the kind of cache.
     """
-    token_ids = tuple(token_id for prefill in plan.prefill for token_id in prefill.token_ids)
-    position_ids = tuple(position for prefill in plan.prefill for position in range(prefill.start, prefill.stop))
+    token_ids, position_ids = new_tokens(plan)
     timeline = Timeline(segments_of(plan, runs), position_ids, model.device)
     copied = 0 if model.linking is Linking.SEGMENTED else timeline.num_cached * model.shape.token_bytes
     return Linked(
@@ -54,6 +53,12 @@ def link(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
         position_ids=position_ids,
         copied_bytes=copied,
     )
+
+
+def new_tokens(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the new tokens of a plan and their positions, in position order."""
+    token_ids = tuple(token_id for prefill in plan.prefill for token_id in prefill.token_ids)
+    return token_ids, tuple(position for prefill in plan.prefill for position in range(prefill.start, prefill.stop))
 
 
 def segments_of(plan: Plan, runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,12 +76,18 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sight:
-    """What queries `[first_row:]` of one forward see of a segment: its keys `[start:stop)`, or a `mask [T', S']`."""
+    """What queries `[first_row:]` of one forward see of a segment: its keys `[start:stop)`, or a `mask [T', S']`.
+
+    In a batch of requests only `rows` may see it (None: all), and of their queries not those `unseen [R, T']`; `mask`
+    is then `[R, T', S']`.
+    """
 
     first_row: int
     start: int
     stop: int
     mask: torch.Tensor | None
+    rows: torch.Tensor | None = None
+    unseen: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,6 +101,21 @@ class Sights:
     tail_mask: torch.Tensor | None
 
 
+class AnyTimeline(Protocol):
+    """What attention asks: the segments of one request, or of a batch of them, and what a forward sees of them."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, in the order of the sights."""
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens that the cache holds beside the own ones."""
+
+    def sights(self, num_own: int, num_queries: int, window: int | None) -> Sights:
+        """Return what the last `num_queries` of `num_own` own tokens see."""
+
+
 class Timeline:
     """The positions of a request's own tokens, and what each forward over them sees of the segments.
 
@@ -103,7 +124,7 @@ class Timeline:
 
     def __init__(self, segments: Sequence[Segment], planned: Sequence[int], device: torch.device) -> None:
         assert all(low < high for low, high in pairwise(planned)), "own tokens are in position order"
-        self.segments = tuple(segments)
+        self.segments: tuple[Segment, ...] = tuple(segments)
         self.num_cached = sum(segment.num_tokens for segment in segments)
         self._device = device
         self._planned = np.asarray(planned, dtype=np.int64)

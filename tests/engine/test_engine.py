@@ -263,7 +263,9 @@ def test_finish_reason(engine: Engine) -> None:
     by_length = engine.generate(PROMPT, **GREEDY)
     stopped = engine.generate(PROMPT, stopping_criteria=[stop], **GREEDY)
     ended = engine.generate(PROMPT, eos_token_id=by_length.token_ids[0], **GREEDY)
+    last = engine.generate(PROMPT, eos_token_id=by_length.token_ids[-1], **GREEDY)
 
+    assert last.finish_reason is FinishReason.STOP
     assert by_length.finish_reason is FinishReason.LENGTH
     assert stopped.finish_reason is ended.finish_reason is FinishReason.STOP
     assert len(stopped.token_ids) == len(ended.token_ids) == 1
@@ -334,7 +336,7 @@ def demo() -> Engine:
 def test_stop_strings_end_an_answer(demo: Engine) -> None:
     """`stop_strings` works as in transformers: the engine passes the tokenizer that it needs."""
     whole = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[])
-    mark = whole.text[3:5]
+    mark = whole.text[0]
 
     stopped = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.testing import strategies
+from promptcache.testing.histories import history_machine
+from promptcache.testing.service import Service, distance, serve
 from tests.conftest import law_examples
-from tests.engine.laws import TOLERANCE, Service, distance, fresh_store, serve
 
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
@@ -43,7 +43,7 @@ def prompt(schema: CheckedSchema, references: str) -> str:
     return f'<prompt schema="{schema.name}">{references} And now?</prompt>'
 
 
-def ask(service: Service, references: str):  # type: ignore[no-untyped-def] # a tensor
+def ask(service: Service, references: str) -> torch.Tensor:
     """Answer one prompt."""
     schema = service.prepared.schema
     return service.logits(resolve_prompt(parse_prompt(prompt(schema, references)), schema))
@@ -55,8 +55,8 @@ def test_two_hundred_requests_answer_like_a_fresh_engine_each(seed: int) -> None
     """One store under three schemas, two of which share a name, with evictions at random: every answer is the fresh one."""
     chance = random.Random(seed)
     checked = [check_schema(parse_schema(text)) for text in SCHEMAS]
-    store = fresh_store()
-    services = [serve(schema, store) for schema in checked]
+    store = serve(checked[0]).store
+    services = [serve(schema, store=store) for schema in checked]
     fresh = {
         (index, references): ask(serve(schema), references)
         for index, schema in enumerate(checked)
@@ -65,22 +65,23 @@ def test_two_hundred_requests_answer_like_a_fresh_engine_each(seed: int) -> None
 
     for _ in range(200):
         index, references = chance.choice(sorted(fresh))
-        assert distance(ask(services[index], references), fresh[index, references]) < TOLERANCE
+        assert distance(ask(services[index], references), fresh[index, references]) < services[index].tolerance
         for key in list(store.keys()):
             if chance.random() < 0.1:
                 store.delete(key)
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=strategies.schemas())
-@settings(max_examples=law_examples(0.15))
-def test_order_of_requests_does_not_matter(data: st.DataObject, schema: CheckedSchema) -> None:
-    """On any schema, requests answered one after another on one store are answered as on stores of their own."""
-    selections: Sequence = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
-    shared = serve(schema)
+def test_machine_of_histories() -> None:
+    """Warm, ask, generate, evict, hold, release and restart in any order: every answer is a fresh engine's."""
+    documents = [
+        (text, [prompt(check_schema(parse_schema(text)), references) for references in PROMPTS[name]])
+        for text, name in zip(SCHEMAS, ("one", "two", "one"), strict=True)
+    ]
 
-    for selection in selections:
-        assert distance(shared.logits(selection), serve(schema).logits(selection)) < TOLERANCE
+    run_state_machine_as_test(
+        history_machine(documents), settings=settings(max_examples=law_examples(0.1), stateful_step_count=25)
+    )
 
 
 def test_an_evicted_encoding_stays_whole_for_who_holds_it() -> None:

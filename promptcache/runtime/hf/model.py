@@ -23,7 +23,7 @@ from promptcache.runtime.hf.facts import Facts, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.rope import pin_rope
 from promptcache.runtime.hf.segmented import implementation_name, register, segmented_cache
-from promptcache.runtime.segments import Timeline
+from promptcache.runtime.segments import AnyTimeline, Timeline
 
 _LONGEST_DEFAULT = 1 << 17
 _register_once = threading.Lock()
@@ -72,10 +72,11 @@ class Model:
         """Give the model its own attention back and link by copying from now on."""
         self.linking = Linking.CONCATENATED
 
-    def cache(self, timeline: Timeline) -> Cache:
+    def cache(self, timeline: AnyTimeline) -> Cache:
         """Return a cache over the segments of `timeline` whose tail is empty."""
         if self.linking is Linking.SEGMENTED:
             return segmented_cache(timeline, self.shape.num_layers)
+        assert isinstance(timeline, Timeline), "batches are linked in segments only"
         return self._concatenated_cache(timeline)
 
     def forward(

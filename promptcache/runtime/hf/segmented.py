@@ -19,7 +19,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.runtime.attention import Partial, attend, attend_shared, merge
-from promptcache.runtime.segments import Sights, Timeline
+from promptcache.runtime.segments import AnyTimeline, Sights
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 _FIRST_CAPACITY = 64
@@ -41,7 +41,7 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
     is_compileable = False
     is_croppable = True
 
-    def __init__(self, timeline: Timeline, index: int) -> None:
+    def __init__(self, timeline: AnyTimeline, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated
         self.timeline = timeline
         self.index = index
@@ -121,7 +121,7 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
             self._tail_keys, self._tail_values = change(self._tail_keys), change(self._tail_values)
 
 
-def segmented_cache(timeline: Timeline, num_layers: int) -> Cache:
+def segmented_cache(timeline: AnyTimeline, num_layers: int) -> Cache:
     """Return a transformers cache over the segments of `timeline` with an empty tail."""
     return Cache(layers=[SegmentedLayer(timeline, index) for index in range(num_layers)])
 
@@ -193,10 +193,13 @@ def _segmented_attention(
             continue
         keys, values = segment.layer(layer.index)
         keys, values = keys[:, sight.start : sight.stop], values[:, sight.start : sight.stop]
-        seen = attend_shared(
-            query[:, :, sight.first_row :], keys, values, scale=scale, mask=sight.mask, softcap=softcap
+        asking = query if sight.rows is None else query.index_select(0, sight.rows)
+        out, lse = attend_shared(
+            asking[:, :, sight.first_row :], keys, values, scale=scale, mask=sight.mask, softcap=softcap
         )
-        partials.append(Partial(sight.first_row, *seen))
+        if sight.unseen is not None:
+            lse = lse.masked_fill(sight.unseen[:, None], -torch.inf)
+        partials.append(Partial(sight.first_row, out, lse, sight.rows))
     return merge(partials, rows, sinks)
 
 

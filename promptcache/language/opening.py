@@ -1,0 +1,41 @@
+"""One argument for every way to hand over a document: XML text, a path, or the tree itself.
+
+Comes in: what a caller of the engine has. Goes out: a `Schema` or a `Prompt`. Text is told from a path by its first
+character.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeGuard
+
+from promptcache.language.prompt import Prompt
+from promptcache.language.read_prompt import load_prompt, parse_prompt
+from promptcache.language.read_schema import load_schema, parse_schema
+from promptcache.language.schema import Schema
+
+
+def open_schema(source: str | Path | Schema) -> Schema:
+    """Return the schema that `source` is, holds as XML text, or leads to.
+
+    Raises:
+        SchemaError: Every fault with its place.
+    """
+    if isinstance(source, Schema):
+        return source
+    return parse_schema(source) if _is_markup(source) else load_schema(Path(source))
+
+
+def open_prompt(source: str | Path | Prompt) -> Prompt:
+    """Return the prompt that `source` is, holds as XML text, or leads to.
+
+    Raises:
+        PromptError: Every fault with its place.
+    """
+    if isinstance(source, Prompt):
+        return source
+    return parse_prompt(source) if _is_markup(source) else load_prompt(Path(source))
+
+
+def _is_markup(source: str | Path) -> TypeGuard[str]:
+    return isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<")

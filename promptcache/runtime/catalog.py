@@ -1,0 +1,58 @@
+"""The schemas that an engine serves: added, replaced as a whole, and found by name.
+
+Comes in: prepared schemas. Goes out: the one that a prompt names. A store is told what will be needed, and which
+encodings no schema has any more. This file knows no prompt.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from promptcache.diagnostics import UnknownSchema, did_you_mean
+from promptcache.kv import Store
+from promptcache.runtime.prepare import Prepared
+
+
+class Catalog:
+    """Prepared schemas by name. Any thread may call any method."""
+
+    def __init__(self, store: Store, *, forgets: bool) -> None:
+        """Start with no schemas.
+
+        Args:
+            store: Where their encodings rest.
+            forgets: Whether encodings that no schema has any more are deleted from it; not for a store that others use.
+        """
+        self._store = store
+        self._forgets = forgets
+        self._prepared: dict[str, Prepared] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        """All schemas, in the order in which their names were first added."""
+        return tuple(self._prepared.values())
+
+    def add(self, prepared: Prepared) -> None:
+        """Add a schema; one of the same name is replaced at once, and who holds the old one keeps it."""
+        with self._lock:
+            old = self._prepared.get(prepared.schema.name)
+            self._prepared[prepared.schema.name] = prepared
+            self._store.reserve(prepared.sizes)
+            if old is not None and self._forgets:
+                used = {key for each in self._prepared.values() for key in each.keys}
+                for key in set(old.keys) - used:
+                    self._store.delete(key)
+
+    def find(self, name: str) -> Prepared:
+        """Return the schema of this name.
+
+        Raises:
+            UnknownSchema: With the nearest name, or all of them.
+        """
+        prepared = self._prepared.get(name)
+        if prepared is None:
+            known = ", ".join(self._prepared) or "none"
+            mend = did_you_mean(name, self._prepared) or f"schemas known here: {known}"
+            raise UnknownSchema(f"schema '{name}' was not added to this engine ({mend})")
+        return prepared

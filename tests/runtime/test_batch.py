@@ -1,0 +1,132 @@
+"""Several requests in one batch: each answer is the one that it has alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.engine import Engine
+from promptcache.runtime.batch import shared_pieces
+from promptcache.runtime.generate import InvalidGeneration
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+from tests.families import random_model
+from tests.runtime.test_segments import segment
+
+SCHEMAS = (
+    """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
+<module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
+</union><module name="e" cache="false">Anew.</module></schema>""",
+    """<schema name="two">Root.<module name="a">Text of a.</module><module name="x">x x x</module><module name="y">y y</module>
+<scaffold modules="x y"/><user>Tell me.</user></schema>""",
+)
+REFERENCES = {
+    "one": ("", "<a/>", '<a p="other"/><c/>', "<a><b/></a><d/>", "<e/><c/>", '<a p="ab"><b/></a><e/>', "<c/>"),
+    "two": ("", "<a/>", "<x/>", "<x/><y/>", "<a/><y/>"),
+}
+PROMPTS = [
+    f'<prompt schema="{name}">{references}{text}</prompt>'
+    for name, all_references in REFERENCES.items()
+    for references in all_references
+    for text in ("Go?", "And what about a longer question?")
+]
+GREEDY = {"do_sample": False}
+
+
+def engine_of(model: Model) -> Engine:
+    """An engine with both schemas."""
+    made = Engine(model, ByteTokenizer())
+    for text in SCHEMAS:
+        made.add_schema(text)
+    return made
+
+
+ENGINE = engine_of(tiny_model())
+
+
+@pytest.mark.law
+@given(prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=6), length=st.integers(1, 9))
+@settings(max_examples=law_examples(0.15))
+def test_a_batch_answers_like_single_requests(prompts: list[str], length: int) -> None:
+    """Whatever stands beside a request in its batch, its tokens are those it has alone."""
+    together = ENGINE.generate_batch(prompts, max_new_tokens=length, **GREEDY)
+
+    alone = [ENGINE.generate(prompt, max_new_tokens=length, **GREEDY) for prompt in prompts]
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3", "gpt-oss", "gpt2", "phi3, longrope (pinned)"])
+def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
+    """Sliding windows by position, soft caps, sinks and learned positions hold in a batch too."""
+    engine = engine_of(Model(random_model(family, torch.float64)))
+    prompts = PROMPTS[1::4]
+
+    together = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
+
+    assert engine.model.linking is Linking.SEGMENTED
+    assert [each.token_ids for each in together] == [
+        engine.generate(prompt, max_new_tokens=6, **GREEDY).token_ids for prompt in prompts
+    ]
+
+
+def test_models_that_concatenate_answer_one_by_one() -> None:
+    """A model outside the attention interface gives the same answers, without a batch."""
+    engine = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
+
+    together = engine.generate_batch(PROMPTS[:3], max_new_tokens=4, **GREEDY)
+
+    assert [each.token_ids for each in together] == [
+        engine.generate(prompt, max_new_tokens=4, **GREEDY).token_ids for prompt in PROMPTS[:3]
+    ]
+
+
+def test_batches_are_cut_by_memory() -> None:
+    """However little memory a batch may take, every request is answered, in order."""
+    expected = ENGINE.generate_batch(PROMPTS, max_new_tokens=3, **GREEDY)
+
+    for batch_bytes in (1, 40 * ENGINE.model.shape.token_bytes, 2**30):
+        answers = ENGINE.generate_batch(PROMPTS, max_new_tokens=3, batch_bytes=batch_bytes, **GREEDY)
+        assert [each.token_ids for each in answers] == [each.token_ids for each in expected]
+
+
+@pytest.mark.parametrize("option", [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": object()}])
+def test_options_for_single_prompts_are_refused(option: dict[str, object]) -> None:
+    """What makes several rows of one prompt does not work in a batch, and says so."""
+    with pytest.raises(InvalidGeneration, match=next(iter(option)) if "streamer" not in option else "streamed"):
+        ENGINE.generate_batch(PROMPTS[:1], **option)
+
+
+def test_an_empty_batch_has_no_answers() -> None:
+    """Nothing asked, nothing answered."""
+    assert ENGINE.generate_batch([]) == ()
+
+
+@given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1, 6)), min_size=1, max_size=6))
+def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, int]]) -> None:
+    """Cut where rows differ, views lose and double nothing, and no two pieces share memory."""
+    whole = segment(list(range(20)))
+    rows: list[list] = [[], [], [], []]
+    for row, start, length in cuts:
+        if all(each.stop <= start or start + length <= each.start for each in rows[row]):
+            rows[row].append(part(whole, start, start + length))
+
+    pieces = list(shared_pieces(rows))
+
+    for row, segments in enumerate(rows):
+        mine = sorted(token for each in segments for token in range(each.start, each.stop))
+        assert mine == sorted(token for each, seen in pieces if row in seen for token in range(each.start, each.stop))
+    tokens = [token for each, _ in pieces for token in range(each.start, each.stop)]
+    assert len(tokens) == len(set(tokens))
+    assert all(list(each.position_array()) == list(range(each.start, each.stop)) for each, _ in pieces)
+
+
+def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
+    """A view of part of a segment whose positions are its places."""
+    from promptcache.runtime.segments import PositionView, Segment
+
+    view = PositionView(whole.positions[0].position_ids, start, stop)
+    return Segment(runs=whole.runs, start=start, stop=stop, positions=(view,))
