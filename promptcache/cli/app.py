@@ -131,6 +131,24 @@ def layout(
 
 
 @app.command()
+def explain(
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="A schema file; - is standard input.")],
+    model: Annotated[str, typer.Option(help="demo, or a model's folder, to count tokens with.")] = DEMO,
+    as_json: _Json = False,
+) -> None:
+    """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.explain import explain_data, explain_schema
+        from promptcache.cli.explain_text import print_facts
+
+        facts = explain_schema(schema, model, sources)
+        if as_json:
+            write_json(explain_data(facts))
+        else:
+            print_facts(facts, stdout())
+
+
+@app.command()
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
     schema: _Schemas = None,

@@ -1,0 +1,88 @@
+"""Valid combinations of modules, against all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from promptcache.cli import combinations
+from promptcache.cli.combinations import Combinations
+from promptcache.cli.example_prompt import example_prompt
+from promptcache.language import CheckedSchema, check_schema, parse_schema, resolve_prompt
+from promptcache.testing import strategies
+from promptcache.testing.selecting import list_selections
+from tests.conftest import law_examples
+
+
+def every(schema: CheckedSchema) -> set[frozenset[str]]:
+    """All valid selections of a schema that does not have too many."""
+    listed = list_selections(schema)
+    assume(listed is not None)
+    assert listed is not None
+    return set(listed)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(schema=strategies.schemas())
+def test_every_combination_is_listed_once(schema: CheckedSchema) -> None:
+    """Without a cap the list has every valid combination, and none twice."""
+    found = list(Combinations(schema.rules).listed(5000))
+
+    assert len(found) == len(set(found))
+    assert set(found) == every(schema)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(schema=strategies.schemas())
+def test_cut_list_has_seen_every_module(schema: CheckedSchema) -> None:
+    """As many combinations as there are modules suffice to meet every module that can be used."""
+    usable = frozenset().union(*every(schema))
+    found = list(Combinations(schema.rules).listed(len(schema.modules) + 1))
+
+    assert frozenset().union(*found) == usable
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_extremes_are_the_extremes_of_all(data: Any, schema: CheckedSchema) -> None:
+    """The least and the greatest combination weigh what the extremes of the whole list weigh."""
+    weights = {path: data.draw(st.integers(0, 9)) for path in schema.modules}
+    totals = [sum(weights[path] for path in each) for each in every(schema)]
+    asked = Combinations(schema.rules)
+
+    for extreme, total in ((asked.least(weights), min(totals)), (asked.greatest(weights), max(totals))):
+        assert extreme.exact
+        assert extreme.weight == sum(weights[path] for path in extreme.modules) == total
+        assert extreme.modules in every(schema)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema) -> None:
+    """A prompt made for a combination is valid and selects exactly that."""
+    modules = data.draw(strategies.selections(schema))
+    required = {
+        (path, name): "x"
+        for path, found in schema.parameters.items()
+        for name, parameter in found.items()
+        if parameter.required
+    }
+
+    assert frozenset(resolve_prompt(example_prompt(schema, modules, required), schema).modules) == modules
+
+
+def test_search_without_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the search does not end, a valid combination is found all the same, and is not called exact."""
+    monkeypatch.setattr(combinations, "_searched", lambda _: None)
+    schema = check_schema(
+        parse_schema('<schema name="s"><module name="a" excludes="b">a</module><module name="b">b</module></schema>')
+    )
+
+    assert Combinations(schema.rules).greatest({"a": 2, "b": 3}) == (frozenset({"b"}), 3, False)
