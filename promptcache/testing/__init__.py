@@ -1,5 +1,69 @@
-"""Property testing for schemas and prompts: Hypothesis strategies, and stand-ins that need no files.
+"""Property testing for schemas and prompts: strategies, laws, coverings, faults and stand-ins that need no files.
 
-`strategies` needs `promptcache[testing]`. This file imports nothing, because the stand-ins (`byte_tokenizer`,
-`tiny_model`) also serve where Hypothesis is not installed.
+    from hypothesis import given
+    from promptcache.testing import prompts
+
+    @given(prompts("schemas/support.xml"))
+    def test_answer_never_exceeds_the_window(case):
+        assert case.plan.stop <= 2048
+
+What is named here is for users: it takes schemas in any form and gives cases. `promptcache.testing.strategies`, on
+which it rests, takes checked schemas and gives selections; its names are the same, one floor below.
+
+Names are loaded when they are first used. Strategies and laws need `promptcache[testing]`; `byte_tokenizer` and
+`tiny_model` also serve where Hypothesis is not installed, and nothing but `tiny_model`, `service`, `engine_laws`,
+`histories` and `faults` loads torch.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from promptcache.testing.byte_tokenizer import ByteTokenizer
+    from promptcache.testing.cases import arguments, invalid_prompts, pairs, prompts, selections
+    from promptcache.testing.cover import all_prompts, covering
+    from promptcache.testing.faulty import InvalidPrompt
+    from promptcache.testing.strategies import schemas
+    from promptcache.testing.subject import PromptCase, Subject
+
+_HOMES = {
+    "ByteTokenizer": "promptcache.testing.byte_tokenizer",
+    "InvalidPrompt": "promptcache.testing.faulty",
+    "PromptCase": "promptcache.testing.subject",
+    "Subject": "promptcache.testing.subject",
+    "all_prompts": "promptcache.testing.cover",
+    "arguments": "promptcache.testing.cases",
+    "covering": "promptcache.testing.cover",
+    "invalid_prompts": "promptcache.testing.cases",
+    "pairs": "promptcache.testing.cases",
+    "prompts": "promptcache.testing.cases",
+    "schemas": "promptcache.testing.strategies",
+    "selections": "promptcache.testing.cases",
+}
+
+__all__ = [
+    "ByteTokenizer",
+    "InvalidPrompt",
+    "PromptCase",
+    "Subject",
+    "all_prompts",
+    "arguments",
+    "covering",
+    "invalid_prompts",
+    "pairs",
+    "prompts",
+    "schemas",
+    "selections",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'promptcache.testing' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

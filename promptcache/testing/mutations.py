@@ -7,11 +7,12 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from lxml import etree
@@ -27,12 +28,55 @@ from promptcache.testing.rule_faults import BrokenSelection, broken_selections
 _T = TypeVar("_T")
 _NUMBERS = st.integers(0, 2**16)
 
+CODE_OF = {
+    "after broken": "PC414",
+    "another document": "PC107",
+    "another schema": "PC413",
+    "argument missing": "PC404",
+    "argument without name": "PC104",
+    "bare &": "PC001",
+    "bare <": "PC001",
+    "bare text beside a turn": "PC416",
+    "default breaks a rule": "PC411",
+    "doctype": "PC002",
+    "element of a schema": "PC102",
+    "given twice": "PC403",
+    "malformed path": "PC207",
+    "modules that exclude each other": "PC410",
+    "named twice": "PC405",
+    "namespace": "PC008",
+    "no schema": "PC104",
+    "not closed": "PC001",
+    "processing instruction": "PC007",
+    "reference behind a turn": "PC415",
+    "required module missing": "PC406",
+    "requires broken": "PC409",
+    "text between references": "PC412",
+    "too long": "PC501",
+    "two members of a union": "PC408",
+    "typo": "PC401",
+    "union choice missing": "PC407",
+    "unknown arg": "PC402",
+    "unknown argument": "PC402",
+    "unknown attribute": "PC103",
+    "unknown entity": "PC003",
+    "use without module": "PC104",
+    "wrong parent": "PC401",
+}
+"""What was done to a prompt, and the code that it gets first."""
+
 
 def broken_prompts(
-    schema: CheckedSchema, trees: SearchStrategy[PromptTree], selections: SearchStrategy[frozenset[str]]
+    schema: CheckedSchema,
+    trees: SearchStrategy[PromptTree],
+    selections: SearchStrategy[frozenset[str]],
+    codes: Collection[str] | None = None,
 ) -> SearchStrategy[InvalidPrompt]:
-    """Draw one of `trees` and break it in one way."""
-    return _broken_prompts(_Source(schema=schema, trees=trees, selections=selections, slots=slots(schema)))
+    """Draw one of `trees` and break it in one way, which gets one of `codes`."""
+    wanted = None if codes is None else frozenset(codes)
+    return _broken_prompts(
+        _Source(schema=schema, trees=trees, selections=selections, slots=slots(schema), codes=wanted)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -43,6 +87,7 @@ class _Source:
     trees: SearchStrategy[PromptTree]
     selections: SearchStrategy[frozenset[str]]
     slots: Slots
+    codes: frozenset[str] | None
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
@@ -59,7 +104,12 @@ def _broken_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in structure_faults(tree)),
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in reading_faults()),
     ]
-    kinds = _pick(draw, [family for family in families if family])
+    if source.codes is not None:
+        families = [_with_codes(family, source.codes) for family in families]
+    possible = [family for family in families if family]
+    if not possible:
+        reject()  # this prompt cannot be broken in the ways that are wanted
+    kinds = _pick(draw, possible)
     return _pick(draw, kinds[_pick(draw, list(kinds))])()
 
 
@@ -73,6 +123,12 @@ def _by_kind(ways: Iterable[tuple[str, Callable[[], InvalidPrompt]]]) -> dict[st
     for kind, way in ways:
         kinds.setdefault(kind, []).append(way)
     return kinds
+
+
+def _with_codes(
+    family: dict[str, list[Callable[[], InvalidPrompt]]], codes: frozenset[str]
+) -> dict[str, list[Callable[[], InvalidPrompt]]]:
+    return {kind: ways for kind, ways in family.items() if CODE_OF.get(kind) in codes}
 
 
 def _break(kind: str, tree: PromptTree, way: Way) -> InvalidPrompt:

@@ -25,6 +25,23 @@ def selections(schema: CheckedSchema) -> SearchStrategy[frozenset[str]]:
     return _walked(schema) if listed is None else st.sampled_from(listed)
 
 
+def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStrategy[frozenset[str]]:
+    """Draw valid selections that hold `modules`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not modules:
+        return selections(schema)
+    unknown = modules - schema.modules.keys()
+    if unknown or not can_be_completed(schema, modules):
+        raise ValueError(f"no valid prompt of schema {schema.name!r} uses {', '.join(sorted(unknown or modules))}")
+    listed = list_selections(schema)
+    if listed is None:
+        return _walked(schema, using=modules)
+    return st.sampled_from([selection for selection in listed if modules <= selection])
+
+
 def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset[str], frozenset[str]]]:
     """Draw two valid selections: different ones, unless there is only one."""
     listed = list_selections(schema)
@@ -59,8 +76,21 @@ def list_selections(schema: CheckedSchema, limit: int = MAX_LISTED) -> Sequence[
 
 def can_be_completed(schema: CheckedSchema, modules: Set[str]) -> bool:
     """Whether some valid selection holds `modules`."""
-    with solving([[1], *_clauses(schema.rules)]) as solver:
+    with solving([[1], *clauses_of(schema.rules)]) as solver:
         return bool(solver.solve(assumptions=[1 + schema.rules.order[path] for path in modules]))
+
+
+def smallest_with(schema: CheckedSchema, modules: Set[str]) -> frozenset[str] | None:
+    """Return a valid selection of few modules that holds `modules`, or None if there is none."""
+    listed = list_selections(schema)
+    if listed is not None:
+        return next((selection for selection in listed if modules <= selection), None)
+    order = schema.rules.order
+    with solving([[1], *clauses_of(schema.rules)]) as solver:
+        if not solver.solve(assumptions=[1 + order[path] for path in modules]):
+            return None
+        present = set(solver.get_model())
+    return frozenset(path for path, place in order.items() if path and place + 1 in present)
 
 
 def _by_last_module(rules: Rules) -> list[list[tuple[int, int]]]:
@@ -86,15 +116,20 @@ def _mask(rules: Rules, paths: Sequence[str]) -> int:
 
 
 @st.composite
-def _walked(draw: DrawFn, schema: CheckedSchema, other_than: frozenset[str] | None = None) -> frozenset[str]:
+def _walked(
+    draw: DrawFn,
+    schema: CheckedSchema,
+    other_than: frozenset[str] | None = None,
+    using: frozenset[str] = frozenset(),
+) -> frozenset[str]:
     """Want modules one after another; keep what can be had together, and add the little that it needs."""
     number = {path: 1 + place for path, place in schema.rules.order.items()}
     wanted = draw(st.lists(st.sampled_from(tuple(number)), max_size=8, unique=True))
-    clauses = [[1], *_clauses(schema.rules)]
+    clauses = [[1], *clauses_of(schema.rules)]
     if other_than is not None:
         clauses.append([-variable if path in other_than else variable for path, variable in number.items() if path])
     with solving(clauses) as solver:
-        kept: list[int] = []
+        kept = [number[path] for path in using]
         for path in wanted:
             if solver.solve(assumptions=[*kept, number[path]]):
                 kept.append(number[path])
@@ -103,8 +138,8 @@ def _walked(draw: DrawFn, schema: CheckedSchema, other_than: frozenset[str] | No
     return frozenset(path for path, variable in number.items() if path and variable in present)
 
 
-def _clauses(rules: Rules) -> Iterator[list[int]]:
-    """Yield the rules as the solver reads them."""
+def clauses_of(rules: Rules) -> Iterator[list[int]]:
+    """Yield the rules as a solver reads them; a module's variable is its place in document order, from 1, the root."""
     formula = formula_of(rules)
     fresh = count(formula.num_variables + 1)
     yield from map(literals, formula.clauses)

@@ -8,6 +8,7 @@ tokenizer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 
 from hypothesis import note
@@ -117,9 +118,13 @@ def pairs(schema: CheckedSchema) -> SearchStrategy[tuple[Selection, Selection]]:
     return prompt_tree_pairs(schema).map(lambda trees: (_resolve(trees[0], schema), _resolve(trees[1], schema)))
 
 
-def invalid_prompts(schema: CheckedSchema) -> SearchStrategy[InvalidPrompt]:
-    """Draw a prompt for `schema` with one fault in it, and the diagnostic that it must get first."""
-    return broken_prompts(schema, prompt_trees(schema), selections(schema))
+def invalid_prompts(schema: CheckedSchema, codes: Collection[str] | None = None) -> SearchStrategy[InvalidPrompt]:
+    """Draw a prompt for `schema` with one fault in it, and the diagnostic that it must get first.
+
+    Args:
+        codes: Only faults that get one of these ("PC408"); None means all.
+    """
+    return broken_prompts(schema, prompt_trees(schema), selections(schema), codes)
 
 
 @cache

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from promptcache.layout import Level
 from promptcache.testing import strategies
+from promptcache.testing.seeing import true_level
 from tests.conftest import law_examples
-from tests.layout.brute_level import brute_level
 from tests.layout.samples import level_of, plan_selection
 
 
@@ -20,7 +20,7 @@ def test_level_is_neither_over_nor_understated(data, schema):
     """The level equals its definition, checked token by token."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    assert plan.level is brute_level(plan)
+    assert plan.level is true_level(plan)
 
 
 @pytest.mark.law

@@ -11,46 +11,11 @@ from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
 from promptcache.layout import encodings, lay_out, make_plan
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.mutations import CODE_OF
 from promptcache.testing.strategies import InvalidPrompt
 from tests.conftest import law_examples
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE, checked
-
-MUTATIONS = {
-    "after broken": "PC414",
-    "another document": "PC107",
-    "another schema": "PC413",
-    "argument missing": "PC404",
-    "argument without name": "PC104",
-    "bare &": "PC001",
-    "bare <": "PC001",
-    "bare text beside a turn": "PC416",
-    "default breaks a rule": "PC411",
-    "doctype": "PC002",
-    "element of a schema": "PC102",
-    "given twice": "PC403",
-    "malformed path": "PC207",
-    "modules that exclude each other": "PC410",
-    "named twice": "PC405",
-    "namespace": "PC008",
-    "no schema": "PC104",
-    "not closed": "PC001",
-    "processing instruction": "PC007",
-    "reference behind a turn": "PC415",
-    "required module missing": "PC406",
-    "requires broken": "PC409",
-    "text between references": "PC412",
-    "too long": "PC501",
-    "two members of a union": "PC408",
-    "typo": "PC401",
-    "union choice missing": "PC407",
-    "unknown arg": "PC402",
-    "unknown argument": "PC402",
-    "unknown attribute": "PC103",
-    "unknown entity": "PC003",
-    "use without module": "PC104",
-    "wrong parent": "PC401",
-}
 
 rich, wide = checked(RICH), checked(WIDE)
 
@@ -92,7 +57,7 @@ def test_faults_are_made_where_nothing_is_listed(case: InvalidPrompt) -> None:
 
 def test_every_mutation_occurs() -> None:
     """A schema with every kind of rule gets every kind of fault, and each kind has one code."""
-    wanted = {f"{code} {mutation}" for mutation, code in MUTATIONS.items()}
+    wanted = {f"{code} {mutation}" for mutation, code in CODE_OF.items()}
 
     found = occurring(strategies.invalid_prompts(rich), lambda case: [f"{case.code} {case.mutation}"], wanted)
 

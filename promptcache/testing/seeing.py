@@ -1,14 +1,17 @@
-"""The definition of the level `exact`, token by token and in quadratic time."""
+"""The definition of the level `exact`, token by token and in quadratic time.
+
+Comes in: a plan. Goes out: the level that it must carry. This file trusts nothing of a plan but its tokens.
+"""
 
 from __future__ import annotations
 
-from promptcache.layout import Level, Plan
+from promptcache.layout.types import Level, Plan
 
-Token = tuple[int, int]  # encoding, token index
+_Token = tuple[int, int]  # encoding, index of the token
 
 
-def brute_level(plan: Plan) -> Level:
-    """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and nothing else."""
+def true_level(plan: Plan) -> Level:
+    """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and no other."""
     in_use = {(part.encoding, index) for part in plan.reuse for index in range(part.start, part.stop)}
     new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
     for token in in_use:
@@ -19,7 +22,7 @@ def brute_level(plan: Plan) -> Level:
     return Level.EXACT
 
 
-def _seen(plan: Plan, token: Token) -> set[Token]:
+def _seen(plan: Plan, token: _Token) -> set[_Token]:
     """Return every stored token that `token` attended to while it was encoded."""
     own = plan.encodings[token[0]]
     return {
@@ -30,5 +33,5 @@ def _seen(plan: Plan, token: Token) -> set[Token]:
     }
 
 
-def _position(plan: Plan, token: Token) -> int:
+def _position(plan: Plan, token: _Token) -> int:
     return plan.encodings[token[0]].position_ids[token[1]]

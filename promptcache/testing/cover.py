@@ -1,0 +1,108 @@
+"""Prompts to run one by one, where each run costs a model call: all of a schema, or few that cover its choices.
+
+Comes in: a schema. Goes out: plain iterables of `PromptCase`, for `parametrize`; nothing is random. A choice is a
+module that is used or is not used; a covering shows every t-tuple of choices that some valid prompt shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import combinations, product
+from typing import TypeAlias
+
+from pysat.solvers import Solver
+
+from promptcache.language.checked import CheckedSchema
+from promptcache.language.formula import solving
+from promptcache.layout import Tokenizer
+from promptcache.testing.choices import Said
+from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.selecting import clauses_of, list_selections
+from promptcache.testing.subject import PromptCase, SchemaSource, Subject
+from promptcache.testing.token_texts import plain_argument
+from promptcache.testing.walk import has_tokens
+
+Choices: TypeAlias = frozenset[int]
+"""Choices as the solver has them: the number of a module that is used, its negative where it is not."""
+
+DEFAULT_TEXT = "And now?"
+
+
+def covering(
+    schema: SchemaSource, t: int = 2, *, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | None = None
+) -> Iterator[PromptCase]:
+    """Yield few prompts in which every t-tuple of choices occurs that occurs in any valid prompt.
+
+    Args:
+        schema: A path, XML text, or a schema.
+        t: How many choices to cover together.
+        text: What every prompt ends in.
+        tokenizer: Measures slots; None takes the demo model's.
+    """
+    subject = Subject(schema, tokenizer)
+    for modules in covering_selections(subject.schema, t):
+        yield plain_case(subject, modules, text)
+
+
+def all_prompts(
+    schema: SchemaSource, limit: int = 1000, *, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | None = None
+) -> Iterator[PromptCase]:
+    """Yield a prompt for every valid selection, the smallest first.
+
+    Raises:
+        ValueError: there are more than `limit`.
+    """
+    subject = Subject(schema, tokenizer)
+    listed = list_selections(subject.schema, limit)
+    if listed is None:
+        raise ValueError(f"{subject!r} has more than {limit} valid selections; use covering()")
+    return (plain_case(subject, modules, text) for modules in listed)
+
+
+def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_TEXT) -> PromptCase:
+    """Return the plainest prompt that uses `modules`: required arguments only, then `text`."""
+    given = {
+        (owner, name): plain_argument(parameter, subject.tokenizer)
+        for owner in ("", *modules)
+        for name, parameter in subject.schema.parameters[owner].items()
+        if parameter.required
+    }
+    if not text and not has_tokens(subject.schema.children, modules, given):
+        text = DEFAULT_TEXT
+    said = (Said(text=text),) if text else ()
+    choice = Choice(modules=frozenset(modules), arguments=given, messages=said)
+    return subject.case(write_prompt(lambda _: 0, subject.schema, choice).document())
+
+
+def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset[str]]:
+    """Yield the selections of a covering: each shows a tuple that is new, and then as many more as it can."""
+    with solving([[1], *clauses_of(schema.rules)]) as solver:
+        left = dict.fromkeys(valid_tuples(solver, len(schema.rules.order), t))
+        while left:
+            chosen = _grown(solver, next(iter(left)), list(left))
+            left = {one: None for one in left if not one <= chosen}
+            yield frozenset(path for path, place in schema.rules.order.items() if path and place + 1 in chosen)
+
+
+def valid_tuples(solver: Solver, num_variables: int, t: int) -> Iterator[Choices]:
+    """Yield every t-tuple of choices that some valid selection shows; variable 1 is the root, which is no choice."""
+    seen: set[Choices] = set()
+    for variables in combinations(range(2, num_variables + 1), min(t, num_variables - 1)):
+        for signs in product((1, -1), repeat=len(variables)):
+            wanted = frozenset(sign * variable for sign, variable in zip(signs, variables, strict=True))
+            if wanted not in seen and solver.solve(assumptions=sorted(wanted)):
+                shown = {number for number in solver.get_model() if 1 < abs(number) <= num_variables}
+                seen.update(map(frozenset, combinations(sorted(shown, key=abs), len(variables))))
+            if wanted in seen:
+                yield wanted
+
+
+def _grown(solver: Solver, first: Choices, left: list[Choices]) -> set[int]:
+    """Return a whole selection that shows `first` and, taken one after another, whatever else can be shown."""
+    chosen = set(first)
+    for one in left[1:]:
+        possible = not one <= chosen and not any(-choice in chosen for choice in one)
+        if possible and solver.solve(assumptions=[*chosen, *one]):
+            chosen |= one
+    solver.solve(assumptions=list(chosen))
+    return set(solver.get_model())

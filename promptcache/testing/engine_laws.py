@@ -1,0 +1,138 @@
+"""Laws of cached answers, each a function of a service and prompts that raises `BrokenLaw` where it does not hold.
+
+Comes in: a `Service`, from an engine or made for the occasion, and selections. Goes out: nothing, or how far the answer
+lies from what it must be. `ENGINE_LAWS` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from promptcache.language import Selection
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.layout import Level, Origin, Plan, Prefill
+from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
+from promptcache.testing.laws import BrokenLaw
+from promptcache.testing.service import Service, distance
+
+_NUM_GENERATED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLaw:
+    """A law by its name; `check` takes a service and one selection."""
+
+    name: str
+    check: Callable[[Service, Selection], None]
+
+    @property
+    def statement(self) -> str:
+        """The law in one sentence."""
+        return (self.check.__doc__ or "").strip().partition("\n")[0]
+
+
+def cached_is_reference(service: Service, selection: Selection) -> None:
+    """Linked KV gives the logits of one forward pass under an explicit mask."""
+    _near(service, service.logits(selection), reference_logits(service.plan(selection), service.model), "the reference")
+
+
+def exact_is_plain(service: Service, selection: Selection) -> None:
+    """Whatever is called exact equals one causal forward pass over the same tokens at the same positions."""
+    plan = service.plan(selection)
+    if plan.level is Level.EXACT:
+        _near(service, service.logits(selection), plain_logits(plan, service.model), "plain prefill")
+
+
+def exact_is_models_own(service: Service, selection: Selection) -> None:
+    """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
+    plan = service.plan(selection)
+    tokens = sorted((each for each in reference_tokens(plan) if each.in_use), key=lambda token: token.position)
+    if plan.level is not Level.EXACT or [token.position for token in tokens] != list(range(len(tokens))):
+        return
+    with torch.no_grad():
+        token_ids = torch.tensor([[token.token_id for token in tokens]], device=service.model.device)
+        own: torch.Tensor = service.model.hf(token_ids).logits[0]
+    cached = service.logits(selection)
+    _near(service, cached, own[-len(cached) :], "the model's own forward")
+
+
+def unselected_text_changes_nothing(service: Service, selection: Selection) -> None:
+    """The text of modules that a prompt does not select never changes its output."""
+    schema = service.prepared.schema
+    other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
+    after = service.renewed(other).logits(replace(selection, schema=other))
+    _near(service, after, service.renewed().logits(selection), "the answer beside other text")
+
+
+def history_changes_nothing(service: Service, selections: Sequence[Selection]) -> None:
+    """Requests answered one after another on one store are answered as on stores of their own."""
+    for selection in selections:
+        _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
+
+
+def generation_is_reference(service: Service, selection: Selection) -> None:
+    """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
+    tokens = service.tokens(selection, _NUM_GENERATED)
+    plan = service.plan(selection)
+    expected = reference_logits(continued(plan, tokens[:-1]), service.model)[plan.num_new_tokens - 1 :]
+    chosen = expected.gather(1, torch.tensor(tokens, device=expected.device)[:, None])[:, 0]
+    behind = float(((expected.max(dim=1).values - chosen) / expected.abs().max()).max())
+    if behind > service.tolerance:
+        raise BrokenLaw(f"generated {tokens}, {behind:.2g} behind the likeliest tokens of the reference")
+
+
+ENGINE_LAWS = (
+    EngineLaw(name="cached is the reference", check=cached_is_reference),
+    EngineLaw(name="exact is plain prefill", check=exact_is_plain),
+    EngineLaw(name="exact is the model's own", check=exact_is_models_own),
+    EngineLaw(name="unselected text changes nothing", check=unselected_text_changes_nothing),
+    EngineLaw(name="generation is the reference", check=generation_is_reference),
+)
+"""Every law over one prompt; `history_changes_nothing` and `histories` are over several."""
+
+
+def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
+    """Return the plan of a prompt and the tokens that were generated after it."""
+    if not token_ids:
+        return plan
+    generated = Prefill(start=plan.stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
+    return replace(plan, prefill=(*plan.prefill, generated))
+
+
+def _near(service: Service, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
+    if not far < service.tolerance:
+        raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
+
+
+def _masked(
+    items: tuple[CheckedItem, ...], kept: frozenset[str], service: Service, own: bool = True
+) -> tuple[CheckedItem, ...]:
+    """Replace the text of every module outside `kept` by other text of as many tokens."""
+    masked: list[CheckedItem] = []
+    for item in items:
+        if isinstance(item, FinalText) and not own:
+            masked.append(replace(item, text=_other_text(item.text, service)))
+        elif isinstance(item, CheckedTurn):
+            masked.append(replace(item, children=_masked(item.children, kept, service, own)))
+        elif isinstance(item, CheckedModule):
+            masked.append(replace(item, children=_masked(item.children, kept, service, item.path in kept)))
+        elif isinstance(item, CheckedUnion):
+            members = _masked(item.members, kept, service, own)
+            masked.append(replace(item, members=tuple(each for each in members if isinstance(each, CheckedModule))))
+        else:
+            masked.append(item)
+    return tuple(masked)
+
+
+def _other_text(text: str, service: Service) -> str:
+    """Return another text of as many tokens."""
+    num_tokens = len(service.tokenizer.tokenize(text))
+    for word in ("~", " ~", "-", " no", "\n"):
+        other = word * num_tokens
+        if len(service.tokenizer.tokenize(other)) == num_tokens and other != text:
+            return other
+    return text

@@ -1,0 +1,128 @@
+"""Whatever happened before on a store, a request is answered as by a fresh engine: a stateful machine.
+
+Comes in: services over one store, and prompts for them. Goes out: a Hypothesis machine whose steps warm, ask, generate,
+evict, forget half and restart, and which compares every answer with the fresh one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from promptcache.language import Selection, parse_prompt, resolve_prompt
+from promptcache.testing.laws import BrokenLaw
+from promptcache.testing.service import Service, distance, serve
+from promptcache.testing.subject import SchemaSource, read_schema
+
+_NUMBERS = st.integers(0, 2**16)
+_NUM_GENERATED = 2
+
+
+def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> type[RuleBasedStateMachine]:
+    """Return a machine over schemas and prompts for each of them, all served from one store by a tiny model.
+
+    Run it with `run_state_machine_as_test(history_machine(…))`, or as a test case: `TestHistories = ….TestCase`.
+
+    Args:
+        documents: Schemas, each with the XML of its prompts; several may share a name, as a schema that was changed.
+    """
+    services = [serve(read_schema(source)) for source, _ in documents]
+    asked = [
+        (index, resolve_prompt(parse_prompt(xml), service.prepared.schema))
+        for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
+        for xml in prompts
+    ]
+    return type("Histories", (_Histories,), {"fresh": _Fresh(services, asked)})
+
+
+class _Histories(RuleBasedStateMachine):
+    """Steps over one store; `held` is what requests in flight still use."""
+
+    fresh: _Fresh
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        """Start again with an empty store, as a process does."""
+        self.store = self.fresh.services[0].renewed().store
+        self.services = [
+            serve(each.prepared.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
+        ]
+        self.held: list[object] = []
+
+    @rule(number=_NUMBERS)
+    def ask(self, number: int) -> None:
+        """Answer a prompt."""
+        index, selection = self.fresh.asked(number)
+        far = distance(self.services[index].logits(selection), self.fresh.logits(number))
+        if not far < self.services[index].tolerance:
+            raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
+
+    @rule(number=_NUMBERS)
+    def generate(self, number: int) -> None:
+        """Generate from a prompt."""
+        index, selection = self.fresh.asked(number)
+        tokens, expected = self.services[index].tokens(selection, _NUM_GENERATED), self.fresh.tokens(number)
+        if tokens != expected:
+            raise BrokenLaw(f"{selection.modules} gives {tokens}, a fresh engine {expected}")
+
+    @rule(number=_NUMBERS)
+    def evict(self, number: int) -> None:
+        """Forget one encoding."""
+        keys = sorted(self.store.keys())
+        if keys:
+            self.store.delete(keys[number % len(keys)])
+
+    @rule()
+    def evict_all(self) -> None:
+        """Forget every encoding; those that a request holds stay in memory."""
+        for key in list(self.store.keys()):
+            self.store.delete(key)
+
+    @rule(number=_NUMBERS)
+    def hold(self, number: int) -> None:
+        """Keep an encoding in use, as a request in flight does."""
+        keys = sorted(self.store.keys())
+        if keys:
+            self.held.append(self.store.get(keys[number % len(keys)]))
+
+    @rule()
+    def release(self) -> None:
+        """End the requests in flight."""
+        self.held.clear()
+
+
+class _Fresh:
+    """What fresh engines answer, each computed once."""
+
+    def __init__(self, services: Sequence[Service], prompts: Sequence[tuple[int, Selection]]) -> None:
+        self.services = services
+        self._prompts = prompts
+        self._logits: dict[int, torch.Tensor] = {}
+        self._tokens: dict[int, tuple[int, ...]] = {}
+
+    def asked(self, number: int) -> tuple[int, Selection]:
+        """Return a prompt, counted round, and which service it is for."""
+        return self._prompts[number % len(self._prompts)]
+
+    def logits(self, number: int) -> torch.Tensor:
+        """Return a prompt's logits."""
+        place = number % len(self._prompts)
+        if place not in self._logits:
+            index, selection = self._prompts[place]
+            self._logits[place] = self.services[index].renewed().logits(selection)
+        return self._logits[place]
+
+    def tokens(self, number: int) -> tuple[int, ...]:
+        """Return the first tokens of a prompt's answer."""
+        place = number % len(self._prompts)
+        if place not in self._tokens:
+            index, selection = self._prompts[place]
+            self._tokens[place] = self.services[index].renewed().tokens(selection, _NUM_GENERATED)
+        return self._tokens[place]

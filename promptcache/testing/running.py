@@ -1,0 +1,60 @@
+"""Running a law over the prompts of one schema, outside any test function.
+
+Comes in: a law and a schema under test. Goes out: nothing, or the law's error for the smallest example. This file knows
+no particular law.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.laws import LAWS, Law, Over
+from promptcache.testing.subject import SchemaSource, Subject
+
+DEFAULT_EXAMPLES = 100
+
+
+def check_laws(schema: SchemaSource, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
+    """Check every law that needs no model on one schema.
+
+    Raises:
+        BrokenLaw: the first law that does not hold, for the smallest example.
+    """
+    subject = Subject(schema)
+    for law in LAWS:
+        check_law(law, subject, max_examples=max_examples)
+
+
+def check_law(law: Law, subject: Subject, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
+    """Check one law on one schema; the same examples every time."""
+    if law.over is Over.SCHEMA:
+        law.check(subject)
+    elif law.over is Over.PROMPT:
+        _over_prompts(law, subject, max_examples)
+    else:
+        _over_others(law, subject, max_examples)
+
+
+def _over_prompts(law: Law, subject: Subject, max_examples: int) -> None:
+    @_settings(max_examples)
+    @given(case=subject_prompts(subject))
+    def check(case: object) -> None:
+        law.check(case)
+
+    check()
+
+
+def _over_others(law: Law, subject: Subject, max_examples: int) -> None:
+    source = named_modules if law.over is Over.NAMED else invalid_prompts
+
+    @_settings(max_examples)
+    @given(about=source(subject.schema))
+    def check(about: object) -> None:
+        law.check(subject, about)
+
+    check()
+
+
+def _settings(max_examples: int) -> settings:
+    return settings(max_examples=max_examples, deadline=None, database=None, derandomize=True)

@@ -1,0 +1,105 @@
+"""A schema being served by a model, in the parts that laws compare: a plan, the cached answer, what it must equal.
+
+Comes in: a schema, a model, a tokenizer, a store; or an engine that has all of them. Goes out: plans, logits and tokens
+of selections, by the same steps as in an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from promptcache.engine import Engine
+from promptcache.kv import MemoryStore, Store
+from promptcache.language import CheckedSchema, Selection
+from promptcache.layout import Plan, Tokenizer, make_plan
+from promptcache.runtime.answer import needed
+from promptcache.runtime.generate import generate, request_logits
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import Linked, link
+from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+from promptcache.runtime.self_test import choose_linking
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.subject import SchemaSource, read_schema
+from promptcache.testing.tiny_model import tiny_model
+
+_TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A schema as a model serves it from one store."""
+
+    prepared: Prepared
+    store: Store
+    model: Model
+    tokenizer: Tokenizer
+
+    @property
+    def tolerance(self) -> float:
+        """How far logits may lie apart by rounding, max|a-b| / max|b|; in float64 the smallest planted fault gives 1e-4
+        and rounding 1e-14."""
+        return _TOLERANCES[self.model.shape.dtype]
+
+    def plan(self, selection: Selection) -> Plan:
+        """Plan one prompt."""
+        return make_plan(selection, self.prepared.layout, self.prepared.encodings, self.tokenizer)
+
+    def logits(self, selection: Selection) -> torch.Tensor:
+        """Answer one prompt from linked KV, `[N, V]`."""
+        return request_logits(self.model, self._link(selection))
+
+    def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
+        """Generate greedily from linked KV."""
+        generated = generate(
+            self.model,
+            self._link(selection),
+            eos_ids=(),
+            max_new_tokens=num_tokens,
+            options={"do_sample": False},
+        )
+        return generated.sequences[0]
+
+    def renewed(self, schema: CheckedSchema | None = None) -> Service:
+        """Return the same service with an empty store of its own, for another schema if one is given."""
+        return serve(self.prepared.schema if schema is None else schema, self.model, self.tokenizer)
+
+    def _link(self, selection: Selection) -> Linked:
+        plan = self.plan(selection)
+        return link(plan, Fetcher(self.model, self.store).fetch(self.prepared, needed(plan)).runs, self.model)
+
+
+def serve(
+    schema: CheckedSchema,
+    model: Model | None = None,
+    tokenizer: Tokenizer | None = None,
+    store: Store | None = None,
+) -> Service:
+    """Serve a schema; without anything else by a tiny random model over bytes, from a store of its own."""
+    model = default_model() if model is None else model
+    tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
+    prepared = prepare(schema, tokenizer, f"{model.fingerprint}:{tokenizer.fingerprint}", model.context_length)
+    store = MemoryStore(model.shape) if store is None else store
+    store.reserve(prepared.sizes)
+    return Service(prepared=prepared, store=store, model=model, tokenizer=tokenizer)
+
+
+def served_by(engine: Engine, schema: SchemaSource) -> Service:
+    """Serve a schema by the model, tokenizer and store of an engine."""
+    return serve(read_schema(schema), engine.model, engine.tokenizer, engine.store)
+
+
+@cache
+def default_model() -> Model:
+    """Return the tiny random model that serves where no other is given."""
+    made = tiny_model()
+    choose_linking(made)
+    return made
+
+
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return max|a-b| / max|b|; NaN is as far as can be."""
+    far = float((actual - expected).abs().max() / expected.abs().max())
+    return far if far == far else float("inf")

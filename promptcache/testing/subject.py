@@ -1,0 +1,154 @@
+"""A schema under test, and one prompt against it with everything that is known before a model runs.
+
+Comes in: a schema in any form that a user has it, and a tokenizer. Goes out: `Subject` and `PromptCase`. This file
+draws nothing and knows no model: a prompt is planned, not answered.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from promptcache.demo import MODEL_FOLDER
+from promptcache.language import (
+    CheckedSchema,
+    Schema,
+    Selection,
+    check_schema,
+    load_schema,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+)
+from promptcache.layout import (
+    Encoding,
+    HubTokenizer,
+    Layout,
+    Plan,
+    Slot,
+    Tokenizer,
+    encodings,
+    lay_out,
+    make_plan,
+    render,
+)
+
+SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
+"""A path, XML text (starting with "<"), a declared or a checked schema."""
+
+
+@cache
+def default_tokenizer() -> HubTokenizer:
+    """Return the tokenizer of the demo model: slots are measured in the tokens of a model."""
+    return HubTokenizer.from_folder(MODEL_FOLDER)
+
+
+def read_schema(source: SchemaSource) -> CheckedSchema:
+    """Read and check a schema.
+
+    Raises:
+        SchemaError: every fault with its place.
+    """
+    if isinstance(source, CheckedSchema):
+        return source
+    if isinstance(source, Schema):
+        return check_schema(source)
+    if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<"):
+        return check_schema(parse_schema(source))
+    return check_schema(load_schema(Path(source)))
+
+
+class Subject:
+    """A schema under one tokenizer; laid out when the first prompt needs it.
+
+    Attributes:
+        schema: The schema, checked.
+        tokenizer: Measures its texts and slots.
+    """
+
+    def __init__(self, source: SchemaSource, tokenizer: Tokenizer | None = None) -> None:
+        self.schema = read_schema(source)
+        self.tokenizer: Tokenizer = default_tokenizer() if tokenizer is None else tokenizer
+
+    def __repr__(self) -> str:
+        return f"schema {self.schema.name!r}"
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Its positions."""
+        return lay_out(self.schema, self.tokenizer)
+
+    @cached_property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """What is computed once."""
+        return encodings(self.layout)
+
+    def case(self, xml: str) -> PromptCase:
+        """Return a prompt for this schema, planned.
+
+        Raises:
+            PromptError: every fault with its place.
+        """
+        selection = resolve_prompt(parse_prompt(xml), self.schema)
+        plan = make_plan(selection, self.layout, self.encodings, self.tokenizer)
+        return PromptCase(xml=xml, plan=plan, tokenizer=self.tokenizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCase:
+    """A valid prompt and what is known of it before a model runs.
+
+    Attributes:
+        xml: The prompt's document.
+        plan: What it reuses and prefills, and where.
+        tokenizer: The one that the plan was made with.
+    """
+
+    xml: str
+    plan: Plan = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+
+    @property
+    def selection(self) -> Selection:
+        """The modules that it uses, with what fills and follows them."""
+        return self.plan.selection
+
+    @property
+    def text(self) -> str:
+        """All that the model sees, headers and footers included."""
+        return render(self.plan, self.tokenizer).text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The token IDs of `text`, in position order."""
+        return tuple(token_id for part in render(self.plan, self.tokenizer).parts for token_id in part.token_ids)
+
+    @property
+    def report(self) -> str:
+        """The prompt, its slots, and a command that shows the whole of it."""
+        source = self.selection.schema.source.span.source
+        schema = "SCHEMA.xml" if source.startswith("<") else source
+        command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}"
+        return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
+
+
+def _slot_table(case: PromptCase) -> list[str]:
+    """Return a line for every slot of the modules in use: where it is, how full, and with what."""
+    given = {(each.module, each.parameter): each.text for each in case.selection.arguments}
+    lines = [f"positions: {case.plan.stop}, level: {case.plan.level}"]
+    for module in ("", *case.selection.modules):
+        for index in case.plan.layout.runs_of[module]:
+            lines += (_slot_line(slot, given, case.tokenizer) for slot in case.plan.layout.runs[index].slots)
+    return lines
+
+
+def _slot_line(slot: Slot, given: dict[tuple[str, str], str], tokenizer: Tokenizer) -> str:
+    name = f"{slot.module}/{slot.parameter}".removeprefix("/")
+    where = f"slot {name} [{slot.start}, {slot.stop})"
+    text = given.get((slot.module, slot.parameter))
+    if text is None:
+        return f"{where}: no argument, {len(slot.default_ids)} tokens of default"
+    return f"{where}: {len(tokenizer.tokenize(text))} of {slot.stop - slot.start} tokens, {text!r}"

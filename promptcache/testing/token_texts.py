@@ -1,0 +1,66 @@
+"""Text for slots, measured in the tokens of any tokenizer: short, exactly as long as the slot, and awkward.
+
+Comes in: a parameter, the strategy for its texts that fit by their bytes, and a tokenizer. Goes out: a strategy for
+texts that fit by their tokens. A byte is a token at most under every tokenizer that cuts text into pieces, so what fits
+by its bytes fits; this file adds the texts in between, up to the exact maximum.
+"""
+
+from __future__ import annotations
+
+from hypothesis import Phase, find, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from promptcache.language.schema import Parameter
+from promptcache.layout import Tokenizer
+from promptcache.testing.choices import argument_texts
+from promptcache.testing.texts import TRICKY
+
+_WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
+_BEGINNINGS = ("", "a", "Nine days", *TRICKY)
+
+
+def fitting_texts(parameter: Parameter, by_bytes: SearchStrategy[str], tokenizer: Tokenizer) -> SearchStrategy[str]:
+    """Draw what fits into a slot, often exactly; a parameter that takes only certain texts keeps to those."""
+    fitting = by_bytes.map(lambda text: fit_tokens(text, parameter.length, tokenizer))
+    if is_restricted(parameter):
+        return by_bytes
+
+    def full(beginning: str, word: str) -> str:
+        return fill_tokens(beginning, word, parameter.length, tokenizer)
+
+    return st.one_of(fitting, st.builds(full, st.sampled_from(_BEGINNINGS), st.sampled_from(_WORDS)))
+
+
+def is_restricted(parameter: Parameter) -> bool:
+    """Whether a parameter takes only texts of a type, a list or a pattern."""
+    kind = getattr(parameter, "type", None)
+    others = (getattr(parameter, name, None) for name in ("choices", "pattern"))
+    return any(others) or (kind is not None and str(kind) not in {"text", "string"})
+
+
+def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
+    """Return a beginning of `text` that has at most `num_tokens` tokens."""
+    while len(tokenizer.tokenize(text)) > num_tokens:
+        text = text[:-1]
+    return text
+
+
+def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer) -> str:
+    """Return a text of exactly `num_tokens` tokens where repeating `word` can make one, else the longest that fits."""
+    text = fit_tokens(beginning, num_tokens, tokenizer)
+    missing = num_tokens - len(tokenizer.tokenize(text))
+    while missing > 0:
+        longer = fit_tokens(text + word * missing, num_tokens, tokenizer)
+        if len(longer) <= len(text):
+            return text
+        text, missing = longer, num_tokens - len(tokenizer.tokenize(longer))
+    return text
+
+
+def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
+    """Return a short text that a required parameter takes."""
+    if is_restricted(parameter):
+        plainest = settings(max_examples=100, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
+        return find(argument_texts(parameter), lambda _: True, settings=plainest)
+    return fit_tokens(parameter.default or parameter.placeholder or "nine", parameter.length, tokenizer)

@@ -1,0 +1,166 @@
+"""The strategies that users import: cases of any schema, in the tokens of any tokenizer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import promptcache.testing as public
+from promptcache.diagnostics import CODES
+from promptcache.language import parse_schema
+from promptcache.testing import (
+    ByteTokenizer,
+    PromptCase,
+    Subject,
+    arguments,
+    invalid_prompts,
+    pairs,
+    prompts,
+    selections,
+)
+from promptcache.testing.subject import default_tokenizer, read_schema
+from promptcache.testing.token_texts import fill_tokens, fit_tokens
+from tests.conftest import law_examples
+from tests.testing.occurring import occurring
+from tests.testing.samples import RICH, WIDE
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
+SUPPORT = SCHEMAS / "support.xml"
+
+
+@given(prompts(str(SUPPORT)))
+def test_answer_never_exceeds_the_window(case) -> None:  # type: ignore[no-untyped-def] # as users write it
+    """The example of docs/testing.md runs as it is written."""
+    assert case.plan.stop <= 2048
+
+
+@given(case=prompts(SUPPORT))
+def test_a_case_has_all_its_parts(case: PromptCase) -> None:
+    """A case has its XML, selection, plan, text and tokens, and they belong together."""
+    assert case.xml.startswith("<prompt")
+    assert case.selection is case.plan.selection
+    assert "".join(each.text for each in case.selection.arguments if each.parameter == "name") in case.text
+    assert len(case.tokens) == case.plan.num_reused_tokens + case.plan.num_new_tokens
+
+
+@pytest.mark.parametrize(
+    "form", [SUPPORT, str(SUPPORT), SUPPORT.read_text(), read_schema(SUPPORT), read_schema(SUPPORT).source]
+)
+def test_schemas_come_in_any_form(form) -> None:  # type: ignore[no-untyped-def]
+    """A path, its text, XML, a declared and a checked schema all give the same selections."""
+    assert occurring(selections(form), lambda modules: [" ".join(sorted(modules))], {"customer"}) >= {"customer"}
+
+
+@given(
+    case=prompts(
+        RICH,
+        select=["cities/rome", "plan/visa"],
+        args={"plan/days": "two", "note": None},
+        text="Go.",
+        tokenizer=ByteTokenizer(),
+    )
+)
+def test_parts_can_be_given(case: PromptCase) -> None:
+    """Modules, arguments and text that are asked for are in every prompt."""
+    assert {"cities/rome", "plan/visa"} <= set(case.selection.modules)
+    given_texts = {(each.module, each.parameter): each.text for each in case.selection.arguments}
+    assert given_texts["plan", "days"] == "two"
+    assert ("", "note") not in given_texts
+    assert [message.text for message in case.selection.messages] == ["Go."]
+
+
+@given(case=prompts(WIDE, select=["m3", "top/part"], tokenizer=ByteTokenizer()))
+@settings(max_examples=law_examples(0.1))
+def test_modules_can_be_asked_for_where_nothing_is_listed(case: PromptCase) -> None:
+    """Beyond listing, too, every prompt uses the modules that are asked for."""
+    assert {"m3", "top", "top/part"} <= set(case.selection.modules)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"select": ["calm", "brisk"]}, {"select": ["nowhere"]}, {"args": {"plan/dais": "x"}}]
+)
+def test_what_cannot_be_had_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
+    """Modules that exclude each other and names that do not exist are refused when the strategy is made."""
+    with pytest.raises(ValueError, match=r"no valid prompt|no parameter"):
+        prompts(RICH, **wrong)
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), default_tokenizer()], ids=["bytes", "demo model"])
+def test_arguments_reach_the_exact_maximum(tokenizer) -> None:  # type: ignore[no-untyped-def]
+    """No argument has more tokens than its slot, and empty, full and in-between ones occur."""
+    schema = read_schema(SUPPORT)
+    lengths = occurring(
+        arguments(schema, ["customer"], tokenizer),
+        lambda given_texts: [str(len(tokenizer.tokenize(given_texts["customer", "name"])))],
+        {str(number) for number in (0, 1, 5, 12)},
+    )
+
+    assert {"0", "1", "5", "12"} <= lengths
+    assert max(map(int, lengths)) == 12
+
+
+@given(text=st.text(max_size=20), word=st.sampled_from(["x", " a", "é", "\n"]), size=st.integers(0, 40))
+def test_text_is_fitted_to_tokens(text: str, word: str, size: int) -> None:
+    """A fitted text has no more tokens than asked for, and a filled one exactly as many."""
+    tokenizer = default_tokenizer()
+
+    assert len(tokenizer.tokenize(fit_tokens(text, size, tokenizer))) <= size
+    assert len(tokenizer.tokenize(fill_tokens(text, word, size, tokenizer))) <= size
+    assert len(tokenizer.tokenize(fill_tokens("", "x", size, tokenizer))) == size
+
+
+@given(both=pairs(RICH, tokenizer=ByteTokenizer()))
+def test_pairs_are_cases_that_differ(both: tuple[PromptCase, PromptCase]) -> None:
+    """The two cases of a pair use different modules and end in the same messages."""
+    first, second = both
+    assert first.selection.modules != second.selection.modules
+    assert [each.text for each in first.selection.messages] == [each.text for each in second.selection.messages]
+
+
+@given(invalid=invalid_prompts(RICH, codes=["PC408", "PC501"]))
+def test_faults_can_be_chosen(invalid) -> None:  # type: ignore[no-untyped-def]
+    """Only the faults asked for are made."""
+    assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
+
+
+def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:
+    """What is noted for a failure names every slot with its place and content, and how to see all of it."""
+    case = Subject(SUPPORT).case('<prompt schema="support"><customer name="Ann O\'Hara"/>Hello?</prompt>')
+
+    lines = case.report.splitlines()
+
+    assert lines[0] == f"prompt: {case.xml}"
+    assert "slot customer/name [31, 43): 4 of 12 tokens" in case.report or 'of 12 tokens, "Ann O\'Hara"' in case.report
+    assert "slot customer/plan [52, 58): no argument, 2 tokens of default" in lines
+    assert lines[-1].endswith(f"| promptcache render - --schema {SUPPORT}")
+
+
+@given(schema=st.from_type(type(parse_schema('<schema name="s"/>'))))
+@settings(max_examples=10)
+def test_schemas_are_drawn_by_their_type(schema) -> None:  # type: ignore[no-untyped-def]
+    """`st.from_type(Schema)` draws schemas that check."""
+    assert read_schema(schema).source is schema
+
+
+def test_public_names_are_there() -> None:
+    """Everything in `__all__` can be had, and again after its file was imported."""
+    for _ in range(2):
+        assert all(callable(getattr(public, name)) for name in public.__all__)
+    assert set(public.__all__) == set(public._HOMES)
+
+
+def test_importing_loads_neither_torch_nor_hypothesis() -> None:
+    """`promptcache.testing` loads nothing heavy until it is used, and its strategies never load torch."""
+    code = (
+        "import sys, promptcache.testing as t; print([n for n in ('torch', 'transformers', 'hypothesis') if n in sys.modules]);"
+        f"t.prompts({str(SUPPORT)!r}); t.covering; t.schemas; print('torch' in sys.modules)"
+    )
+
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert output.split("\n")[:2] == ["[]", "False"]

@@ -1,0 +1,62 @@
+"""The laws that need no model, over random schemas and over the schemas that ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.testing import ByteTokenizer, Subject, schemas
+from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
+from promptcache.testing.running import check_law, check_laws
+from tests.conftest import law_examples
+
+SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=schemas())
+def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, schema) -> None:  # type: ignore[no-untyped-def]
+    """Every law that needs no model holds for whatever schema and prompt."""
+    subject = Subject(schema, ByteTokenizer())
+
+    match law.over:
+        case Over.SCHEMA:
+            law.check(subject)
+        case Over.PROMPT:
+            law.check(data.draw(subject_prompts(subject)))
+        case Over.NAMED:
+            law.check(subject, data.draw(named_modules(schema)))
+        case Over.INVALID:
+            law.check(subject, data.draw(invalid_prompts(schema)))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_laws_hold_for_shipped_schemas(law: Law, file: Path) -> None:
+    """Every schema that ships keeps every law, with the demo model's tokenizer."""
+    check_law(law, Subject(file), max_examples=max(20, law_examples(0.1)))
+
+
+def test_all_laws_run_on_one_schema() -> None:
+    """`check_laws` runs whatever there is, on a schema given as text."""
+    check_laws('<schema name="s"><module name="a">x<parameter name="p" length="3"/></module></schema>', max_examples=10)
+
+
+def test_a_schema_beyond_the_model_breaks_a_law() -> None:
+    """A schema that needs more positions than there are is named with both numbers."""
+    subject = Subject('<schema name="s"><module name="a">one two three</module></schema>', ByteTokenizer())
+
+    with pytest.raises(BrokenLaw, match="takes 14 positions, there are 14"):
+        longest_prompt_fits(subject, 14)
+
+
+def test_laws_are_stated() -> None:
+    """Every law has a name of its own and a sentence that states it."""
+    assert len({law.name for law in LAWS}) == len(LAWS)
+    assert all(law.statement.endswith(".") for law in LAWS)
