@@ -9,16 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import PromptCacheError
 from promptcache.kv import MemoryStore, Store
-from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, resolve_prompt
-from promptcache.language.opening import open_prompt, open_schema
-from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
+from promptcache.language import CheckedSchema, Schema, check_schema
+from promptcache.language.opening import open_schema
+from promptcache.layout import Plan, Tokenizer, check_positions
 from promptcache.runtime.answer import Request, answer, answer_batch, needed
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.completion import Completion, WarmReport
@@ -27,13 +27,11 @@ from promptcache.runtime.generate import check_batch_generation, check_generatio
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
+from promptcache.runtime.planner import Planner, PromptSource
 from promptcache.runtime.prepare import Fetcher, Prepared, prepare
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
-
-PromptSource: TypeAlias = "str | Path | Prompt"
-"""XML text (starting with "<"), a path, or a `Prompt`."""
 
 DEFAULT_NEW_TOKENS = 256
 """Tokens generated at most when a request does not say; fewer where the context ends earlier."""
@@ -79,6 +77,7 @@ class Engine:
         self.store: Store = store if store is not None else MemoryStore(self.model.shape)
         self._fetcher = Fetcher(self.model, self.store)
         self._catalog = Catalog(self.store, forgets=store is None)
+        self._planner = Planner(self._catalog, self.tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -153,7 +152,7 @@ class Engine:
             PromptError: Every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._plan(prompt)[1]
+        return self._planner.plan(prompt)[1]
 
     def generate(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Completion:
         """Answer a prompt.
@@ -172,7 +171,7 @@ class Engine:
         """
         started = time.perf_counter()
         check_generation(generation)
-        prepared, plan = self._plan(prompt)
+        prepared, plan = self._planner.plan(prompt)
         request = self._request(prepared, plan, max_new_tokens, generation, started)
         return answer(request, self.model, self._fetcher)
 
@@ -201,7 +200,7 @@ class Engine:
         requests = []
         for prompt in prompts:
             started = time.perf_counter()
-            requests.append(self._request(*self._plan(prompt), max_new_tokens, generation, started))
+            requests.append(self._request(*self._planner.plan(prompt), max_new_tokens, generation, started))
         return answer_batch(requests, self.model, self._fetcher, batch_bytes)
 
     def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
@@ -212,7 +211,7 @@ class Engine:
             generation.
         """
         check_generation(generation)
-        self._check_room(self._plan(prompt)[1], max_new_tokens)
+        self._check_room(self._planner.plan(prompt)[1], max_new_tokens)
 
         def produce(queue: TokenQueue) -> Completion:
             criteria = [*generation.pop("stopping_criteria", ()), queue.should_stop]
@@ -224,25 +223,19 @@ class Engine:
 
     def logits(self, prompt: PromptSource) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
-        prepared, plan = self._plan(prompt)
+        prepared, plan = self._planner.plan(prompt)
         fetched = self._fetcher.fetch(prepared, needed(plan))
         return request_logits(self.model, link(plan, fetched.runs, self.model))
 
     def reference(self, prompt: PromptSource) -> torch.Tensor:
         """Return what `logits` must equal, `[N, V]`: one forward pass without cache under an explicit mask. Slow."""
-        return reference_logits(self._plan(prompt)[1], self.model)
+        return reference_logits(self._planner.plan(prompt)[1], self.model)
 
     @cached_property
     def _eos_ids(self) -> tuple[int, ...]:
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
-
-    def _plan(self, prompt: PromptSource) -> tuple[Prepared, Plan]:
-        read = open_prompt(prompt)
-        prepared = self._catalog.find(read.schema)
-        selection = resolve_prompt(read, prepared.schema)
-        return prepared, make_plan(selection, prepared.layout, prepared.encodings, self.tokenizer)
 
     def _check_room(self, plan: Plan, max_new_tokens: int | None) -> int:
         if max_new_tokens is not None and max_new_tokens < 1:

@@ -23,7 +23,7 @@ def open_schema(source: str | Path | Schema) -> Schema:
     """
     if isinstance(source, Schema):
         return source
-    return parse_schema(source) if _is_markup(source) else load_schema(Path(source))
+    return parse_schema(source) if is_markup(source) else load_schema(Path(source))
 
 
 def open_prompt(source: str | Path | Prompt) -> Prompt:
@@ -34,8 +34,9 @@ def open_prompt(source: str | Path | Prompt) -> Prompt:
     """
     if isinstance(source, Prompt):
         return source
-    return parse_prompt(source) if _is_markup(source) else load_prompt(Path(source))
+    return parse_prompt(source) if is_markup(source) else load_prompt(Path(source))
 
 
-def _is_markup(source: str | Path) -> TypeGuard[str]:
+def is_markup(source: object) -> TypeGuard[str]:
+    """Return whether `source` is the text of a document, and not a path to one."""
     return isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<")

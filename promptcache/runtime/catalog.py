@@ -44,13 +44,17 @@ class Catalog:
                 for key in set(old.keys) - used:
                     self._store.delete(key)
 
+    def get(self, name: str) -> Prepared | None:
+        """Return the schema of this name, or None."""
+        return self._prepared.get(name)
+
     def find(self, name: str) -> Prepared:
         """Return the schema of this name.
 
         Raises:
             UnknownSchema: With the nearest name, or all of them.
         """
-        prepared = self._prepared.get(name)
+        prepared = self.get(name)
         if prepared is None:
             known = ", ".join(self._prepared) or "none"
             mend = did_you_mean(name, self._prepared) or f"schemas known here: {known}"

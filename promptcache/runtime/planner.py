@@ -1,0 +1,68 @@
+"""From a prompt document to its plan: read, find the schema, check, plan – or remember having done so.
+
+Comes in: a prompt in any form. Goes out: the schema as prepared, and the plan. No model work. Text that was planned
+lately against the same schema is planned already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TypeAlias
+
+from promptcache.language import Prompt, resolve_prompt
+from promptcache.language.opening import is_markup, open_prompt
+from promptcache.layout import Plan, Tokenizer, make_plan
+from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.prepare import Prepared
+
+PromptSource: TypeAlias = str | Path | Prompt
+"""XML text (starting with "<"), a path, or a `Prompt`."""
+
+MAX_REMEMBERED = 1024
+"""Plans kept; a plan is a few kilobytes, for it shares the schema's encodings."""
+
+
+class Planner:
+    """Plans prompts against the schemas of a catalog. Any thread may call it."""
+
+    def __init__(self, catalog: Catalog, tokenizer: Tokenizer) -> None:
+        self._catalog = catalog
+        self._tokenizer = tokenizer
+        self._remembered: OrderedDict[str, tuple[Prepared, Plan]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(self, prompt: PromptSource) -> tuple[Prepared, Plan]:
+        """Return the schema that a prompt names, and its plan.
+
+        Raises:
+            PromptError: Every fault with its place.
+            UnknownSchema: No schema of that name is in the catalog.
+        """
+        if isinstance(prompt, str) and (known := self._recall(prompt)) is not None:
+            return known
+        read = open_prompt(prompt)
+        prepared = self._catalog.find(read.schema)
+        selection = resolve_prompt(read, prepared.schema)
+        plan = make_plan(selection, prepared.layout, prepared.encodings, self._tokenizer)
+        if is_markup(prompt):  # what a path leads to may be another text the next time
+            self._remember(prompt, (prepared, plan))
+        return prepared, plan
+
+    def _recall(self, text: str) -> tuple[Prepared, Plan] | None:
+        with self._lock:
+            known = self._remembered.get(text)
+            if known is None:
+                return None
+            if self._catalog.get(known[0].schema.name) is not known[0]:  # the schema was replaced
+                del self._remembered[text]
+                return None
+            self._remembered.move_to_end(text)
+            return known
+
+    def _remember(self, text: str, planned: tuple[Prepared, Plan]) -> None:
+        with self._lock:
+            self._remembered[text] = planned
+            if len(self._remembered) > MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
