@@ -15,6 +15,7 @@ import typer
 
 from promptcache.cli.bench import bench
 from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.fmt import fmt
 from promptcache.cli.formats import Format, chosen_format, write_report
 from promptcache.cli.model_folder import DEMO, Dtype
 from promptcache.cli.render import (
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
+app.command()(fmt)
 
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout instead of text.")]
 _Schemas = Annotated[

@@ -1,0 +1,138 @@
+"""Formatting documents: reading, writing back, and showing what changed.
+
+Comes in: file names. Goes out: what became of each, and files on disk. A file with errors is never touched; one that
+changes is replaced as a whole, and keeps its mode, its line ends and its byte order mark. How a document is laid out is
+not known here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake
+from promptcache.cli.files import Document, read
+from promptcache.cli.render import as_data, print_diagnostics, write_text
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import Diagnostic, LanguageError
+from promptcache.language.formatter import format_document
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formatted:
+    """What became of one document: `before` and `after` are its text, the same where it has errors."""
+
+    name: str
+    path: Path | None = None
+    before: str = ""
+    after: str = ""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether it was, or would be, written differently."""
+        return self.before != self.after
+
+
+def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list[Formatted]:
+    """Format documents, each once; those that change are written back where `write` says so.
+
+    Raises:
+        UsageMistake: one is a template, which is no document before it is rendered.
+    """
+    for name in names:
+        if name.endswith(".j2"):
+            raise UsageMistake(f"{name} is a template: only the documents that it renders can be formatted")
+    found = [_format(name, sources) for name in dict.fromkeys(names)]
+    for each in found:
+        if write and each.changed and each.path is not None:
+            replace_file(each.path, each.after.encode())
+    return found
+
+
+def formatted_code(found: Sequence[Formatted], *, only_check: bool) -> ExitCode:
+    """Return how the command ends."""
+    diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
+    if any(diagnostic.code == UNREADABLE for diagnostic in diagnostics):
+        return ExitCode.ENVIRONMENT
+    if diagnostics or (only_check and any(each.changed for each in found)):
+        return ExitCode.FINDINGS
+    return ExitCode.OK
+
+
+def formatted_data(found: Sequence[Formatted]) -> dict[str, Any]:
+    """Return what became of each document as data; standard input comes with its new text."""
+    documents = []
+    for each in found:
+        data = {"file": each.name, "changed": each.changed, "diagnostics": [as_data(item) for item in each.diagnostics]}
+        documents.append(data if each.path else {**data, "text": each.after})
+    return {"documents": documents}
+
+
+def print_formatted(
+    found: Sequence[Formatted], sources: Sources, notes: Console, *, only_check: bool, as_diff: bool
+) -> None:
+    """Print findings, then differences or the new text of standard input, then one line for each file that changes."""
+    for each in found:
+        print_diagnostics(each.diagnostics, sources, notes)
+        if as_diff and each.changed:
+            write_text(_difference(each))
+        elif each.path is None and not only_check and not as_diff and not each.diagnostics:
+            write_text(each.after)
+        if each.changed and (only_check or as_diff or each.path is not None):
+            verb = "would be formatted" if only_check or as_diff else "formatted"
+            notes.print(f"{each.name}: {verb}", markup=False, soft_wrap=True)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; a link keeps pointing where it does, the file keeps its mode."""
+    target = path.resolve()
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(target, name)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _format(name: str, sources: Sources) -> Formatted:
+    try:
+        document = read(name, sources)
+        folder = document.path.parent if document.path is not None else None
+        after = format_document(document.data, source=document.name, folder=folder)
+    except LanguageError as error:
+        return Formatted(name=name, path=Path(name), diagnostics=error.diagnostics)
+    before = document.data.decode()
+    return Formatted(name=document.name, path=document.path, before=before, after=_as_written(after, document))
+
+
+def _as_written(text: str, document: Document) -> str:
+    """Return a text with the line ends and the byte order mark that its document has."""
+    if b"\r\n" in document.data:
+        text = text.replace("\n", "\r\n")
+    if document.data.startswith(codecs.BOM_UTF8):
+        text = codecs.BOM_UTF8.decode() + text
+    return text
+
+
+def _difference(each: Formatted) -> str:
+    before, after = _LINE.findall(each.before), _LINE.findall(each.after)
+    lines = difflib.unified_diff(before, after, each.name, f"{each.name} (formatted)")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

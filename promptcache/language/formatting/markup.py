@@ -1,0 +1,122 @@
+"""A document as it was written: comments, CDATA sections, references and quotes included.
+
+Comes in: the text of a document that `parse_xml` accepts, or a part of its content. Goes out: a tree of tags and runs
+of characters that still hold their source text. This file knows no element of the language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
+
+_TOKEN = re.compile(
+    r"""(?P<comment><!--.*?-->)
+    |(?P<cdata><!\[CDATA\[.*?\]\]>)
+    |(?P<declaration><\?.*?\?>)
+    |</(?P<end>[^\s>]+)\s*>
+    |<(?P<start>[^\s/>]+)(?P<attributes>(?:\s+[^\s=/>]+\s*=\s*(?:"[^"]*"|'[^']*'))*)\s*(?P<empty>/?)>
+    |(?P<text>[^<]+)""",
+    re.DOTALL | re.VERBOSE,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=]+)\s*=\s*("[^"]*"|'[^']*')""")
+_REFERENCE = re.compile(r"&(?:#x([0-9a-fA-F]+)|#([0-9]+)|(lt|gt|amp|quot|apos));")
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_SPACE = " \t\n"
+
+CDATA_START, CDATA_END = "<![CDATA[", "]]>"
+
+
+class Kind(Enum):
+    """What a run of characters is."""
+
+    TEXT = auto()
+    CDATA = auto()
+    COMMENT = auto()
+    DECLARATION = auto()
+
+
+class Chars(NamedTuple):
+    """A run of characters between tags, as it is written."""
+
+    kind: Kind
+    raw: str
+
+    @property
+    def value(self) -> str:
+        """What it adds to the text around it."""
+        match self.kind:
+            case Kind.TEXT:
+                return _REFERENCE.sub(_referred, self.raw)
+            case Kind.CDATA:
+                return self.raw[len(CDATA_START) : -len(CDATA_END)]
+            case _:
+                return ""
+
+    @property
+    def free(self) -> bool:
+        """Whether it is whitespace that says nothing, written as such, or a comment."""
+        return self.kind is Kind.COMMENT or (self.kind is Kind.TEXT and not self.raw.strip(_SPACE))
+
+
+class Tag(NamedTuple):
+    """An element; attributes have their values in quotes, `inner` is its content as it is written."""
+
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    children: tuple[Node, ...]
+    inner: str
+
+
+Node: TypeAlias = Tag | Chars
+
+
+class _Open(NamedTuple):
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    children: list[Node]
+    start: int
+
+
+def read_markup(text: str) -> tuple[Node, ...]:
+    """Return the nodes of a document or of the content of an element."""
+    top: list[Node] = []
+    stack: list[_Open] = []
+    for match in _TOKEN.finditer(text):
+        here = stack[-1].children if stack else top
+        if match["end"]:
+            done = stack.pop()
+            inner = text[done.start : match.start()]
+            (stack[-1].children if stack else top).append(Tag(done.name, done.attributes, tuple(done.children), inner))
+        elif not match["start"]:
+            here.append(_characters(match))
+        elif match["empty"]:
+            here.append(Tag(match["start"], _attributes(match["attributes"]), (), ""))
+        else:
+            stack.append(_Open(match["start"], _attributes(match["attributes"]), [], match.end()))
+    return tuple(top)
+
+
+def comments(nodes: tuple[Node, ...]) -> Iterator[str]:
+    """Yield every comment below `nodes`, in document order."""
+    for node in nodes:
+        if isinstance(node, Tag):
+            yield from comments(node.children)
+        elif node.kind is Kind.COMMENT:
+            yield node.raw
+
+
+def _characters(match: re.Match[str]) -> Chars:
+    kinds = {"comment": Kind.COMMENT, "cdata": Kind.CDATA, "declaration": Kind.DECLARATION}
+    return Chars(kinds.get(match.lastgroup or "", Kind.TEXT), match[0])
+
+
+def _attributes(written: str) -> tuple[tuple[str, str], ...]:
+    return tuple((match[1], match[2]) for match in _ATTRIBUTE.finditer(written))
+
+
+def _referred(match: re.Match[str]) -> str:
+    if match[3]:
+        return _ENTITIES[match[3]]
+    return chr(int(match[1], 16) if match[1] else int(match[2]))

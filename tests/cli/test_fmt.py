@@ -1,0 +1,99 @@
+"""`promptcache fmt` writes what changes, whole, and touches nothing that has errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from promptcache.cli import formatting
+from tests.cli.conftest import Command
+
+LOOSE = '<schema name="s"><module name="a">Two.</module></schema>'
+NEAT = '<schema name="s">\n  <module name="a">Two.</module>\n</schema>\n'
+
+
+@pytest.fixture
+def loose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to be formatted, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "s.xml"
+    path.write_text(LOOSE, encoding="utf-8")
+    return path
+
+
+def test_writes_files_once(command: Command, loose: Path) -> None:
+    """A file is formatted in place and named; the second time there is nothing to do."""
+    first, second = command("fmt", "s.xml"), command("fmt", "s.xml")
+    assert (first.exit_code, first.stdout, first.stderr) == (0, "", "s.xml: formatted\n")
+    assert (second.exit_code, second.stdout, second.stderr) == (0, "", "")
+    assert loose.read_text(encoding="utf-8") == NEAT
+
+
+@pytest.mark.parametrize("option", ["--check", "--diff"])
+def test_only_writes_when_asked_to(command: Command, loose: Path, option: str) -> None:
+    """--check and --diff leave files alone; --check alone makes a difference a finding."""
+    result = command("fmt", option, "s.xml")
+    assert result.exit_code == (option == "--check")
+    assert loose.read_text(encoding="utf-8") == LOOSE
+    assert result.stderr == "s.xml: would be formatted\n"
+
+
+def test_diff_can_be_applied(command: Command, loose: Path) -> None:
+    """--diff writes a unified diff."""
+    lines = command("fmt", "--diff", "s.xml").stdout.splitlines()
+    assert lines[:3] == ["--- s.xml", "+++ s.xml (formatted)", "@@ -1 +1,3 @@"]
+    assert lines[-3:] == ['+<schema name="s">', '+  <module name="a">Two.</module>', "+</schema>"]
+
+
+def test_standard_input_goes_to_standard_output(command: Command) -> None:
+    """`-` is read, formatted and written out, tabs and all."""
+    assert command("fmt", "-", stdin=LOOSE.replace("Two.", "a\tb")).stdout == NEAT.replace("Two.", "a\tb")
+
+
+def test_files_with_errors_are_not_touched(command: Command, folder: Path) -> None:
+    """A file with errors keeps every byte and is diagnosed; the others are formatted."""
+    before = (folder / "broken.xml").read_bytes()
+    result = command("fmt", "broken.xml", "support.xml")
+    assert result.exit_code == 1
+    assert "error[PC208]" in result.stderr
+    assert (folder / "broken.xml").read_bytes() == before
+    assert (folder / "support.xml").read_text(encoding="utf-8").count("\n") == 3
+
+
+def test_mode_line_ends_and_mark_are_kept(command: Command, loose: Path) -> None:
+    """A file keeps its mode, CR LF and byte order mark, and a link stays a link."""
+    loose.write_bytes(b"\xef\xbb\xbf" + LOOSE.replace("><m", ">\r\n<m").encode())
+    loose.chmod(0o640)
+    link = loose.parent / "link.xml"
+    link.symlink_to(loose)
+    command("fmt", "link.xml")
+    assert loose.read_bytes() == b"\xef\xbb\xbf" + NEAT.replace("\n", "\r\n").encode()
+    assert loose.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+
+
+def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is full, the old file stands and no other is left behind."""
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        formatting.replace_file(loose, b"new")
+    assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
+
+
+def test_templates_are_refused(command: Command) -> None:
+    """A template is not XML yet; to format it is a mistake of usage."""
+    assert command("fmt", "s.xml.j2").exit_code == 2
+
+
+def test_json(command: Command, loose: Path) -> None:
+    """--json says for each document whether it changed."""
+    documents = json.loads(command("fmt", "--json", "--check", "s.xml", "none.xml").stdout)["documents"]
+    assert [(each["file"], each["changed"]) for each in documents] == [("s.xml", True), ("none.xml", False)]
+    assert documents[1]["diagnostics"][0]["code"] == "PC010"
