@@ -51,6 +51,12 @@ def attend(
     """
     assert min(key.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
     assert key.shape[:3] == value.shape[:3], "the fused kernel would read past the shorter one"
+    if query.shape[2] == 1 and query.shape[1] > key.shape[1]:  # one token: its query groups are rows over the same keys
+        batch, heads, _, width = query.shape
+        grouped = query.reshape(batch, key.shape[1], -1, width)
+        rows = None if mask is None else mask.expand(*mask.shape[:-2], grouped.shape[2], -1)
+        out, lse = attend(grouped, key, value, scale=scale, mask=rows, softcap=softcap)
+        return out.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
     if query.device.type == "cpu" and softcap is None and key.shape[3] == value.shape[3]:
         return _fused_cpu(query, key, value, scale, mask, causal)
     return _portable(query, key, value, scale, mask, causal, softcap)

@@ -70,6 +70,21 @@ def test_kernels_equal_dense_attention(dtype: torch.dtype, softcap: float | None
     assert torch.equal(lse.isfinite(), seen)
 
 
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("masked", [None, "shared", "each row"])
+def test_one_query_equals_dense_attention(softcap: float | None, masked: str | None) -> None:
+    """A single token, whose query groups are computed as rows over the same keys, attends as dense attention says."""
+    query, key, value = tensors(3, 1, 9, torch.float64)
+    shape = {"shared": (1, 9), "each row": (3, 1, 1, 9)}.get(masked or "")
+    mask = None if shape is None else torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.7
+
+    out, lse = attend(query, key, value, scale=0.25, mask=mask, softcap=softcap)
+
+    expected, expected_lse = dense(query, key, value, mask, softcap)
+    assert torch.allclose(out, expected, atol=1e-12)
+    assert torch.allclose(lse, expected_lse, atol=1e-12)
+
+
 @given(seed=st.integers(0, 2**16), queries=st.integers(1, 5), keys=st.integers(1, 9), masked=st.booleans())
 @settings(max_examples=50)
 def test_fused_and_portable_kernels_agree(seed: int, queries: int, keys: int, masked: bool) -> None:
