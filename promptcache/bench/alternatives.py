@@ -67,14 +67,10 @@ def plain(model: Model, work: Workload) -> Alternative:
 def concatenated(model: Model, work: Workload) -> Alternative:
     """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
     linked = link(work.plan, work.runs, model)
-    parts = [[segment.layer(layer) for segment in linked.timeline.segments] for layer in range(model.shape.num_layers)]
+    parts = _parts(model, linked.timeline.segments)
 
     def run() -> torch.Tensor:
-        cache = DynamicCache()
-        for layer, views in enumerate(parts):
-            keys, values = (torch.cat(each, dim=1)[None] for each in zip(*views, strict=True))
-            cache.update(keys, values, layer)
-        return _last_logits(model, linked.token_ids, linked.position_ids, cache)
+        return _last_logits(model, linked.token_ids, linked.position_ids, _concatenation(parts))
 
     return run
 
@@ -93,14 +89,53 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
     return run
 
 
+def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Alternative:
+    """Decode `num_tokens` after the request's own, one at a time, over linked KV or over a concatenated `DynamicCache`.
+
+    Each call goes on where a request stood after its prefill: the prefill is not part of what is measured.
+    """
+    linked = link(work.plan, work.runs, model)
+    parts = _parts(model, linked.timeline.segments)
+    prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
+    _last_logits(model, linked.token_ids, linked.position_ids, prefilled)
+
+    def run() -> torch.Tensor:
+        position = linked.position_ids[-1]
+        for step in range(num_tokens):
+            logits = _last_logits(model, [ord("a")], [position + 1 + step], prefilled)
+        prefilled.crop(-num_tokens)
+        return logits
+
+    return run
+
+
+BASELINE = "plain prefill"
+
 ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
-    "plain prefill": plain,
+    BASELINE: plain,
     "concatenate": concatenated,
     "deep copy": deep_copied,
     "prompt cache": cached,
     "floor": floor,
 }
 """Every alternative by the name that tables show."""
+
+
+def _parts(model: Model, segments: tuple[Segment, ...]) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    return [[segment.layer(layer) for segment in segments] for layer in range(model.shape.num_layers)]
+
+
+def concatenated_cache(model: Model, work: Workload) -> Any:
+    """Return a new `DynamicCache` with the modules' KV, as a user would concatenate it."""
+    return _concatenation(_parts(model, link(work.plan, work.runs, model).timeline.segments))
+
+
+def _concatenation(parts: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> Any:
+    cache = DynamicCache()
+    for layer, views in enumerate(parts):
+        keys, values = (torch.cat(each, dim=1)[None] for each in zip(*views, strict=True))
+        cache.update(keys, values, layer)
+    return cache
 
 
 def _whole(segments: tuple[Segment, ...], layer: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,34 +6,19 @@ included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import DynamicCache
 
-from promptcache.bench.measure import Samples, interleave
+from promptcache.bench.measure import interleave
+from promptcache.bench.report import Report
 from promptcache.engine import Engine
-from promptcache.layout import Plan
 from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.reference import reference_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCost:
-    """One prompt, both ways: seconds to the first token."""
-
-    plan: Plan
-    cached: Samples
-    plain: Samples
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long plain prefill takes."""
-        return self.plain.median / self.cached.median
-
-
-def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> PromptCost:
+def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> Report:
     """Measure `generate` of one token on a warm schema against `generate` of one token over the whole text.
 
     Args:
@@ -60,4 +45,25 @@ def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> PromptCo
         return engine.generate(prompt, max_new_tokens=1, do_sample=False)
 
     samples = interleave({"cached": cached, "plain": plain}, repeats, engine.model.device)
-    return PromptCost(plan=plan, cached=samples["cached"], plain=samples["plain"])
+    medians = {name: each.median for name, each in samples.items()}
+    return Report(
+        name="prompt",
+        title=f"TTFT from the call on, median of {repeats}",
+        columns=("reused", "new", "cached ms", "plain ms", "ratio"),
+        cells=(
+            (
+                f"{plan.num_reused_tokens:,}",
+                str(plan.num_new_tokens),
+                f"{1e3 * medians['cached']:.1f}",
+                f"{1e3 * medians['plain']:.1f}",
+                f"{medians['plain'] / medians['cached']:.1f}x",
+            ),
+        ),
+        rows=(
+            {
+                "reused_tokens": plan.num_reused_tokens,
+                "new_tokens": plan.num_new_tokens,
+                "seconds": {name: list(each.seconds) for name, each in samples.items()},
+            },
+        ),
+    )

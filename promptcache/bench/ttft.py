@@ -1,101 +1,99 @@
-"""`promptcache bench ttft` and `linking`: time to first token against every alternative, and linking by itself.
+"""`promptcache bench ttft`, `linking` and `decode`: one request, against every alternative.
 
-Comes in: a model and sizes. Goes out: rows of a table. All alternatives run in one process, interleaved.
+Comes in: a model and sizes. Goes out: reports. All alternatives run in one process, interleaved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import psutil
 import torch
 
-from promptcache.bench.alternatives import ALTERNATIVES
+from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
 from promptcache.bench.measure import Samples, interleave
+from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, workload
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Every alternative at one size."""
-
-    sizes: Sizes
-    samples: Mapping[str, Samples]
-
-    def ratio(self, name: str, to: str = "plain prefill") -> float:
-        """How many times as long `to` takes as `name`."""
-        return self.samples[to].median / self.samples[name].median
-
-
-def compare_ttft(
-    model: Model, all_sizes: Sequence[Sizes], repeats: int, names: Iterable[str]
-) -> tuple[Comparison, ...]:
-    """Measure the time from a planned request to the logits of its first token.
-
-    Args:
-        model: In the dtype and on the device to be measured.
-        all_sizes: One comparison each.
-        repeats: Rounds that count; the first, uncounted one warms up.
-        names: Of `ALTERNATIVES`.
-    """
-    chosen = list(names)
-    comparisons = []
+def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+    """Measure the time from a planned request to the logits of its first token, at each size."""
+    cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        alternatives = {name: ALTERNATIVES[name](model, work) for name in chosen}
-        comparisons.append(Comparison(sizes=sizes, samples=interleave(alternatives, repeats, model.device)))
-    return tuple(comparisons)
+        samples = interleave({name: make(model, work) for name, make in ALTERNATIVES.items()}, repeats, model.device)
+        cells.append((f"{sizes.cached_tokens:,}", str(sizes.new_tokens), *_against_baseline(samples)))
+        rows.append({**sizes.data, "seconds": _seconds(samples)})
+    return Report(
+        name="ttft",
+        title=f"TTFT in ms, median of {repeats} (times faster than {BASELINE})",
+        columns=("cached", "new", *ALTERNATIVES),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCost:
-    """What linking by itself costs: seconds, and bytes of resident memory that it adds."""
-
-    sizes: Sizes
-    num_segments: int
-    samples: Samples
-    resident_bytes: int
-
-
-def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> tuple[LinkCost, ...]:
-    """Measure linking without any forward pass, at each size."""
+def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+    """Measure linking without any forward pass, and the resident memory that a linked request adds, at each size."""
     process = psutil.Process()
-    costs = []
+    cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)
+        samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)["link"]
         before = process.memory_info().rss
         held = [link(work.plan, work.runs, model) for _ in range(20)]
-        resident = (process.memory_info().rss - before) // len(held)
-        costs.append(
-            LinkCost(
-                sizes=sizes,
-                num_segments=len(held[0].timeline.segments),
-                samples=samples["link"],
-                resident_bytes=resident,
-            )
+        resident = (process.memory_info().rss - before) / len(held)
+        segments = len(held[0].timeline.segments)
+        cells.append(
+            (f"{sizes.cached_tokens:,}", str(segments), f"{1e3 * samples.median:.3f}", f"{resident / 1024:.1f}")
         )
-    return tuple(costs)
+        rows.append({**sizes.data, "segments": segments, "seconds": list(samples.seconds), "resident_bytes": resident})
+    return Report(
+        name="linking",
+        title=f"Linking in ms, median of {repeats}; resident memory that each of 20 live requests adds",
+        columns=("cached", "segments", "linking ms", "resident KiB"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
 
 
-def hardware() -> dict[str, object]:
-    """Return what a reader of figures has to know: processor, threads, torch, and the GPU where there is one."""
-    return {
-        "processor": _processor_name(),
-        "cores": psutil.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
+def compare_decoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, num_tokens: int = 16) -> Report:
+    """Measure the time for one decoded token after a linked request, over `num_tokens` of them, at each size."""
+    cells, rows = [], []
+    for sizes in all_sizes:
+        work = workload(model, sizes)
+        steps: dict[str, Callable[[], Any]] = {
+            name: decoding(model, work, name, num_tokens) for name in ("concatenate", "prompt cache")
+        }
+        samples = interleave(steps, repeats, model.device)
+        medians = [samples[name].median / num_tokens for name in steps]
+        cells.append(
+            (f"{sizes.cached_tokens:,}", *(f"{1e3 * each:.1f}" for each in medians), f"{medians[0] / medians[1]:.2f}x")
+        )
+        rows.append({**sizes.data, "decoded_tokens": num_tokens, "seconds": _seconds(samples)})
+    return Report(
+        name="decode",
+        title=f"ms for one decoded token, median of {repeats}",
+        columns=("cached", "DynamicCache", "prompt cache", "ratio"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
 
 
-def _processor_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - not a file of the user's
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return "unknown"
+def _against_baseline(samples: dict[str, Samples]) -> tuple[str, ...]:
+    base = samples[BASELINE].median
+    return tuple(f"{1e3 * each.median:.1f} ({base / each.median:.1f}x)" for each in samples.values())
+
+
+def _seconds(samples: dict[str, Samples]) -> dict[str, list[float]]:
+    return {name: list(each.seconds) for name, each in samples.items()}
+
+
+def set_threads(threads: int | None) -> None:
+    """Set torch's threads, where a number is given."""
+    if threads is not None:
+        torch.set_num_threads(threads)

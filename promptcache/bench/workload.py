@@ -10,6 +10,7 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from promptcache.kv import MemoryStore, RunKV
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
@@ -59,6 +60,16 @@ class Sizes:
     adjacent: bool = False
 
     @property
+    def data(self) -> dict[str, Any]:
+        """The sizes, for machines."""
+        return {
+            "modules": self.num_modules,
+            "module_tokens": self.module_tokens,
+            "new_tokens": self.new_tokens,
+            "adjacent": self.adjacent,
+        }
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens reused by a request."""
         return self.num_modules * self.module_tokens
@@ -74,12 +85,17 @@ class Workload:
     runs: Mapping[int, RunKV]
 
 
+def letters(draw: random.Random, length: int) -> str:
+    """Return random letters, one token each."""
+    return "".join(draw.choices(string.ascii_lowercase, k=length))
+
+
 def workload(model: Model, sizes: Sizes) -> Workload:
     """Encode the present modules of a schema of these sizes and plan a request."""
-    letters = random.Random(0)
+    draw = random.Random(0)
 
     def text(length: int) -> str:
-        return "".join(letters.choices(string.ascii_lowercase, k=length))
+        return letters(draw, length)
 
     stride = 1 if sizes.adjacent else 2
     modules = "".join(

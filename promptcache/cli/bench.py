@@ -1,4 +1,4 @@
-"""`promptcache bench`: the options of the benchmarks, and their tables.
+"""`promptcache bench`: the options of the benchmarks, and how their reports are written.
 
 Comes in: sizes, and what to measure on. Goes out: a table for people, then one JSON line with everything in it.
 """
@@ -6,15 +6,15 @@ Comes in: sizes, and what to measure on. Goes out: a table for people, then one 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from promptcache.cli.exits import UsageMistake, ending
 from promptcache.cli.render import stdout, write_text
 
 if TYPE_CHECKING:
+    from promptcache.bench.report import Report
     from promptcache.bench.workload import Sizes
     from promptcache.runtime.hf.model import Model
 
@@ -30,11 +30,14 @@ _New = Annotated[list[int], typer.Option(min=1, help="New tokens of the request;
 _Adjacent = Annotated[bool, typer.Option(help="Whether the present modules are neighbours.")]
 _Repeats = Annotated[int, typer.Option(min=1, help="Rounds that count; one more warms up.")]
 _Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
+_Decoded = Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")]
+
+_QWEN = "qwen2.5-0.5b"
 
 
 @bench.command()
 def ttft(
-    shape: _Shape = "qwen2.5-0.5b",
+    shape: _Shape = _QWEN,
     model: _Model = None,
     dtype: _Dtype = "float32",
     device: _Device = "cpu",
@@ -47,26 +50,15 @@ def ttft(
 ) -> None:
     """Time to first token of a planned request: linked modules against every alternative."""
     with ending(as_json=False):
-        from promptcache.bench.alternatives import ALTERNATIVES
         from promptcache.bench.ttft import compare_ttft
 
         measured = _load(shape, model, dtype, device, threads)
-        sizes = _sizes(modules, module_tokens, new, adjacent)
-        comparisons = compare_ttft(measured, sizes, repeats, ALTERNATIVES)
-        table = Table("cached", "new", *ALTERNATIVES, title=f"TTFT in ms, median of {repeats} (times plain prefill)")
-        for each in comparisons:
-            cells = (f"{1e3 * each.samples[name].median:.1f} ({each.ratio(name):.1f}x)" for name in ALTERNATIVES)
-            table.add_row(f"{each.sizes.cached_tokens:,}", str(each.sizes.new_tokens), *cells)
-        rows = [
-            {**_size_data(each.sizes), "seconds": {name: list(each.samples[name].seconds) for name in ALTERNATIVES}}
-            for each in comparisons
-        ]
-        _write(table, "ttft", model or shape, dtype, rows)
+        _write(compare_ttft(measured, _sizes(modules, module_tokens, new, adjacent), repeats), model or shape, dtype)
 
 
 @bench.command()
 def linking(
-    shape: _Shape = "qwen2.5-0.5b",
+    shape: _Shape = _QWEN,
     model: _Model = None,
     dtype: _Dtype = "float32",
     device: _Device = "cpu",
@@ -81,22 +73,108 @@ def linking(
         from promptcache.bench.ttft import measure_linking
 
         measured = _load(shape, model, dtype, device, threads)
-        costs = measure_linking(measured, _sizes(modules, module_tokens, [16], adjacent), repeats)
-        table = Table("cached", "segments", "linking ms", "resident KiB", title=f"Linking, median of {repeats}")
-        for each in costs:
-            resident = f"{each.resident_bytes / 1024:.1f}"
-            cells = (str(each.num_segments), f"{1e3 * each.samples.median:.3f}", resident)
-            table.add_row(f"{each.sizes.cached_tokens:,}", *cells)
-        rows = [
-            {
-                **_size_data(each.sizes),
-                "segments": each.num_segments,
-                "seconds": list(each.samples.seconds),
-                "resident_bytes": each.resident_bytes,
-            }
-            for each in costs
-        ]
-        _write(table, "linking", model or shape, dtype, rows)
+        sizes = _sizes(modules, module_tokens, [16], adjacent)
+        _write(measure_linking(measured, sizes, repeats), model or shape, dtype)
+
+
+@bench.command()
+def decode(
+    shape: _Shape = _QWEN,
+    model: _Model = None,
+    dtype: _Dtype = "float32",
+    device: _Device = "cpu",
+    modules: _Modules = 8,
+    module_tokens: _Tokens = [512],  # noqa: B006
+    tokens: _Decoded = 16,
+    repeats: _Repeats = 5,
+    threads: _Threads = None,
+) -> None:
+    """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
+    with ending(as_json=False):
+        from promptcache.bench.ttft import compare_decoding
+
+        measured = _load(shape, model, dtype, device, threads)
+        sizes = _sizes(modules, module_tokens, [16], adjacent=False)
+        _write(compare_decoding(measured, sizes, repeats, tokens), model or shape, dtype)
+
+
+@bench.command()
+def memory(
+    shape: _Shape = _QWEN,
+    model: _Model = None,
+    dtype: _Dtype = "float32",
+    modules: _Modules = 8,
+    module_tokens: _Tokens = [512],  # noqa: B006
+    requests: Annotated[int, typer.Option(min=1, help="Live requests.")] = 20,
+) -> None:
+    """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
+    with ending(as_json=False):
+        from promptcache.bench.many import compare_memory
+
+        measured = _load(shape, model, dtype, "cpu", None)
+        sizes = _sizes(modules, module_tokens, [16], adjacent=False)
+        _write(compare_memory(measured, sizes, requests), model or shape, dtype)
+
+
+@bench.command()
+def batch(
+    shape: _Shape = _QWEN,
+    model: _Model = None,
+    dtype: _Dtype = "float32",
+    device: _Device = "cpu",
+    modules: _Modules = 4,
+    module_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each module.")] = 512,
+    rows: Annotated[int, typer.Option(min=1, help="Requests in the batch.")] = 32,
+    tokens: _Decoded = 16,
+    repeats: _Repeats = 3,
+    threads: _Threads = None,
+) -> None:
+    """Tokens per second of rows that share modules: linked together, and with copies of their own."""
+    with ending(as_json=False):
+        from promptcache.bench.many import compare_batch
+
+        measured = _load(shape, model, dtype, device, threads)
+        (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
+        _write(compare_batch(measured, sizes, rows, tokens, repeats), model or shape, dtype)
+
+
+@bench.command()
+def encode(
+    shape: _Shape = _QWEN,
+    model: _Model = None,
+    dtype: _Dtype = "float32",
+    device: _Device = "cpu",
+    modules: _Modules = 8,
+    module_tokens: _Tokens = [128, 512],  # noqa: B006
+    repeats: _Repeats = 3,
+    threads: _Threads = None,
+) -> None:
+    """Encoding a schema's modules against plain prefill of equally long texts."""
+    with ending(as_json=False):
+        from promptcache.bench.many import compare_encoding
+
+        measured = _load(shape, model, dtype, device, threads)
+        sizes = _sizes(modules, module_tokens, [1], adjacent=True)
+        _write(compare_encoding(measured, sizes, repeats), model or shape, dtype)
+
+
+@bench.command()
+def plan(
+    modules: Annotated[list[int], typer.Option(min=1, help="Modules of the schema; several times to compare.")] = [  # noqa: B006
+        10,
+        100,
+        1000,
+        2000,
+        10000,
+    ],
+    named: Annotated[int, typer.Option(min=1, help="Modules that the prompt names.")] = 20,
+    repeats: _Repeats = 20,
+) -> None:
+    """Parsing, checking and planning one prompt, in schemas of different sizes."""
+    with ending(as_json=False):
+        from promptcache.bench.many import measure_planning
+
+        _write(measure_planning(modules, named, repeats), "none", "none")
 
 
 @bench.command()
@@ -110,31 +188,24 @@ def prompt(
     """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens."""
     with ending(as_json=False):
         from promptcache.bench.prompt import compare_prompt
+        from promptcache.bench.ttft import set_threads
         from promptcache.engine import Engine
 
-        _set_threads(threads)
+        set_threads(threads)
         engine = Engine.from_pretrained(model)
         engine.add_schema(schema)
-        cost = compare_prompt(engine, prompt, repeats)
-        table = Table("reused", "new", "cached ms", "plain ms", "ratio", title=f"TTFT, median of {repeats}")
-        medians = (f"{1e3 * cost.cached.median:.1f}", f"{1e3 * cost.plain.median:.1f}", f"{cost.ratio:.1f}x")
-        table.add_row(f"{cost.plan.num_reused_tokens:,}", str(cost.plan.num_new_tokens), *medians)
-        row = {
-            "reused_tokens": cost.plan.num_reused_tokens,
-            "new_tokens": cost.plan.num_new_tokens,
-            "seconds": {"cached": list(cost.cached.seconds), "plain": list(cost.plain.seconds)},
-        }
-        _write(table, "prompt", model, str(engine.model.hf.dtype), [row])
+        _write(compare_prompt(engine, prompt, repeats), model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
 def _load(shape: str, model: str | None, dtype: str, device: str, threads: int | None) -> Model:
     import torch
 
     from promptcache.bench.shapes import SHAPES, random_shape
+    from promptcache.bench.ttft import set_threads
     from promptcache.runtime.hf.load import load_model
     from promptcache.runtime.hf.model import Model
 
-    _set_threads(threads)
+    set_threads(threads)
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         raise UsageMistake(f"--dtype {dtype}: not a dtype of torch")
@@ -143,13 +214,6 @@ def _load(shape: str, model: str | None, dtype: str, device: str, threads: int |
     if shape not in SHAPES:
         raise UsageMistake(f"--shape {shape}: known are {', '.join(SHAPES)}")
     return Model(random_shape(shape, kind, torch.device(device)))
-
-
-def _set_threads(threads: int | None) -> None:
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)
 
 
 def _sizes(modules: int, module_tokens: list[int], new: list[int], adjacent: bool) -> list[Sizes]:
@@ -162,17 +226,14 @@ def _sizes(modules: int, module_tokens: list[int], new: list[int], adjacent: boo
     ]
 
 
-def _size_data(sizes: Sizes) -> dict[str, Any]:
-    return {
-        "modules": sizes.num_modules,
-        "module_tokens": sizes.module_tokens,
-        "new_tokens": sizes.new_tokens,
-        "adjacent": sizes.adjacent,
-    }
+def _write(report: Report, model: str, dtype: str) -> None:
+    from rich.table import Table
 
+    from promptcache.bench.report import hardware
 
-def _write(table: Table, name: str, model: str, dtype: str, rows: list[dict[str, Any]]) -> None:
-    from promptcache.bench.ttft import hardware
-
+    table = Table(*report.columns, title=report.title)
+    for cells in report.cells:
+        table.add_row(*cells)
     stdout().print(table)
-    write_text(json.dumps({"bench": name, "model": model, "dtype": dtype, "hardware": hardware(), "rows": rows}) + "\n")
+    data = {"bench": report.name, "model": model, "dtype": dtype, "hardware": hardware(), "rows": report.rows}
+    write_text(json.dumps(data) + "\n")

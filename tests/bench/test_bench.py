@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from promptcache.bench.alternatives import ALTERNATIVES
+from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.measure import interleave
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
@@ -66,18 +66,37 @@ def test_shapes_are_configurations(shape: str) -> None:
     assert built.dtype == torch.bfloat16
 
 
+_TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["ttft", "--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--new", "1", "--repeats", "1"],
-        ["linking", "--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats", "1"],
+        ["ttft", *_TINY, "--new", "1", "--repeats", "1"],
+        ["linking", *_TINY, "--repeats", "1"],
+        ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
+        ["memory", *_TINY, "--requests", "2"],
+        ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
+        ["encode", *_TINY, "--repeats", "1"],
+        ["plan", "--modules", "30", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
     ],
+    ids=lambda words: words[0],
 )
 def test_commands_end_in_one_json_line(words: list[str]) -> None:
-    """After the table comes one line of JSON with every run's seconds."""
+    """After the table comes one line of JSON with every run in it."""
     result = CliRunner().invoke(app, ["bench", *words])
 
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout.strip().splitlines()[-1])
-    assert data["rows"][0]["seconds"]
+    assert data["rows"]
+    assert data["hardware"]["torch"] == torch.__version__
+
+
+def test_decoding_goes_on_where_it_stood(model: Model) -> None:
+    """Each measured round of decoding starts from the same state: the rounds give the same logits."""
+    work = workload(model, SIZES)
+
+    for name in ("concatenate", "prompt cache"):
+        run = decoding(model, work, name, 3)
+        assert torch.allclose(run(), run(), atol=1e-12)

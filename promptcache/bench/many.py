@@ -1,0 +1,195 @@
+"""`promptcache bench memory`, `batch`, `encode` and `plan`: many live requests, many rows, many modules.
+
+Comes in: a model and sizes. Goes out: reports.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from transformers import DynamicCache
+
+from promptcache.bench.alternatives import concatenated_cache
+from promptcache.bench.measure import interleave
+from promptcache.bench.report import Report
+from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
+from promptcache.kv import MemoryStore
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import make_plan
+from promptcache.runtime.batch import link_batch
+from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.encode import encode
+from promptcache.runtime.generate import generate_together
+from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.link import link
+from promptcache.runtime.planner import Planner
+from promptcache.runtime.prepare import prepare
+
+MIB = 2**20
+
+
+def compare_memory(model: Model, all_sizes: Sequence[Sizes], num_requests: int = 20) -> Report:
+    """Measure the resident memory that live requests add: linked, and as a `DynamicCache` each."""
+    process = psutil.Process()
+    cells, rows = [], []
+    for sizes in all_sizes:
+        work = workload(model, sizes)
+        grown = {}
+        makers: dict[str, Callable[[], Any]] = {
+            "prompt cache": partial(link, work.plan, work.runs, model),
+            "DynamicCache": partial(concatenated_cache, model, work),
+        }
+        for name, make in makers.items():
+            before = process.memory_info().rss
+            held = [make() for _ in range(num_requests)]
+            grown[name] = process.memory_info().rss - before
+            del held
+        modules = sizes.cached_tokens * model.shape.token_bytes
+        cells.append((f"{modules / MIB:.0f}", *(f"{each / MIB:.1f}" for each in grown.values())))
+        rows.append({**sizes.data, "requests": num_requests, "module_bytes": modules, "grown_bytes": grown})
+    return Report(
+        name="memory",
+        title=f"MiB of resident memory that {num_requests} live requests add",
+        columns=("modules MiB", "prompt cache", "DynamicCache"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
+
+
+def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, repeats: int) -> Report:
+    """Measure decoding of rows that share modules: linked together, and as rows with copies of their own."""
+    work = workload(model, sizes)
+    options = {"do_sample": False, "min_new_tokens": num_tokens}
+
+    def together() -> Any:
+        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model, pad_id=0)
+        return generate_together(model, batch, eos_ids=(), max_new_tokens=num_tokens, options=options)
+
+    def copied() -> Any:
+        return _generate_copies(model, work, num_rows, num_tokens)
+
+    samples = interleave({"own copies": copied, "prompt cache": together}, repeats, model.device)
+    speed = {name: num_rows * num_tokens / each.median for name, each in samples.items()}
+    shared = sizes.cached_tokens * model.shape.token_bytes
+    ratio = speed["prompt cache"] / speed["own copies"]
+    return Report(
+        name="batch",
+        title=f"{num_rows} rows that share {sizes.cached_tokens:,} tokens: tokens per second, median of {repeats}",
+        columns=("own copies", "prompt cache", "ratio", "KV MiB, own copies", "KV MiB, shared"),
+        cells=(
+            (
+                *(f"{each:.1f}" for each in speed.values()),
+                f"{ratio:.1f}x",
+                f"{num_rows * shared / MIB:.0f}",
+                f"{shared / MIB:.0f}",
+            ),
+        ),
+        rows=(
+            {
+                **sizes.data,
+                "rows": num_rows,
+                "decoded_tokens": num_tokens,
+                "seconds": {name: list(each.seconds) for name, each in samples.items()},
+            },
+        ),
+    )
+
+
+def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+    """Measure encoding a schema's modules against plain prefill of equally long texts, in tokens per second."""
+    cells, rows = [], []
+    for sizes in all_sizes:
+        prepared = workload(model, sizes).prepared
+        needed = prepared.encodings[: sizes.num_modules]
+        texts = [token_tensor(each.token_ids, model.device) for each in needed]
+
+        def encoded(prepared: Any = prepared, needed: Any = needed) -> Any:
+            return encode(model, prepared.encodings, prepared.keys, needed, MemoryStore(model.shape), {})
+
+        samples = interleave({"plain": partial(_prefill_all, model, texts), "encode": encoded}, repeats, model.device)
+        speed = {name: sizes.cached_tokens / each.median for name, each in samples.items()}
+        cells.append(
+            (
+                f"{sizes.num_modules} x {sizes.module_tokens}",
+                *(f"{each:,.0f}" for each in speed.values()),
+                f"{speed['encode'] / speed['plain']:.2f}",
+            )
+        )
+        rows.append({**sizes.data, "seconds": {name: list(each.seconds) for name, each in samples.items()}})
+    return Report(
+        name="encode",
+        title=f"Tokens per second, median of {repeats}",
+        columns=("modules", "plain prefill", "encode", "ratio"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
+
+
+def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int) -> Report:
+    """Measure parsing, checking and planning a prompt of `num_named` modules, in schemas of different sizes."""
+    cells, rows = [], []
+    for total in num_modules:
+        draw = random.Random(0)
+        modules = "".join(f'<module name="m{index}">{letters(draw, 16)}</module>' for index in range(total))
+        schema = check_schema(parse_schema(f'<schema name="s">{modules}</schema>'))
+        catalog = Catalog(_Nowhere(), forgets=False)
+        catalog.add(prepare(schema, LetterTokenizer(), "", 10**9))
+        planner = Planner(catalog, LetterTokenizer())
+        count = min(num_named, total)
+        named = "".join(f"<m{index * total // count}/>" for index in range(count))
+        text = f'<prompt schema="s">{named}{letters(draw, 30)}</prompt>'
+
+        def cold(planner: Planner = planner, catalog: Catalog = catalog, text: str = text) -> Any:
+            prepared = catalog.find("s")
+            selection = resolve_prompt(parse_prompt(text), prepared.schema)
+            return make_plan(selection, prepared.layout, prepared.encodings, LetterTokenizer())
+
+        works: dict[str, Callable[[], Any]] = {"first": cold, "again": partial(planner.plan, text)}
+        samples = interleave(works, repeats, torch.device("cpu"))
+        cells.append((f"{total:,}", *(f"{1e3 * each.median:.3f}" for each in samples.values())))
+        rows.append({"modules": total, "named": num_named, "seconds": {k: list(v.seconds) for k, v in samples.items()}})
+    return Report(
+        name="plan",
+        title=f"ms to parse, check and plan a prompt of {num_named} modules, median of {repeats}",
+        columns=("modules in schema", "first time", "same text again"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
+
+
+class _Nowhere(MemoryStore):
+    """A store that nothing is put into: planning needs none."""
+
+    def __init__(self) -> None:
+        pass
+
+    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
+        """Take no notice."""
+
+
+@torch.no_grad()
+def _prefill_all(model: Model, texts: Sequence[torch.Tensor]) -> None:
+    for token_ids in texts:
+        model.hf.base_model(input_ids=token_ids, past_key_values=DynamicCache(), use_cache=True)
+
+
+def _generate_copies(model: Model, work: Workload, num_rows: int, num_tokens: int) -> Any:
+    linked = link(work.plan, work.runs, model)
+    cache: Any = concatenated_cache(model, work)
+    cache.batch_repeat_interleave(num_rows)
+    seen = linked.timeline.num_cached + len(linked.token_ids)
+    return model.hf.generate(
+        token_tensor(linked.token_ids, model.device).expand(num_rows, -1),
+        position_ids=token_tensor(linked.position_ids, model.device).expand(num_rows, -1),
+        attention_mask=torch.ones((num_rows, seen), dtype=torch.long, device=model.device),
+        past_key_values=cache,
+        max_new_tokens=num_tokens,
+        min_new_tokens=num_tokens,
+        do_sample=False,
+        pad_token_id=0,
+    )
