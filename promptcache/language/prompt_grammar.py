@@ -1,0 +1,167 @@
+"""A schema to the grammar of its prompts, as RELAX NG in XML.
+
+Comes in: a checked schema. Goes out: a grammar with which any XML editor completes and validates prompts for it. It
+knows what stands in the schema's own tree: which references can be nested where, which are required, which exclude each
+other in a union, and the arguments. Rules across the tree (`requires`, `excludes`, `rules`) are beyond such a grammar:
+`resolve_prompt` is the authority.
+
+Each module has two patterns. The strict one is for references in element form. The loose one asks for no required
+module: it counts below an element that holds a `<use>`, which may name any of them. What a `<use>` holds is only asked
+to be known somewhere in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+
+from lxml import etree
+
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
+from promptcache.language.grammar_arguments import RNG, arguments, documented, named
+from promptcache.language.schema import Doc, Role, Whitespace, walk
+from promptcache.language.whitespace import finish
+
+
+def prompt_grammar(schema: CheckedSchema) -> str:
+    """Return the RELAX NG grammar of the prompts that can be written against `schema`."""
+    grammar = RNG.grammar(RNG.start(RNG.ref(name="prompt")))
+    grammar.extend(_Writer(schema).definitions())
+    etree.indent(grammar)
+    return etree.tostring(grammar, encoding="unicode") + "\n"
+
+
+class _Writer:
+    """Writes the definitions of one grammar."""
+
+    def __init__(self, schema: CheckedSchema) -> None:
+        self._schema = schema
+        self._number = {path: number for number, path in enumerate(("", *schema.modules))}
+        self._doc = dict(_docs(schema))
+        self._below: dict[str, list[str]] = {path: [] for path in ("", *schema.modules)}
+        for path in schema.modules:
+            for index in _slashes(path):
+                self._below[path[:index]].append(path[index:].removeprefix("/"))
+
+    def definitions(self) -> Iterator[etree._Element]:
+        """Yield the prompt, every module in its forms, and what they share."""
+        yield _define("prompt", self._prompt())
+        for path, parameters in self._schema.parameters.items():
+            if parameters:
+                yield _define(f"a{self._number[path]}", arguments(parameters.values()))
+        for module in self._schema.modules.values():
+            yield _define(f"m{self._number[module.path]}", self._module(module, "strict"))
+            if self._below[module.path]:
+                yield _define(f"l{self._number[module.path]}", self._module(module, "loose"))
+        yield from _shared(self._schema)
+
+    def _prompt(self) -> etree._Element:
+        element = RNG.element(name="prompt")
+        documented(element, self._doc.get(""))
+        element.append(RNG.attribute(RNG.value(self._schema.name, type="string"), name="schema"))
+        naming = self._content("", self._schema.children, "strict")
+        element.append(RNG.group(naming, RNG.choice(RNG.zeroOrMore(RNG.ref(name="turn")), RNG.ref(name="words"))))
+        return element
+
+    def _module(self, module: CheckedModule, form: str) -> etree._Element:
+        element = RNG.element(name=module.path.rpartition("/")[2])
+        documented(element, self._doc.get(module.path))
+        element.append(self._content(module.path, module.children, form))
+        return element
+
+    def _content(self, path: str, items: Sequence[CheckedItem], form: str) -> etree._Element:
+        """Return what an element that names a module holds: arguments and references, in any order."""
+        given = [RNG.ref(name=f"a{self._number[path]}")] if self._schema.parameters[path] else []
+        loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
+        if form == "loose" or not self._below[path]:
+            return loose
+        return RNG.choice(_interleave([*given, *self._references(items, "strict")]), loose)
+
+    def _uses(self, path: str, form: str) -> list[etree._Element]:
+        """Return the references by path that can stand in a module: at least one where they make it loose."""
+        if not self._schema.modules:
+            return []
+        if not self._below[path]:
+            return [RNG.zeroOrMore(RNG.ref(name="use"))]
+        known = [RNG.value(below, type="string") for below in self._below[path]]
+        module = RNG.attribute(RNG.choice(*known, RNG.ref(name="from-root")), name="module")
+        use = RNG.element(module, RNG.ref(name="anything"), name="use")
+        return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
+
+    def _references(self, items: Iterable[CheckedItem], form: str) -> Iterator[etree._Element]:
+        """Yield a pattern for each module and union among `items`; turns are no step of a path."""
+        strict = form == "strict"
+        for item in items:
+            match item:
+                case CheckedModule():
+                    yield _optional(self._ref(item, form), needed=strict and item.required)
+                case CheckedUnion():
+                    needed = [member for member in item.members if member.required and strict]
+                    members = RNG.choice(*(self._ref(member, form) for member in needed or item.members))
+                    exactly_one = bool(needed) or (item.required and item.default is None)
+                    yield _optional(members, needed=strict and exactly_one)
+                case CheckedTurn():
+                    yield from self._references(item.children, form)
+
+    def _ref(self, module: CheckedModule, form: str) -> etree._Element:
+        letter = "l" if form == "loose" and self._below[module.path] else "m"
+        return RNG.ref(name=f"{letter}{self._number[module.path]}")
+
+
+def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
+    """Yield what all prompts have, and what may stand in a `<use>`."""
+    exact = RNG.element(RNG.text(), name="text")
+    yield _define("words", RNG.mixed(RNG.zeroOrMore(exact)))
+    turns = (RNG.element(RNG.ref(name="words"), name=role.value) for role in Role)
+    yield _define("turn", RNG.choice(*turns))
+    if not schema.modules:
+        return
+    yield _define("from-root", RNG.choice(*(RNG.value(f"/{path}", type="string") for path in schema.modules)))
+    parameters = sorted({name for known in schema.parameters.values() for name in known})
+    steps = sorted({path.rpartition("/")[2] for path in schema.modules})
+    ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
+    from_root = RNG.attribute(RNG.ref(name="from-root"), name="module")
+    yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
+    inside: list[etree._Element] = [RNG.element(named(RNG.choice, steps), RNG.ref(name="anything"))]
+    module = RNG.attribute(
+        RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")), name="module"
+    )
+    inside.append(RNG.element(module, RNG.ref(name="anything"), name="use"))
+    attributes = []
+    if parameters:
+        name = RNG.attribute(RNG.choice(*(RNG.value(each, type="string") for each in parameters)), name="name")
+        inside.append(RNG.element(name, RNG.text(), name="arg"))
+        attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters]
+    yield _define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
+
+
+def _docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
+    """Yield the first `doc` of each module, as plain lines."""
+    seen = set()
+    for parent, item in walk(schema.source.children):
+        if isinstance(item, Doc) and parent not in seen:
+            seen.add(parent)
+            yield parent, "".join(text or "" for text in finish([item.text], Whitespace.DEDENT))
+
+
+def _slashes(path: str) -> Iterator[int]:
+    """Yield 0 and where every slash of a path stands: what ends there is above what comes behind it."""
+    yield 0
+    index = path.find("/")
+    while index >= 0:
+        yield index
+        index = path.find("/", index + 1)
+
+
+def _interleave(patterns: Sequence[etree._Element]) -> etree._Element:
+    if not patterns:
+        return RNG.empty()
+    return RNG.interleave(*patterns) if len(patterns) > 1 else patterns[0]
+
+
+def _optional(pattern: etree._Element, *, needed: bool) -> etree._Element:
+    return pattern if needed else RNG.optional(pattern)
+
+
+def _define(name: str, *patterns: etree._Element) -> etree._Element:
+    return RNG.define(*patterns, name=name)

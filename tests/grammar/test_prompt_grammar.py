@@ -1,0 +1,184 @@
+"""The grammar of a schema's prompts and the checker agree on their structure."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.diagnostics import LanguageError
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language.prompt_grammar import prompt_grammar
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+
+STRUCTURE = {
+    "PC101", "PC102", "PC103", "PC104", "PC106", "PC107", "PC401", "PC402", "PC403", "PC404", "PC405", "PC406", "PC407",
+    "PC408", "PC412", "PC413", "PC415", "PC416",
+}  # fmt: skip
+"""What a grammar can see; the other codes are for rules across the tree, lengths and values."""
+
+REACHING_OUT = etree.XPath("/*/*//use[starts-with(@module, '/')]")
+"""References from inside one reference to a module outside it: a grammar that reads from the outside in cannot see them."""
+
+
+def oracle(schema: CheckedSchema) -> etree.RelaxNG:
+    """Return a validator for a schema's prompts."""
+    return etree.RelaxNG(etree.fromstring(prompt_grammar(schema)))
+
+
+def checked(text: str) -> CheckedSchema:
+    return check_schema(parse_schema(text))
+
+
+def codes(prompt: str, schema: CheckedSchema) -> set[str]:
+    """Return the codes that the checker finds in a prompt."""
+    try:
+        resolve_prompt(parse_prompt(prompt), schema)
+    except LanguageError as error:
+        return {diagnostic.code for diagnostic in error.diagnostics}
+    return set()
+
+
+def accepts(grammar: etree.RelaxNG, prompt: str) -> bool:
+    return bool(grammar.validate(etree.fromstring(prompt)))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(data=st.data(), schema=strategies.schemas())
+def test_accepts_what_the_checker_accepts(data, schema):
+    """Every valid prompt is accepted, in whichever form its references are written."""
+    prompt = data.draw(strategies.prompt_documents(schema))
+    assume(not REACHING_OUT(etree.fromstring(prompt)))
+    assert accepts(oracle(schema), prompt)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(data=st.data(), schema=strategies.schemas())
+def test_agrees_on_broken_prompts_in_element_form(data, schema):
+    """Of a broken prompt without <use>, the grammar says what the checker says about its structure."""
+    broken = data.draw(strategies.invalid_prompts(schema))
+    assume("<use" not in broken.xml)
+    try:
+        etree.fromstring(broken.xml)
+    except etree.XMLSyntaxError:
+        return
+    found = codes(broken.xml, schema)
+    assume(not found & {"PC002", "PC007", "PC008"})
+    assert accepts(oracle(schema), broken.xml) == (not found & STRUCTURE)
+
+
+TOWN = checked("""<schema name="town">
+  <parameter name="mood" length="4"/>
+  <doc>Where to go.</doc>
+  <system><module name="base" required="true"><doc>
+    What always holds,
+      and more.
+  </doc>Always.</module></system>
+  <module name="trip">
+    Go <parameter name="days" length="4" required="true"/> <parameter name="who" length="4"/>
+    <union required="true"><module name="sea">Sea.</module><module name="hill" requires="/extra">Hill.</module></union>
+    <union default="slow"><module name="slow">Slow.</module><module name="fast">Fast.</module></union>
+  </module>
+  <module name="extra"><parameter name="a" length="1"/><parameter name="b" length="1"/>
+    <parameter name="c" length="1"/><parameter name="d" length="1" required="true"/></module>
+</schema>""")
+
+ACCEPTED = {
+    "elements in any order": '<trip days="1"><fast/><sea/></trip><base/>',
+    "a default left out": '<base/><trip days="1"><sea/></trip>',
+    "rules across the tree broken": '<base/><trip days="1"><hill/></trip>',
+    "a path in the place of a required module": '<use module="/base"/>',
+    "a path below an element": '<base/><trip days="1"><use module="sea"/></trip>',
+    "a path from the root": '<base/><trip days="1"><use module="/trip/sea"/></trip>',
+    "a path with arguments and references": '<base/><use module="trip" days="1"><sea/><use module="slow"/></use>',
+    "arguments as elements": '<base/><trip who="I"><arg name="days"/><sea/></trip>',
+    "all arguments as elements": '<base/><trip><arg name="who"/><sea/><arg name="days"/></trip>',
+    "many arguments": '<base/><extra a="" d=""><arg name="c"/></extra>',
+    "an argument of the prompt": '<base/><arg name="mood">good</arg>',
+    "bare text": '<base/> and <text> then </text>',
+    "turns": '<base/> <user>Go. <text/></user><assistant/>',
+}  # fmt: skip
+REJECTED = {
+    "an unknown module": "<base/><trap/>",
+    "a module elsewhere": "<base/><sea/>",
+    "an unknown path": '<base/><use module="trip/see"/>',
+    "a path from elsewhere": '<base/><trip days="1"><use module="trip/sea"/><sea/></trip>',
+    "a missing module": "",
+    "a missing member": '<base/><trip days="1"/>',
+    "two members": '<base/><trip days="1"><sea/><hill/></trip>',
+    "two members behind a path": '<use module="/base"/><trip days="1"><sea/><hill/></trip>',
+    "a module twice": "<base/><base/>",
+    "a missing argument": "<base/><trip><sea/></trip>",
+    "a missing argument beside another": '<base/><trip><arg name="who"/><sea/></trip>',
+    "a missing argument of many": '<base/><extra a=""/>',
+    "an argument twice": '<base/><trip days="1"><arg name="days"/><sea/></trip>',
+    "an unknown argument": '<base mood="x"/>',
+    "text between references": '<base/>and<trip days="1"><sea/></trip>',
+    "a reference behind a turn": '<base/><user/><trip days="1"><sea/></trip>',
+    "text beside a turn": "<base/>and<user/>",
+}
+
+
+@pytest.mark.parametrize("prompt", ACCEPTED.values(), ids=ACCEPTED)
+def test_accepts(prompt):
+    """What these prompts are made of can stand in a prompt."""
+    assert accepts(oracle(TOWN), f'<prompt schema="town">{prompt}</prompt>')
+
+
+@pytest.mark.parametrize("prompt", REJECTED.values(), ids=REJECTED)
+def test_rejects(prompt):
+    """Grammar and checker refuse what is wrong with these prompts."""
+    document = f'<prompt schema="town">{prompt}</prompt>'
+    assert not accepts(oracle(TOWN), document)
+    assert codes(document, TOWN) & (STRUCTURE | {"PC401"})
+
+
+def test_refuses_prompts_for_other_schemas():
+    """A prompt that names another schema is none of these."""
+    assert not accepts(oracle(TOWN), '<prompt schema="city"><base/></prompt>')
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.1))
+@given(schema=strategies.schemas(parameters=False))
+def test_use_accepts_exactly_the_known_paths(schema):
+    """<use> takes the path of every module, relative and from the root, and no other."""
+    grammar = oracle(schema)
+    known = [*schema.modules, *(f"/{path}" for path in schema.modules)]
+    for path in known:
+        assert accepts(grammar, f'<prompt schema="s"><use module="{path}"/></prompt>')
+    for path in [f"{path}x" for path in known] + ["", "/", "none"]:
+        assert path in known or not accepts(grammar, f'<prompt schema="s"><use module="{path}"/></prompt>')
+
+
+def test_documentation_is_there_for_editors():
+    """A module carries its `doc`, a parameter what it takes."""
+    grammar = prompt_grammar(TOWN)
+    assert ">What always holds,\n  and more.<" in grammar
+    assert ">required, at most 4 tokens<" in grammar
+
+
+def many(num_modules: int) -> CheckedSchema:
+    modules = (
+        f'<module name="m{number}"><parameter name="p" length="3"/><module name="x">y</module></module>'
+        for number in range(num_modules // 2)
+    )
+    return checked(f'<schema name="s">{"".join(modules)}</schema>')
+
+
+def test_grows_with_the_schema_and_no_faster():
+    """Twice the modules make a grammar of twice the size, and 2,000 are written and used within seconds."""
+    half = len(prompt_grammar(many(1_000)))
+    schema = many(2_000)
+    start = time.process_time()
+    grammar = prompt_grammar(schema)
+    prompt = "".join(f'<m{number} p="a"><x/></m{number}>' for number in range(1_000))
+    assert accepts(etree.RelaxNG(etree.fromstring(grammar)), f'<prompt schema="s">{prompt}Hello</prompt>')
+    assert time.process_time() - start < 10
+    assert len(grammar) < 2.1 * half
