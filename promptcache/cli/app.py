@@ -151,6 +151,26 @@ def explain(
 
 
 @app.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A schema file; - is standard input.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same schema after a change.")],
+    model: Annotated[str, typer.Option(help="demo, or a model's folder, to count tokens with.")] = DEMO,
+    as_json: _Json = False,
+) -> None:
+    """Show what a change of a schema costs: slots, encodings, and prompts that stop being valid."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.diff import changes_data, compare_files
+        from promptcache.cli.diff_text import print_changes
+
+        changes = compare_files(old, new, model, sources)
+        if as_json:
+            write_json(changes_data(changes))
+        else:
+            print_changes(changes, stdout())
+        raise typer.Exit(ExitCode.OK if changes.harmless else ExitCode.FINDINGS)
+
+
+@app.command()
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
     schema: _Schemas = None,

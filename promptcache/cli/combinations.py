@@ -19,7 +19,7 @@ from pysat.solvers import Solver
 from promptcache.language.formula import SOLVER_LOCK, at_most_one, formula_of, literals, solving
 from promptcache.language.rules import Rules
 
-_MAX_LITERALS = 4_000_000  # of all the clauses that keep combinations from being listed twice
+_MAX_LITERALS = 2_000_000  # of all the clauses that keep combinations from being listed twice
 _SEARCH_S = 2.0
 
 
@@ -29,6 +29,13 @@ class Extreme(NamedTuple):
     modules: frozenset[str]
     weight: int
     exact: bool
+
+
+class Listing(NamedTuple):
+    """Combinations, and whether they are all."""
+
+    found: tuple[frozenset[str], ...]
+    complete: bool
 
 
 class Combinations:
@@ -49,24 +56,32 @@ class Combinations:
         with solving(self._clauses) as solver:
             yield lambda modules: self._model(solver, [self._number[module] for module in modules])
 
-    def listed(self, cap: int) -> Iterator[frozenset[str]]:
-        """Yield combinations, each once and at most `cap` (fewer of thousands of modules), until there are no more.
+    def listing(self, cap: int) -> Listing:
+        """Return combinations, each once and at most `cap` of them (fewer where there are thousands of modules).
 
-        First come combinations that together use every module that can be used: so a cut list has seen them all.
+        First come combinations that together use every module that can be used: a cut list has met them all, as far as
+        the cap allows.
         """
         cap = min(cap, _MAX_LITERALS // len(self._modules) + 1)
-        unseen = dict.fromkeys(self._modules)
+        unmet = dict.fromkeys(self._modules)
+        found: list[frozenset[str]] = []
         with solving(self._clauses) as solver:
-            for _ in range(cap):
-                found = None
-                while unseen and found is None:
-                    found = self._model(solver, [self._number[unseen.popitem()[0]]])
-                if found is None and (found := self._model(solver, [])) is None:
-                    return
-                for module in found:
-                    unseen.pop(module, None)
-                solver.add_clause([self._literal(module, found) for module in self._modules[1:]])
-                yield found
+            while (each := self._unlisted(solver, unmet)) is not None:
+                if len(found) == cap:
+                    return Listing(tuple(found), complete=False)
+                found.append(each)
+                solver.add_clause([self._literal(module, each) for module in self._modules[1:]])
+        return Listing(tuple(found), complete=True)
+
+    def _unlisted(self, solver: Solver, unmet: dict[str, None]) -> frozenset[str] | None:
+        """Return a further combination, with a module that no other one had as long as there are such."""
+        found = None
+        while unmet and found is None:
+            found = self._model(solver, [self._number[unmet.popitem()[0]]])
+        found = self._model(solver, []) if found is None else found
+        for module in found or ():
+            unmet.pop(module, None)
+        return found
 
     def least(self, weights: Mapping[str, int]) -> Extreme:
         """Return a combination of the smallest weight in all."""

@@ -12,7 +12,7 @@ from promptcache.cli.app import app
 from tests.cli.conftest import Command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-DOCUMENTS = re.findall(r"^`([\w/]+\.xml)`:\n\n```xml\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+DOCUMENTS = re.findall(r"^`([\w/]+\.xml)`[^\n]*:\n\n```xml\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 SESSIONS = re.findall(r"```console\n\$ promptcache ([^\n]+)\n(.*?)```", PAGE, re.DOTALL)
 NUMBER = re.compile(r"\d+(\.\d+)?")
 

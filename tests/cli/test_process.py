@@ -12,7 +12,14 @@ import pytest
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-COMMANDS = ["check travel.xml", "layout travel.xml", "render prompts/miami.xml", "explain travel.xml", "why PC401"]
+COMMANDS = [
+    "check travel.xml",
+    "layout travel.xml",
+    "render prompts/miami.xml",
+    "explain travel.xml",
+    "diff travel.xml travel.xml",
+    "why PC401",
+]
 
 
 def test_commands_without_a_model_load_neither_torch_nor_transformers() -> None:

@@ -1,0 +1,206 @@
+"""`promptcache diff`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from promptcache.cli import diff_prompts
+from promptcache.cli.diff import SchemaChanges, compare_layouts
+from promptcache.cli.diff_encodings import compare_encodings
+from promptcache.cli.diff_prompts import compare_prompts
+from promptcache.diagnostics import PromptError
+from promptcache.kv import encoding_key
+from promptcache.language import CheckedSchema, resolve_prompt
+from promptcache.language.prompt import Prompt
+from promptcache.layout import Layout, encodings, lay_out
+from promptcache.testing import strategies
+from promptcache.testing.selecting import list_selections
+from tests.cli.conftest import TRAVEL, Command
+from tests.conftest import law_examples
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import read
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def changes(old: str, new: str) -> SchemaChanges:
+    """Compare two schemas under the byte tokenizer."""
+    layouts = [lay_out(read(f'<schema name="s">{inside}</schema>'), ByteTokenizer()) for inside in (old, new)]
+    return compare_layouts(layouts[0], layouts[1], ("old", "new"), "bytes")
+
+
+def keys(layout: Layout) -> dict[str, int]:
+    """The Merkle keys of a layout's encodings, with their numbers of tokens."""
+    found: list[str] = []
+    for each in encodings(layout):
+        context = [found[index] for index in each.context]
+        found.append(encoding_key("model", each.token_ids, each.position_ids, context))
+    return {key: len(each.token_ids) for key, each in zip(found, encodings(layout), strict=True)}
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas())
+def test_schema_compared_with_itself_is_unchanged(schema: CheckedSchema) -> None:
+    """Between a schema and itself every encoding is kept and every prompt stays valid."""
+    layout = lay_out(schema, ByteTokenizer())
+
+    same = compare_layouts(layout, layout, ("a", "a"), "bytes")
+
+    assert same.harmless
+    assert (same.slots, same.encodings.made, same.prompts.num_lost) == ((), (), 0)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(old=strategies.schemas(), new=strategies.schemas())
+def test_encodings_are_kept_where_keys_are_equal(old: CheckedSchema, new: CheckedSchema) -> None:
+    """What is kept, made and dropped is what the equality of keys says, token by token."""
+    layouts = lay_out(old, ByteTokenizer()), lay_out(new, ByteTokenizer())
+    before, now = map(keys, layouts)
+
+    found = compare_encodings(*layouts, {})
+
+    assert found.num_kept == len(before.keys() & now.keys())
+    assert found.num_kept_tokens == sum(before[key] for key in before.keys() & now.keys())
+    assert found.num_dropped_tokens == sum(before[key] for key in before.keys() - now.keys())
+    assert found.num_made_tokens == sum(now[key] for key in now.keys() - before.keys())
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(old=strategies.schemas(parameters=False), new=strategies.schemas(parameters=False))
+def test_lost_prompts_are_those_that_do_not_resolve(old: CheckedSchema, new: CheckedSchema) -> None:
+    """A combination is lost if the new schema refuses a prompt for it, whether it names what defaults add or not."""
+    listed = list_selections(old)
+    assume(listed is not None)
+    assert listed is not None
+
+    def lost(modules: frozenset[str]) -> bool:
+        forms = [modules, *(modules - {module} for module in modules)]
+        named = [form for form in forms if selects(form, old) == modules]
+        return any(selects(form, new) is None for form in named)
+
+    found = compare_prompts(old, new)
+
+    assert found.all_checked
+    assert found.num_checked == len(listed)
+    assert found.num_lost <= sum(map(lost, listed))
+    assert found.num_lost >= sum(selects(modules, new) is None for modules in listed)
+    assert bool(found.examples) is bool(found.num_lost)
+
+
+def selects(named: frozenset[str], schema: CheckedSchema) -> frozenset[str] | None:
+    """What a prompt that names these modules selects; None where it is refused."""
+    prompt = Prompt(schema.name)
+    for path in named:
+        prompt = prompt.use(path)
+    try:
+        return frozenset(resolve_prompt(prompt, schema).modules)
+    except PromptError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("new", "reasons"),
+    [
+        ('<module name="a">A text.</module><module name="b">More.</module>', {"b": "its text changed"}),
+        ('<module name="a" reserve="20">A text.</module><module name="b">Text.</module>', {"b": "it moved"}),
+        (
+            '<module name="a">A text.</module><module name="b" requires="a">Text.</module>',
+            {"b": "what it sees changed"},
+        ),
+        ('<module name="a">A text.</module><module name="b">Text.</module><module name="c">C</module>', {"c": "new"}),
+    ],
+)
+def test_made_encodings_have_their_reason(new: str, reasons: dict[str, str]) -> None:
+    """An encoding has to be made because of its text, its place, what it sees, or because it is new."""
+    made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).encodings.made
+
+    assert {each.module: each.reason for each in made} == reasons
+
+
+def test_renamed_module_keeps_its_encodings() -> None:
+    """A module under another name is recognised by its text; its encoding is kept, its prompts are not."""
+    found = changes('<module name="a">A text.</module>', '<module name="b">A text.</module>')
+
+    assert found.modules.renamed == (("a", "b"),)
+    assert (found.modules.added, found.modules.removed, found.encodings.made) == ((), (), ())
+    assert found.prompts.num_lost == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "harmless"),
+    [
+        ('<module name="a">A<parameter name="p" length="4"/></module>', True),
+        ('<module name="a">A<parameter name="p" length="6"/></module>', True),
+        ('<module name="a">A<parameter name="p" length="3"/></module>', False),
+        ('<module name="a">A<parameter name="p" length="4" required="true"/></module>', False),
+        ('<module name="a">A</module>', False),
+        ('<module name="a">A<parameter name="p" length="4"/><parameter name="q" length="1"/></module>', True),
+        ('<module name="a">A<parameter name="p" length="4"/></module><module name="b">B</module>', True),
+        (
+            '<module name="a">A<parameter name="p" length="4"/></module><module name="b" required="true">B</module>',
+            False,
+        ),
+        ('<module name="a">B<parameter name="p" length="4"/></module>', False),
+    ],
+)
+def test_what_can_break_prompts_or_costs_encodings_is_not_harmless(new: str, harmless: bool) -> None:
+    """A change is harmless if every old prompt stays valid, whatever its arguments, and every old encoding is used."""
+    assert changes('<module name="a">A<parameter name="p" length="4"/></module>', new).harmless is harmless
+
+
+def test_default_that_goes_is_missed() -> None:
+    """A prompt that left a choice to its default is lost when there is none any more."""
+    union = '<union {}="{}"><module name="a">A</module><module name="b">B</module></union>'
+
+    found = changes(union.format("default", "a"), union.format("required", "true"))
+
+    assert [each.code for each in found.prompts.examples] == ["PC407"]
+
+
+def test_cap_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more combinations than are checked, that is said."""
+    monkeypatch.setattr(diff_prompts, "MAX_CHECKED", 3)
+    schema = read('<schema name="s"><module name="a">A</module><module name="b">B</module></schema>')
+
+    found = compare_prompts(schema, replace(schema))
+
+    assert (found.num_checked, found.all_checked) == (3, False)
+
+
+def test_exit_code_tells_whether_something_is_lost(command: Command, folder: Path) -> None:
+    """The same schema exits with 0, one that costs something with 1, a broken one with its findings."""
+    (folder / "new.xml").write_text(TRAVEL.replace("The beach.", "The sea."))
+
+    assert command("diff", "travel.xml", "travel.xml").exit_code == 0
+    assert command("diff", "travel.xml", "new.xml").exit_code == 1
+    assert "PC208" in command("diff", "travel.xml", "broken.xml").stderr
+
+
+def test_json_has_the_changes(command: Command, folder: Path) -> None:
+    """With --json modules, slots, encodings and prompts come as data."""
+    (folder / "new.xml").write_text(TRAVEL.replace('length="6"', 'length="8"').replace("paris", "rome"))
+
+    data: dict[str, Any] = json.loads(command("diff", "travel.xml", "new.xml", "--json").stdout)
+
+    assert data["modules"] == {"added": [], "removed": [], "renamed": [["paris", "rome"]]}
+    assert [slot["parameter"] for slot in data["slots"]] == ["days", "hotel", "hotel"]
+    assert data["encodings"]["num_made_tokens"] == sum(each["num_tokens"] for each in data["encodings"]["made"]) > 0
+    assert data["prompts"]["num_lost"] == 2
+    assert data["harmless"] is False
+
+
+def test_other_name_is_told(command: Command) -> None:
+    """A schema of another name is told first: prompts name their schema."""
+    result = command("diff", "travel.xml", "support.xml")
+
+    assert result.stdout.startswith("schema 'travel' is now 'support': every prompt has to say so\n")
+    assert "  + faq\n  - plan\n" in result.stdout
