@@ -243,6 +243,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC304", "after names a module that is not laid out earlier"),
             Code("PC305", "scaffold members cannot be present together"),
             Code("PC306", "scaffold member is not cached"),
+            Code("PC307", "condition cannot be read"),
+            Code("PC308", "rule too large"),
+            Code("PC309", "choice that can never be made"),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),
@@ -261,6 +264,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC415", "reference after the prompt's own text or turns"),
             Code("PC416", "bare text beside turns"),
             Code("PC417", "modules that cannot be used together"),
+            Code("PC418", "rule of the schema broken"),
+            Code("PC419", "wrong number of modules chosen"),
             # 5xx: tokens and positions (found by layout, which knows the tokenizer)
             Code("PC501", "argument longer than its slot"),
             Code("PC502", "placeholder or default longer than its slot"),

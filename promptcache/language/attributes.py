@@ -12,12 +12,19 @@ from enum import StrEnum
 from typing import TypeVar
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.conditions import TOKEN
 from promptcache.language.names import quoted
 from promptcache.language.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"\S+")
+_WORDS = {
+    **dict.fromkeys(("requires", "excludes", "after", "modules"), _WORD),
+    **dict.fromkeys(("if", "then", "test"), TOKEN),
+}
+"""Attributes of which every word has a place of its own, and what a word of them is."""
+
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
@@ -59,14 +66,20 @@ class AttributeReader:
             self._not_allowed(name, "true or false")
         return None if value is None else value == "true"
 
-    def number(self, name: str) -> int | None:
-        """Return a whole number from 1 to 999,999,999, or None where there is none."""
+    def needed_one_of(self, *names: str) -> None:
+        """Note the absence of all of these as a fault."""
+        if self._found.keys().isdisjoint(names):
+            message = f"<{self._element.name}> needs one of the attributes {', '.join(names)}"
+            self._fault("PC104", message, self._element.name_span, f'add {names[0]}="…"')
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """Return a whole number from `least` to 999,999,999, or None where there is none."""
         value = self.text(name)
         if value is None:
             return None
-        if _NUMBER.fullmatch(value) and int(value) > 0:
+        if _NUMBER.fullmatch(value) and int(value) >= least:
             return int(value)
-        self._not_allowed(name, "a whole number from 1 to 999999999")
+        self._not_allowed(name, f"a whole number from {least} to 999999999")
         return None
 
     def needed_number(self, name: str) -> int:
@@ -122,10 +135,11 @@ def escape(text: str) -> str:
 
 def _words(attribute: Attribute) -> Iterator[Span]:
     source, start, stop = attribute.source, attribute.value_start, attribute.value_stop
-    if len(attribute.value) != stop - start or attribute.name not in {"requires", "excludes", "after", "modules"}:
+    word = _WORDS.get(attribute.name)
+    if word is None or len(attribute.value) != stop - start or attribute.value.isspace() or not attribute.value:
         yield attribute.value_span
         return
-    for match in _WORD.finditer(attribute.value):
+    for match in word.finditer(attribute.value):
         yield source.span(start + match.start(), start + match.end())
 
 

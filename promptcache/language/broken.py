@@ -22,6 +22,7 @@ _MISSING = {
     RuleKind.REQUIRES: "PC409",
     RuleKind.AFTER: "PC414",
 }
+_DECLARED = {RuleKind.CHOOSE: "PC419"}
 
 
 def explain_broken(
@@ -77,6 +78,8 @@ def _clash(rule: Rule, places: Mapping[str, Span]) -> Diagnostic:
     modules = sorted(_members(rule, places), key=lambda module: places[module])
     first, second = modules[0], modules[-1]
     related = ((places[first], f"'{first}' is named here"), (rule.span, describe(rule)))
+    if isinstance(rule, Implication) and rule.declared is not None:
+        return _declared(rule, places[second], related, _remove(modules))
     if isinstance(rule, Exclusive):
         code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
     else:
@@ -118,11 +121,21 @@ def _missing(
         tried = options[:_MAX_OPTIONS] if may_solve else ()
         possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
     span = places.get(rule.when[0], places[""])
-    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
     mend = f"add {' or '.join(map(element, possible))}" if possible else None
+    if rule.declared is not None:
+        return _declared(rule, span, ((rule.span, describe(rule)),), mend)
+    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
     return Diagnostic(
         code=_MISSING[rule.kind], message=message, span=span, help=mend, related=((rule.span, describe(rule)),)
     )
+
+
+def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], mend: str | None) -> Diagnostic:
+    """Say what the author of a rule says about it, or else what it demands."""
+    assert rule.declared is not None, "only rules of <rules> come here"
+    message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
+    code = _DECLARED.get(rule.kind, "PC418")
+    return Diagnostic(code=code, message=message, span=span, help=mend, related=related)
 
 
 def _remove(modules: Sequence[str]) -> str:

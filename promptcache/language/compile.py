@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.combine import combine
 from promptcache.language.index import Index, ModuleEntry, UnionEntry
 from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
@@ -29,7 +30,8 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
         rules += compiler.of_union(union)
         if default := compiler.default(union):
             defaults.append(default)
-    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults))
+    checks = combine(index.rules, index.modules, faults)
+    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults), checks)
 
 
 def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pysat.solvers import Solver
 
 from promptcache.language.formula import at_most_one, solving
 from promptcache.language.names import ancestors
-from promptcache.language.rules import Exclusive, Implication, Rule, Rules
+from promptcache.language.rules import Declaration, Exclusive, Implication, Rule, Rules
 
 _MAX_SOFT = 100
 _MAX_ROUNDS = 50
@@ -44,10 +44,11 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
     concerned = list(_concerned(rules, cone))
     number = {module: index + 1 for index, module in enumerate(cone)}
     fresh = count(len(cone) + 1)
-    soft: dict[int, str | Rule] = {}
+    soft: dict[int, str | tuple[Rule, ...]] = {}
     clauses = [[number[module]] for module in ("", *given)]
     clauses += [[-number[module], number[parent]] for module in cone for parent in list(ancestors(module))[:1]]
-    for thing in (*dict.fromkeys(wanted), *concerned):
+    things: list[str | tuple[Rule, ...]] = [*dict.fromkeys(wanted), *_by_declaration(concerned)]
+    for thing in things:
         selector = next(fresh)
         soft[selector] = thing
         clauses += [[*clause, -selector] for clause in _clauses(thing, number, fresh)]
@@ -60,7 +61,7 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
     found = [soft[selector] for selector in sorted(smallest)]
     return Conflict(
         tuple(thing for thing in found if isinstance(thing, str)),
-        tuple(thing for thing in found if not isinstance(thing, str)),
+        tuple(thing[0] for thing in found if not isinstance(thing, str)),
     )
 
 
@@ -74,7 +75,7 @@ def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
             continue
         reached.add(module)
         waiting.extend(ancestors(module))
-        for rule in rules.triggers.get(module, ()):
+        for rule in (*rules.triggers.get(module, ()), *rules.clauses.get(module, ())):
             waiting.extend(rule.then)
     return sorted(reached, key=rules.order.__getitem__)
 
@@ -82,20 +83,33 @@ def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
 def _concerned(rules: Rules, cone: list[str]) -> Iterator[Rule]:
     inside = set(cone)
     for module in cone:
-        yield from (rule for rule in rules.triggers.get(module, ()) if inside.issuperset(rule.when))
+        found = (*rules.triggers.get(module, ()), *rules.clauses.get(module, ()))
+        yield from (rule for rule in found if inside.issuperset(rule.when))
         union = rules.union_of.get(module)
         if union is not None and next(member for member in union.members if member in inside) == module:
             yield union
 
 
-def _clauses(thing: str | Rule, number: dict[str, int], fresh: Iterator[int]) -> Iterator[list[int]]:
-    match thing:
-        case Implication(when=when, then=then):
-            yield [*(-number[module] for module in when), *(number[module] for module in then)]
-        case Exclusive(members=members):
-            yield from at_most_one([number[module] for module in members if module in number], fresh)
-        case module:
-            yield [number[module]]
+def _by_declaration(rules: Iterable[Rule]) -> Iterator[tuple[Rule, ...]]:
+    """Yield what is kept or left out together: the clauses of a declared rule, and every other rule alone."""
+    declared: dict[Declaration, list[Rule]] = {}
+    for rule in rules:
+        if isinstance(rule, Implication) and rule.declared is not None:
+            declared.setdefault(rule.declared, []).append(rule)
+        else:
+            yield (rule,)
+    yield from map(tuple, declared.values())
+
+
+def _clauses(thing: str | tuple[Rule, ...], number: dict[str, int], fresh: Iterator[int]) -> Iterator[list[int]]:
+    if isinstance(thing, str):
+        yield [number[thing]]
+        return
+    for rule in thing:
+        if isinstance(rule, Exclusive):
+            yield from at_most_one([number[module] for module in rule.members if module in number], fresh)
+        else:
+            yield [*(-number[module] for module in rule.when), *(number[module] for module in rule.then)]
 
 
 def _shrink(solver: Solver, core: Sequence[int]) -> list[int]:

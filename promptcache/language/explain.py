@@ -23,6 +23,9 @@ def describe(rule: Rule) -> str:
     """Say what a rule demands."""
     if isinstance(rule, Exclusive):
         return f"{listed(rule.members)} are members of one union"
+    if rule.declared is not None:
+        words, message = rule.declared.words, rule.declared.message
+        return f"{message} ({words})" if message else words
     subject, then = rule.when[0], listed(sorted(rule.then))
     where = f" in '{subject}'" if subject else ""
     match rule.kind:

@@ -30,6 +30,7 @@ from promptcache.language.schema import (
     Module,
     Parameter,
     Role,
+    RuleList,
     Scaffold,
     Schema,
     Text,
@@ -110,7 +111,7 @@ def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
 
 def _block(block: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
     match block[0]:
-        case Doc() | Scaffold():
+        case Doc() | Scaffold() | RuleList():
             return Finished((), empty=True, after_turn=False)
         case Module() as module:
             return _module(module, parent, options, lead)

@@ -15,6 +15,7 @@ from promptcache.language.schema import (
     Module,
     Parameter,
     Role,
+    RuleList,
     Scaffold,
     Schema,
     Turn,
@@ -58,6 +59,7 @@ class Index:
     parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
     unions: list[UnionEntry] = field(default_factory=list)
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
+    rules: list[RuleList] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     faults: list[Diagnostic] = field(default_factory=list)
 
@@ -97,6 +99,8 @@ class _Walker:
                     self._parameter(item, parent)
                 case Scaffold():
                     self._scaffold(item, parent)
+                case RuleList():
+                    self.index.rules.append(item)
                 case Turn():
                     self._turn(item, parent, turn, choices)
 

@@ -11,11 +11,17 @@ from itertools import groupby
 from promptcache.diagnostics import SchemaError
 from promptcache.language.attributes import escape
 from promptcache.language.schema import (
+    Assert,
+    Choose,
+    Combination,
     Context,
     Doc,
+    Exclude,
     Item,
     Module,
     Parameter,
+    Require,
+    RuleList,
     Scaffold,
     Schema,
     Text,
@@ -71,6 +77,9 @@ def _item(item: Item) -> Written | str:
             return Written("union", attributes, _children(item.children))
         case Parameter():
             return _parameter(item)
+        case RuleList():
+            children = (_rule(child) if not isinstance(child, Doc) else _item(child) for child in item.children)
+            return Written("rules", (), tuple(children))
         case Scaffold():
             return Written("scaffold", _attributes(name=item.name, modules=" ".join(item.modules)))
 
@@ -104,6 +113,20 @@ def _parameter(parameter: Parameter) -> Written:
         required=parameter.required or None,
     )
     return Written("parameter", attributes, inline=True)
+
+
+def _rule(rule: Combination) -> Written:
+    attributes: tuple[tuple[str, str], ...]
+    match rule:
+        case Require():
+            attributes = (("if", rule.condition), ("then", rule.consequence))
+        case Assert():
+            attributes = _attributes(test=rule.test)
+        case Exclude():
+            attributes = _attributes(modules=" ".join(rule.modules))
+        case Choose():
+            attributes = _attributes(modules=" ".join(rule.modules), min=rule.minimum, max=rule.maximum)
+    return Written(type(rule).__name__.lower(), (*attributes, *_attributes(message=rule.message)))
 
 
 def _attributes(**values: str | int | None) -> tuple[tuple[str, str], ...]:

@@ -11,13 +11,16 @@ from pathlib import Path
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean, in_order
 from promptcache.language.attributes import AttributeReader
 from promptcache.language.included import read_text
+from promptcache.language.read_rules import RULE_ATTRIBUTES, read_rule
 from promptcache.language.schema import (
+    Combination,
     Context,
     Doc,
     Item,
     Module,
     Parameter,
     Role,
+    RuleList,
     Scaffold,
     Schema,
     Text,
@@ -46,6 +49,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "union": ("name", "required", "default", "scaffold"),
     "parameter": ("name", "length", "default", "placeholder", "scaffold", "required"),
     "scaffold": ("name", "modules"),
+    "rules": (),
+    **RULE_ATTRIBUTES,
     "system": (),
     "user": (),
     "assistant": (),
@@ -54,9 +59,10 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """The elements of a schema document and the attributes of each."""
 
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema"}
+_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules"} - RULE_ATTRIBUTES.keys()
 _CHILDREN = {
-    "schema": _ANYTHING,
+    "schema": _ANYTHING | {"rules"},
+    "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
     "module": _ANYTHING,
     "union": frozenset({"module", "doc"}),
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
@@ -150,6 +156,8 @@ class _SchemaReader:
                 return self._parameter(element)
             case "scaffold":
                 return self._scaffold(element)
+            case "rules":
+                return self._rules(element)
             case "text":
                 self._attributes(element)
                 return Text(text=self._content(element), span=element.span, exact=True)
@@ -236,6 +244,20 @@ class _SchemaReader:
             places=attributes.places,
         )
 
+    def _rules(self, element: Element) -> RuleList:
+        self._attributes(element)
+        children: list[Combination | Doc] = []
+        for node in element.children:
+            if isinstance(node, Characters):
+                if not node.blank:
+                    self._fault("PC106", "<rules> holds no text", node.span, "write rules, or a <doc>")
+            elif self._allowed(node, element) and node.name == "doc":
+                children.append(Doc(text=self._content(node), span=node.span))
+            elif node.name in RULE_ATTRIBUTES:
+                self._hollow(node)
+                children.append(read_rule(node, self.faults))
+        return RuleList(children=tuple(children), span=element.span)
+
     def _hollow(self, element: Element) -> None:
         for item in self._items(element):
             if not _blank(item):
@@ -260,6 +282,10 @@ def _instead(element: Element, parent: Element) -> str | None:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
             return "write the scaffold outside the turn; its paths reach inside"
+        case _, "rules":
+            return "write the rules directly in the schema; their paths reach everywhere"
+        case _, "require" | "exclude" | "choose" | "assert":
+            return "put it into <rules> at the top level of the schema"
         case _, "schema":
             return "a document has one <schema>, which is its root"
     return None

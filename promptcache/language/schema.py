@@ -135,7 +135,66 @@ class Scaffold:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    """Whenever `condition` holds, `consequence` does; both are conditions over module paths from the root."""
+
+    condition: str
+    consequence: str
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclude:
+    """At most one of `modules` is present."""
+
+    modules: tuple[str, ...]
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choose:
+    """From `minimum` to `maximum` of `modules` are present; None is no limit."""
+
+    modules: tuple[str, ...]
+    span: Span
+    minimum: int | None = None
+    maximum: int | None = None
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assert:
+    """The condition `test` holds."""
+
+    test: str
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+Combination: TypeAlias = Require | Exclude | Choose | Assert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleList:
+    """Rules over modules anywhere in the schema; `message` of a rule is what a prompt that breaks it is told."""
+
+    children: tuple[Combination | Doc, ...]
+    span: Span
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """The rules, in document order."""
+        return tuple(child for child in self.children if not isinstance(child, Doc))
+
+
+Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +226,7 @@ def join_path(parent: str, name: str) -> str:
     return f"{parent}/{name}" if parent else name
 
 
-def place(item: Schema | Module | Union | Parameter | Scaffold, attribute: str, index: int = 0) -> Span:
+def place(item: Schema | Module | Union | Parameter | Scaffold | Combination, attribute: str, index: int = 0) -> Span:
     """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
     places = [span for name, span in item.places if name == attribute]
     return places[index] if index < len(places) else item.span

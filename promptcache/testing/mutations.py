@@ -30,6 +30,10 @@ _NUMBERS = st.integers(0, 2**16)
 
 CODE_OF = {
     "after broken": "PC414",
+    "assert broken": "PC418",
+    "exclude broken": "PC418",
+    "require broken": "PC418",
+    "wrong number chosen": "PC419",
     "another document": "PC107",
     "another schema": "PC413",
     "argument missing": "PC404",

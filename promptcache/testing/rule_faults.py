@@ -21,6 +21,10 @@ _CODES = {
     RuleKind.CHOICE: ("union choice missing", "PC407"),
     RuleKind.REQUIRES: ("requires broken", "PC409"),
     RuleKind.AFTER: ("after broken", "PC414"),
+    RuleKind.REQUIRE: ("require broken", "PC418"),
+    RuleKind.EXCLUDE: ("exclude broken", "PC418"),
+    RuleKind.ASSERT: ("assert broken", "PC418"),
+    RuleKind.CHOOSE: ("wrong number chosen", "PC419"),
 }
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from lxml.etree import SubElement
 
+from promptcache.testing.rule_forms import FORMS, write_form
 from promptcache.testing.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
 
 _INDICES = st.integers(0, MAX_MODULES - 1)
@@ -22,11 +23,16 @@ _INDICES = st.integers(0, MAX_MODULES - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleWish:
-    """A rule of one module about another: the one of that `number`, counted round, of those that can be granted."""
+    """A rule of one module about another: the one of that `number`, counted round, of those that can be granted.
+
+    Kinds other than `requires`, `excludes` and `after` are written into a `rules` element, about `members` by number.
+    """
 
     kind: str
     number: int
     absolute: bool
+    members: tuple[int, ...] = ()
+    message: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,15 @@ def rule_wishes() -> SearchStrategy[list[RuleWish]]:
     """Draw a few rules."""
     kinds = st.sampled_from(("requires", "excludes", "after"))
     wish = st.builds(RuleWish, kind=kinds, number=st.integers(0, 99), absolute=st.booleans())
-    return st.lists(wish, max_size=3)
+    listed = st.builds(
+        RuleWish,
+        kind=st.sampled_from(tuple(FORMS)),
+        number=st.integers(0, 2),
+        absolute=st.booleans(),
+        members=st.lists(_INDICES, min_size=2, max_size=3, unique=True).map(tuple),
+        message=st.booleans(),
+    )
+    return st.lists(st.one_of(wish, wish, listed), max_size=3)
 
 
 def scaffold_wishes() -> SearchStrategy[list[ScaffoldWish]]:
@@ -58,7 +72,7 @@ def grant(tree: SchemaTree, rules: Sequence[RuleWish], scaffolds: Sequence[Scaff
     masks = tree.masks
     granted: set[tuple[str, int, int]] = set()
     for rule in rules:
-        masks = _grant_rule(tree, masks, rule, granted)
+        masks = _grant_form(tree, masks, rule) if rule.members else _grant_rule(tree, masks, rule, granted)
     names: set[str] = set()
     for scaffold in scaffolds:
         _grant_scaffold(tree, masks, scaffold, names)
@@ -85,6 +99,22 @@ def _grant_rule(
     paths = str(subject.element.get(wish.kind, "")).split()
     path = _written(other, subject.parent, absolute=wish.absolute)
     subject.element.set(wish.kind, " ".join([*paths, path]))
+    return left
+
+
+def _grant_form(tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish) -> tuple[int, ...]:
+    """Write a rule of a `rules` element, if it leaves every module usable."""
+    if not tree.modules:
+        return masks
+    members = list({module.bit: module for module in (_at(tree, number) for number in wish.members)}.values())
+    if len(members) < 2:
+        return masks
+    form = FORMS[wish.kind]
+    left = tuple(mask for mask in masks if form.holds([bool(mask & member.bit) for member in members], wish.number))
+    if reduce(or_, left, 0) != reduce(or_, masks):
+        return masks
+    paths = [_written(member, "", absolute=wish.absolute) for member in members]
+    write_form(tree.root, form, paths, number=wish.number, message=wish.message)
     return left
 
 

@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.rules import Rules
 from promptcache.language.schema import (
+    Assert,
+    Choose,
     Context,
     Doc,
+    Exclude,
     Item,
     Module,
     Parameter,
+    Require,
     Role,
+    RuleList,
     Schema,
     Text,
     Turn,
@@ -101,11 +106,42 @@ def declared_schemas(draw: Draw, max_modules: int = 8, kinds: tuple[str, ...] = 
     tree = _Tree(draw, draw(st.integers(min(3, max_modules), max_modules)), kinds)
     children = tree.items("", 0, False)
     if tree.paths:
+        children = (*children, *draw(_rule_lists(tree.paths)))
         path = st.sampled_from(tree.paths).map(lambda path: f"/{path}")
         rules = st.tuples(path, st.sampled_from(["requires", "excludes"]), path)
         for subject, kind, other in draw(st.lists(rules, max_size=6)):
             children = tuple(_with_rule(item, "", subject[1:], kind, other) for item in children)
     return Schema(name="s", children=children, span=IN_PYTHON)
+
+
+def conditions(paths: list[str]) -> st.SearchStrategy[str]:
+    """Draw conditions over module paths."""
+    leaves = st.sampled_from([form.format(path) for path in paths for form in ("{}", "/{}")])
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            inner.map("not ({})".format),
+            st.tuples(inner, st.sampled_from(["and", "or", "implies"]), inner).map("({0[0]}) {0[1]} {0[2]}".format),
+        ),
+        max_leaves=4,
+    )
+
+
+@st.composite
+def _rule_lists(draw: Draw, paths: list[str]) -> tuple[RuleList, ...]:
+    several = st.lists(st.sampled_from(paths), min_size=1, max_size=4, unique=True).map(tuple)
+    bound = st.none() | st.integers(0, 3)
+    rules = st.one_of(
+        st.builds(Require, condition=conditions(paths), consequence=conditions(paths), span=st.just(IN_PYTHON)),
+        st.builds(Exclude, modules=several, span=st.just(IN_PYTHON)),
+        st.builds(Assert, test=conditions(paths), span=st.just(IN_PYTHON), message=st.none() | st.just("Mind this.")),
+        st.builds(Choose, modules=several, span=st.just(IN_PYTHON), minimum=st.just(1), maximum=st.none()),
+        st.builds(Choose, modules=several, span=st.just(IN_PYTHON), minimum=bound, maximum=st.integers(3, 4)),
+        st.builds(Choose, modules=several, span=st.just(IN_PYTHON), minimum=st.none(), maximum=st.integers(1, 2)),
+    )
+    found = draw(st.lists(rules, max_size=2))
+    kept = tuple(rule for rule in found if not isinstance(rule, Choose) or (rule.minimum or 0) <= len(rule.modules))
+    return (RuleList(children=kept, span=IN_PYTHON),) if kept else ()
 
 
 def _with_rule(item: Item, parent: str, subject: str, kind: str, other: str) -> Item:

@@ -14,6 +14,7 @@ from promptcache.testing.walk import walk_checked
 SCHEMA_FEATURES = {
     *("module", "nested module", "deep module", "required", "reserve", "uncached", "own context", "name with dot"),
     *("requires", "excludes", "after", "several paths in a rule", "absolute path"),
+    *("rules require", "rules exclude", "rules choose", "rules assert", "message"),
     *("union", "union of several", "required union", "default", "union in a module", "module in a member"),
     *("union in a member", "union in a turn"),
     *("scaffold", "named scaffold", "scaffold of three", "two scaffolds", "scaffold of nested modules"),
@@ -55,9 +56,11 @@ def _written(document: str) -> Iterator[str]:
     root = etree.fromstring(document)
     tags = {element.tag for element in root.iter()}
     yield from (name for name in ("text", "doc") if name in tags)
+    yield from (f"rules {rule.tag!s}" for rule in root.iterfind("rules/*"))
     yield from (name for name in ("version", "whitespace", "separator") if root.get(name) is not None)
     checks = {
         "comment": "<!--" in document,
+        "message": root.find("rules/*[@message]") is not None,
         "cdata": "<![CDATA[" in document,
         "control token": "&lt;|end|&gt;" in document,
         "unicode": not document.isascii(),

@@ -29,6 +29,22 @@ RICH = """
 """
 """Small enough for all selections to be listed, with a rule of every kind."""
 
+RULED = """
+<schema name="ruled">
+  <module name="sun">Sun.</module>
+  <module name="sea">Sea.</module>
+  <module name="rain">Rain.</module>
+  <module name="wind">Wind.</module>
+  <rules>
+    <require if="rain" then="wind or sea"/>
+    <exclude modules="sun rain"/>
+    <assert test="wind implies not sea" message="No wind by the sea."/>
+    <choose modules="sun sea rain wind" min="1"/>
+  </rules>
+</schema>
+"""
+"""With a `rules` element of every form of rule."""
+
 WIDE = f"""
 <schema name="wide">
   <union required="true"><module name="one">1</module><module name="two">2</module></union>
@@ -42,3 +58,7 @@ WIDE = f"""
 def checked(text: str) -> CheckedSchema:
     """Read and check a schema."""
     return check_schema(parse_schema(text))
+
+
+SLOTTED = '<schema name="s"><module name="a">x<parameter name="p" length="40"/></module></schema>'
+"""Room for any awkward text."""

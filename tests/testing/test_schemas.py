@@ -25,7 +25,7 @@ WITHOUT = {
     "unions": {"union"},
     "turns": {"system", "user", "assistant"},
     "parameters": {"bare slot", "slot with default", "slot with placeholder", "slot with both"},
-    "rules": {"requires", "excludes", "after"},
+    "rules": {"requires", "excludes", "after", "rules require", "rules exclude", "rules choose", "rules assert"},
 }
 
 

@@ -1,0 +1,234 @@
+"""The rules of `<rules>`: conditions, choices, what they imply and what is said about them."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import PromptError, SchemaError
+from promptcache.language import check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
+from promptcache.language.conditions import Count, clauses_of, clauses_of_count, holds, read_condition
+from promptcache.language.rules import Implication
+from tests.conftest import law_examples
+from tests.language.documents import checked, codes, selected, without_spans
+from tests.language.generated import conditions
+
+PATHS = ["a", "b", "c", "b/d"]
+MODULES = '<module name="a">A</module><module name="b">B<module name="d">D</module></module><module name="c">C</module>'
+
+
+def with_rules(rules: str, modules: str = MODULES) -> str:
+    return f'<schema name="s">{modules}\n<rules>{rules}</rules></schema>'
+
+
+def python_says(condition: str, present: set[str]) -> bool:
+    """Evaluate a condition by another way: as Python, in which `not a or b` stands for the implication."""
+
+    def value(text: str) -> str:
+        return re.sub(r"/?([a-d](?:/d)?)(?![a-z])", lambda match: f" {match[1] in present} ", text)
+
+    return bool(eval(value(condition).replace("implies", "<=")))
+
+
+@settings(max_examples=law_examples())
+@given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)))
+def test_clauses_say_what_the_condition_says(condition, chosen):
+    """A condition holds exactly when all of its clauses do."""
+    test = read_condition(condition, lambda path, _: path.removeprefix("/"))
+
+    clauses = clauses_of(test)
+
+    kept = all(not when <= chosen or then & chosen for when, then in clauses)
+    assert holds(test, chosen) == kept
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("a or b and c", {"a", "b and c"}),
+        ("not a and b", {"b"}),
+        ("not (a and b)", {"", "a", "b", "c"}),
+        ("a implies b implies c", None),
+        ("a implies b or c", None),
+    ],
+)
+def test_operators_bind_as_usual(condition, expected):
+    """`not` binds before `and`, `and` before `or`, `or` before `implies`, which groups to the right."""
+    grouped = {
+        "a or b and c": lambda a, b, c: a or (b and c),
+        "not a and b": lambda a, b, c: (not a) and b,
+        "not (a and b)": lambda a, b, c: not (a and b),
+        "a implies b implies c": lambda a, b, c: not a or (not b or c),
+        "a implies b or c": lambda a, b, c: not a or (b or c),
+    }[condition]
+    test = read_condition(condition, lambda path, _: path)
+    for bits in product((False, True), repeat=3):
+        present = {name for name, bit in zip("abc", bits, strict=True) if bit}
+        assert holds(test, present) == grouped(*bits)
+
+
+@given(size=st.integers(1, 5), low=st.integers(0, 5), high=st.none() | st.integers(1, 5), bits=st.integers(0, 31))
+def test_clauses_of_a_count_say_the_count(size, low, high, bits):
+    """From `low` to `high` modules are present exactly when all clauses hold."""
+    modules = tuple("abcde"[:size])
+    present = {module for number, module in enumerate(modules) if bits >> number & 1}
+    clauses = clauses_of_count(Count(modules, low, high))
+    kept = all(not when <= present or then & present for when, then in clauses)
+    assert kept == (low <= len(present) and (high is None or len(present) <= high))
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "column"),
+    [
+        ('<assert test="a and or b"/>', "PC307", 28),
+        ('<assert test="a  b"/>', "PC307", 25),
+        ('<assert test="(a or b"/>', "PC307", 28),
+        ('<assert test="a or"/>', "PC307", 24),
+        ('<assert test=""/>', "PC307", 22),
+        ('<assert test="a AND b"/>', "PC307", 24),
+        ('<assert test="a || b"/>', "PC307", 24),
+        ('<assert test="a or b/e"/>', "PC208", 27),
+        ('<assert test="a or b//d"/>', "PC207", 27),
+        ('<require if="a" then="cc"/>', "PC208", 30),
+        ('<exclude modules="a x"/>', "PC208", 28),
+        ('<choose modules="a b" min="3"/>', "PC309", 35),
+        ('<choose modules="a b c" min="2" max="1"/>', "PC309", 37),
+        ('<choose modules="a b"/>', "PC104", 9),
+        ('<require if="a"/>', "PC104", 9),
+    ],
+)
+def test_faults_of_rules_point_into_the_attribute(rule, code, column):
+    """What is wrong with a rule is reported at the word that it is about."""
+    with pytest.raises(SchemaError) as caught:
+        checked(with_rules(rule))
+    first = caught.value.diagnostics[0]
+    assert (first.code, first.span.line, first.span.column) == (code, 2, column)
+
+
+def test_unknown_paths_get_a_suggestion():
+    """A mistyped path in a condition is met by the nearest name."""
+    with pytest.raises(SchemaError) as caught:
+        checked('<schema name="s"><module name="miami"/><rules><assert test="maimi"/></rules></schema>')
+    assert caught.value.diagnostics[0].help == "did you mean 'miami'?"
+
+
+def test_a_slash_tells_a_module_from_a_keyword():
+    """A module called like a keyword is named from the root."""
+    schema = checked(with_rules('<assert test="/not implies not /and"/>', '<module name="and"/><module name="not"/>'))
+    assert schema.guaranteed["not"] == {"not"}
+
+
+@pytest.mark.parametrize("test", ["(" * 60 + "a" + ")" * 60, "not " * 60 + "a", " or ".join(["a"] * 600)])
+def test_large_conditions_are_refused(test):
+    """Depth and length of a condition are bounded."""
+    with pytest.raises(SchemaError) as caught:
+        checked(with_rules(f'<assert test="{test}"/>'))
+    assert codes(caught.value.diagnostics) == ["PC308"]
+
+
+def test_conditions_that_explode_are_refused_at_once():
+    """A condition with too many clauses, and a choice of half of many modules, cost no time."""
+    modules = "".join(f'<module name="m{number}"/>' for number in range(60))
+    alternatives = " or ".join(f"(m{number} and m{number + 1})" for number in range(0, 60, 2))
+    names = " ".join(f"m{number}" for number in range(60))
+    start = time.process_time()
+    with pytest.raises(SchemaError) as caught:
+        checked(with_rules(f'<assert test="{alternatives}"/><choose modules="{names}" max="30"/>', modules))
+    assert codes(caught.value.diagnostics) == ["PC308", "PC308"]
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "prompt", "message", "mend"),
+    [
+        (
+            '<require if="a and b" then="b/d or c" message="Say d."/>',
+            "<a/><b/>",
+            "Say d.",
+            'add <use module="b/d"/> or <c/>',
+        ),
+        ('<exclude modules="a c"/>', "<a/><c/>", "'a' and 'c' exclude each other", "remove one of <a/>, <c/>"),
+        ('<choose modules="a b c" max="2"/>', "<a/><b/><c/>", "at most 2 of 'a', 'b', 'c'", "remove one of"),
+        ('<choose modules="a b c" min="2" max="2"/>', "<a/>", "exactly 2 of", "add <b/> or <c/>"),
+        ('<assert test="a or c"/>', "", "a or c must hold", "add <a/> or <c/>"),
+        ('<assert test="a implies not b"/>', "<b/><a/>", "a implies not b must hold", "remove one of <b/>, <a/>"),
+    ],
+)
+def test_broken_rules_say_what_to_do(rule, prompt, message, mend):
+    """A prompt that breaks a rule is told the author's message, or the rule, and what to add or remove."""
+    with pytest.raises(PromptError) as caught:
+        selected(f'<prompt schema="s">{prompt}</prompt>', with_rules(rule))
+    (diagnostic,) = caught.value.diagnostics
+    assert message in diagnostic.message
+    assert mend in diagnostic.help
+    assert diagnostic.code == ("PC419" if "choose" in rule else "PC418")
+
+
+def test_a_default_that_breaks_a_rule_is_named():
+    """When it is a union's default that breaks a rule, the diagnostic says so."""
+    modules = '<module name="a"/><union default="x"><module name="x"/><module name="y"/></union>'
+    with pytest.raises(PromptError) as caught:
+        selected('<prompt schema="s"><a/></prompt>', with_rules('<exclude modules="a x"/>', modules))
+    assert codes(caught.value.diagnostics) == ["PC411"]
+
+
+def test_rules_guarantee_and_kill():
+    """Rules take part in what is guaranteed, what can never be used, and why."""
+    schema = checked(with_rules('<assert test="a and not c"/><require if="b" then="b/d"/>'))
+    assert schema.guaranteed[""] == {"a"}
+    assert schema.guaranteed["b"] == {"a", "b", "b/d"}
+    (warning,) = schema.warnings
+    assert warning.message == "module 'c' can never be used: a and not c must hold"
+
+
+def test_rules_are_printed_and_read_again():
+    """Printing a schema keeps its rules, their messages and their documentation."""
+    text = with_rules(
+        '<doc>Why.</doc><require if="a" then="not b"/><exclude modules="a /b/d"/>'
+        '<choose modules="a b" min="0" max="1" message="One &lt; two."/><assert test="a or not a"/>'
+    )
+    schema = parse_schema(text)
+    printed = parse_schema(print_schema(schema))
+    assert without_spans(printed.children[-2]) == without_spans(schema.children[-1])
+
+
+def test_evaluation_is_linear_in_the_selection():
+    """A prompt of one module among two thousand touches only the rules that speak of it."""
+    modules = "".join(f'<module name="m{number}">m</module>' for number in range(2_000))
+    rules = "".join(f'<require if="m{number}" then="m{number + 1}"/>' for number in range(1_998))
+    schema = checked(with_rules(rules, modules))
+    evaluated = []
+    rules_of = schema.rules
+
+    class Touching(dict):
+        def get(self, key, default=()):
+            evaluated.extend(found := super().get(key, default))
+            return found
+
+    object.__setattr__(rules_of, "touching", Touching(rules_of.touching))
+    resolve_prompt(parse_prompt('<prompt schema="s"><m1999/></prompt>'), schema)
+    assert len(evaluated) <= 1
+
+
+def test_many_rules_are_checked_in_time():
+    """A schema of 2,000 modules in a megabyte with 500 rules of all kinds is read and checked within two seconds."""
+    filler = "word " * 90
+    modules = "".join(f'<module name="m{number}">{filler}</module>\n' for number in range(2_000))
+    rules = "".join(
+        f'<require if="m{number} and m{number + 3}" then="m{number + 1} or not m{number + 2}"/>'
+        f'<exclude modules="m{number + 4} m{number + 5}"/>'
+        f'<choose modules="m{number + 6} m{number + 7} m{number + 8}" max="2"/>'
+        f'<assert test="m{number + 9} implies m{number + 10} or m{number + 11}" message="Mind."/>'
+        for number in range(0, 1_500, 12)
+    )
+    text = with_rules(rules, modules)
+    start = time.process_time()
+    schema = check_schema(parse_schema(text))
+    assert time.process_time() - start < 2
+    assert len(schema.rules.checks) == 500
+    assert all(isinstance(rule, Implication) for check in schema.rules.checks for rule in check.clauses)
