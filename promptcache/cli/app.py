@@ -14,9 +14,18 @@ from typing import Annotated
 import typer
 
 from promptcache.cli.bench import bench
+from promptcache.cli.completion import (
+    complete_arguments,
+    complete_codes,
+    complete_documents,
+    complete_models,
+    complete_prompts,
+    complete_schemas,
+)
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.fmt import fmt
 from promptcache.cli.formats import Format, chosen_format, write_report
+from promptcache.cli.grammar import grammar
 from promptcache.cli.model_folder import DEMO, Dtype
 from promptcache.cli.render import (
     as_data,
@@ -31,18 +40,39 @@ app = typer.Typer(
     name="promptcache",
     help="Modular prompts whose attention states are computed once.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
 app.command()(fmt)
+app.command()(grammar)
 
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout instead of text.")]
 _Schemas = Annotated[
     list[str] | None,
-    typer.Option("--schema", metavar="FILE", help="The prompt's schema; default: one of that name near the prompt."),
+    typer.Option(
+        "--schema",
+        metavar="FILE",
+        help="The prompt's schema; default: one of that name near the prompt.",
+        autocompletion=complete_schemas,
+    ),
 ]
-_ARGUMENT_HELP = "Fill a parameter of the prompt, or replace its argument."
+_Schema = Annotated[
+    str,
+    typer.Argument(metavar="SCHEMA", help="A schema file; - is standard input.", autocompletion=complete_schemas),
+]
+_Prompt = Annotated[
+    str,
+    typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.", autocompletion=complete_prompts),
+]
+_Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[MODULE.]NAME=VALUE",
+        help="Fill a parameter of the prompt, or replace its argument.",
+        autocompletion=complete_arguments,
+    ),
+]
+_Folder = Annotated[str, typer.Option(help="demo, or a model's folder.", autocompletion=complete_models)]
 _DEVICE_HELP = "cpu, cuda, cuda:1, ...; default: a GPU where there is one."
 _TEMPERATURE_HELP = "0 takes the likeliest token; default: as the model declares."
 
@@ -73,7 +103,12 @@ def _options(
 
 @app.command()
 def check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Schemas and prompts; - is standard input.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE", help="Schemas and prompts; - is standard input.", autocompletion=complete_documents
+        ),
+    ],
     schema: _Schemas = None,
     form: Annotated[Format | None, typer.Option("--format", help="Default: text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -90,7 +125,10 @@ def check(
 
 @app.command()
 def why(
-    code: Annotated[str | None, typer.Argument(metavar="CODE", help="As in error[PC401]; without it, all.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="As in error[PC401]; without it, all.", autocompletion=complete_codes),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Explain a diagnostic code: what it means, an example, and how to mend it."""
@@ -112,8 +150,8 @@ def why(
 
 @app.command()
 def layout(
-    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="A schema file; - is standard input.")],
-    model: Annotated[str, typer.Option(help="demo, or a model's folder.")] = DEMO,
+    schema: _Schema,
+    model: _Folder = DEMO,
     dtype: Annotated[Dtype, typer.Option(help="Of the KV; auto is what config.json says.")] = Dtype.AUTO,
     as_json: _Json = False,
 ) -> None:
@@ -134,8 +172,8 @@ def layout(
 
 @app.command()
 def explain(
-    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help="A schema file; - is standard input.")],
-    model: Annotated[str, typer.Option(help="demo, or a model's folder, to count tokens with.")] = DEMO,
+    schema: _Schema,
+    model: _Folder = DEMO,
     as_json: _Json = False,
 ) -> None:
     """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt."""
@@ -152,9 +190,14 @@ def explain(
 
 @app.command()
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A schema file; - is standard input.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same schema after a change.")],
-    model: Annotated[str, typer.Option(help="demo, or a model's folder, to count tokens with.")] = DEMO,
+    old: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="A schema file; - is standard input.", autocompletion=complete_schemas),
+    ],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="The same schema after a change.", autocompletion=complete_schemas)
+    ],
+    model: _Folder = DEMO,
     as_json: _Json = False,
 ) -> None:
     """Show what a change of a schema costs: slots, encodings, and prompts that stop being valid."""
@@ -172,13 +215,15 @@ def diff(
 
 @app.command()
 def run(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
+    prompt: _Prompt,
     schema: _Schemas = None,
-    model: Annotated[str, typer.Option(help="demo, a model's folder, or a hub id.")] = DEMO,
+    model: Annotated[
+        str, typer.Option(help="demo, a model's folder, or a hub id.", autocompletion=complete_models)
+    ] = DEMO,
     device: Annotated[str | None, typer.Option(help=_DEVICE_HELP)] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the weights; auto is the checkpoint's own.")] = Dtype.AUTO,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the answer, at most.")] = None,
-    arg: Annotated[list[str] | None, typer.Option(metavar="[MODULE.]NAME=VALUE", help=_ARGUMENT_HELP)] = None,
+    arg: _Arguments = None,
     seed: Annotated[int | None, typer.Option(help="Of the random numbers that sampling draws.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help=_TEMPERATURE_HELP)] = None,
     warm: Annotated[bool, typer.Option(help="Encode the prompt's modules before the clock of TTFT starts.")] = True,
@@ -203,10 +248,10 @@ def run(
 
 @app.command()
 def render(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file; - is standard input.")],
+    prompt: _Prompt,
     schema: _Schemas = None,
-    model: Annotated[str, typer.Option(help="demo, or a model's folder.")] = DEMO,
-    arg: Annotated[list[str] | None, typer.Option(metavar="[MODULE.]NAME=VALUE", help=_ARGUMENT_HELP)] = None,
+    model: _Folder = DEMO,
+    arg: _Arguments = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="One line for each token instead of the text.")] = False,
     as_json: _Json = False,
 ) -> None:

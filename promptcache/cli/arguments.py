@@ -6,6 +6,7 @@ prompt with these arguments filled in or replaced. Whether they fit their slots 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from promptcache.diagnostics import Span, did_you_mean
 from promptcache.language import CheckedSchema, Prompt
 from promptcache.language.names import absolute, ancestors
 from promptcache.language.prompt import Argument, Reference
+from promptcache.language.schema import Parameter
 
 
 class _Target(NamedTuple):
@@ -43,7 +45,7 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str], 
     present = _present(prompt, schema)
     if present is None:
         return prompt
-    targets = [_Target(module, name) for module in present for name in schema.parameters[module]]
+    targets = _targets(present, schema)
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
@@ -54,6 +56,19 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str], 
         span = Span(source, 1, len(name) + 2, 1, len(word) + 1)
         prompt = _fill(prompt, target.module, Argument(name=target.parameter, text=value, span=span))
     return prompt
+
+
+def parameter_names(prompt: Prompt, schema: CheckedSchema) -> Iterator[tuple[str, Parameter]]:
+    """Yield the shortest names by which `--arg` can fill the parameters of a prompt, in document order."""
+    targets = _targets(_present(prompt, schema) or (), schema)
+    names = Counter(target.parameter for target in targets)
+    for target in targets:
+        name = target.parameter if names[target.parameter] == 1 else str(target)
+        yield name, schema.parameters[target.module][target.parameter]
+
+
+def _targets(present: Iterable[str], schema: CheckedSchema) -> list[_Target]:
+    return [_Target(module, name) for module in present for name in schema.parameters[module]]
 
 
 def _present(prompt: Prompt, schema: CheckedSchema) -> list[str] | None:

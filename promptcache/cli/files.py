@@ -158,17 +158,19 @@ def _schemas_in(folder: Path) -> Iterator[Document]:
     except OSError:
         return  # a folder that cannot be listed holds nothing for us
     for path in paths:
-        document = Document(name=str(path), path=path, data=_head(path))
+        document = head_of(path)
         if document.schema_name is not None:
             yield document
 
 
-def _head(path: Path) -> bytes:
+def head_of(path: Path) -> Document:
+    """Return a document with only the beginning of its text, enough to tell what it is; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
+            data = file.read(_HEAD_BYTES)
     except OSError:
-        return b""
+        data = b""
+    return Document(name=str(path), path=path, data=data)
 
 
 def _text(data: bytes) -> str:

@@ -7,10 +7,10 @@ model's tokenizer lies in a folder, lengths in tokens are checked too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptcache.cli.arguments import with_arguments
+from promptcache.cli.arguments import parameter_names, with_arguments
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
@@ -20,7 +20,7 @@ from promptcache.layout import HubTokenizer, Plan, check_length, check_positions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """A prompt with the schema it is valid for, and the files of both."""
+    """A prompt with the schema that it is for, and the files of both."""
 
     prompt_file: str
     schema_file: str
@@ -61,15 +61,34 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
         UnknownSchema: the prompt's schema was not found.
         UsageMistake: an argument for a parameter that the prompt does not have.
     """
+    request = _read(file, schema_files, sources)
+    prompt, schema = request.prompt, request.schema
+    if prompt.schema == schema.name:
+        prompt = with_arguments(prompt, schema, words, sources)
+    resolve_prompt(prompt, schema)
+    return replace(request, prompt=prompt)
+
+
+def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, str]]:
+    """Return the parameters of a prompt, by the names that `--arg` takes, with the lengths of their slots.
+
+    Raises:
+        PromptCacheError: a document cannot be used, or is not there.
+    """
+    request = _read(file, schema_files, sources)
+    found = parameter_names(request.prompt, request.schema)
+    return [(name, f"at most {parameter.length} tokens") for name, parameter in found]
+
+
+def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Read a prompt and its schema, each checked on its own."""
     document = read(file, sources)
     prompt = parsed_prompt(document)
     offered = [read(name, sources) for name in schema_files]
     found = find_schema(prompt.schema, document, (), offered, sources)
-    schema = checked_schema(found)
-    if prompt.schema == schema.name:
-        prompt = with_arguments(prompt, schema, words, sources)
-    resolve_prompt(prompt, schema)
-    return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
+    return CheckedRequest(
+        prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=checked_schema(found)
+    )
 
 
 def plan_request(request: CheckedRequest, folder: Path, max_new_tokens: int) -> Planned:
