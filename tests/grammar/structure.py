@@ -1,0 +1,85 @@
+"""What the checker says about the structure of a document, and documents that have their structure broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.diagnostics import LanguageError
+from promptcache.language import check_schema, parse_prompt, parse_schema
+from promptcache.testing import strategies
+
+GRAMMAR = Path(__file__).parents[2] / "grammar"
+
+_ELEMENTS = (
+    "schema", "module", "union", "parameter", "scaffold", "system", "user", "text", "doc", "rules", "require",
+    "exclude", "choose", "assert", "prompt", "use", "arg", "tool", "other",
+)  # fmt: skip
+_ATTRIBUTES = (
+    "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
+    "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module",
+)  # fmt: skip
+_VALUES = (
+    "",
+    " ",
+    "a",
+    "true",
+    " true",
+    "True",
+    "0",
+    "007",
+    "12",
+    "-1",
+    "1234567890",
+    "own",
+    "collapse",
+    "\\n",
+    "\\x",
+    "a b",
+)
+
+
+def structural_codes(document: str) -> set[str]:
+    """Return the codes of a document's structure; an argument given twice (PC403) is none: here nobody knows parameters."""
+    try:
+        if document.lstrip().startswith("<prompt"):
+            parse_prompt(document)
+        else:
+            check_schema(parse_schema(document))
+    except LanguageError as error:
+        found = {diagnostic.code for diagnostic in error.diagnostics}
+        return {code for code in found if code < "PC200" or code in {"PC412", "PC415", "PC416"}}
+    return set()
+
+
+@st.composite
+def broken_documents(draw: Any) -> str:
+    """Draw a schema or a prompt, changed in one or two places in a way that may break its structure."""
+    document = draw(strategies.schema_documents())
+    if draw(st.booleans()):
+        document = draw(strategies.prompt_documents(check_schema(parse_schema(document))))
+    root = etree.fromstring(document)
+    for _ in range(draw(st.integers(1, 2))):
+        element = draw(st.sampled_from([each for each in root.iter() if isinstance(each.tag, str)]))
+        _change(draw, element)
+    return etree.tostring(root, encoding="unicode")
+
+
+def _change(draw: Any, element: etree._Element) -> None:
+    match draw(st.sampled_from(("set", "set", "drop", "insert", "insert", "text", "rename"))):
+        case "set":
+            element.set(draw(st.sampled_from([*_ATTRIBUTES, *element.attrib])), draw(st.sampled_from(_VALUES)))
+        case "drop" if element.attrib:
+            del element.attrib[draw(st.sampled_from(sorted(element.attrib)))]
+        case "insert":
+            child = etree.Element(draw(st.sampled_from(_ELEMENTS)))
+            if draw(st.booleans()):
+                child.set("name", "fresh")
+            element.insert(draw(st.integers(0, len(element))), child)
+        case "text":
+            element.text = f"words{element.text or ''}"
+        case "rename" if element.getparent() is not None:
+            element.tag = draw(st.sampled_from(_ELEMENTS))

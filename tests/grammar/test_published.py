@@ -1,0 +1,105 @@
+"""The published grammar says of the structure of documents what the checker says."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.language import check_schema, parse_schema
+from promptcache.language.read_schema import ATTRIBUTES
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
+
+ROOT = GRAMMAR.parent
+RNG = etree.RelaxNG(etree.parse(GRAMMAR / "promptcache.rng"))
+STORED = sorted(
+    [*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/*.xml"), *ROOT.glob("tests/language/schemas/*.xml")]
+)
+REJECTS = sorted(ROOT.glob("tests/language/rejects/PC[1-4]*.xml"))
+NS = "{http://relaxng.org/ns/structure/1.0}"
+
+
+def accepts(document: str) -> bool:
+    return bool(RNG.validate(etree.fromstring(document.encode())))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(data=st.data(), document=strategies.schema_documents())
+def test_accepts_valid_documents(data, document):
+    """Every valid schema, and every valid prompt against it, is accepted."""
+    assert accepts(document)
+    assert accepts(data.draw(strategies.prompt_documents(check_schema(parse_schema(document)))))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(3))
+@given(document=broken_documents())
+def test_agrees_on_changed_documents(document):
+    """A document that was changed at random is accepted exactly if the checker finds its structure right."""
+    assert accepts(document) == (not structural_codes(document))
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
+def test_accepts_stored_documents(path):
+    """Every schema and prompt of ours is accepted."""
+    assert accepts(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
+def test_agrees_on_rejects(path):
+    """Of every document that is refused, the grammar refuses those that have their structure wrong."""
+    document = path.read_text(encoding="utf-8")
+    document = re.sub(r"^(?:<!--.*?-->|\s)+", "", document, flags=re.DOTALL)
+    assert accepts(document) == (not structural_codes(document))
+
+
+def test_knows_every_element_and_attribute_of_schemas():
+    """No element of the checker's table lacks an attribute in the grammar."""
+    assert {name: set(known) - grammar_attributes(name) for name, known in ATTRIBUTES.items()} == {
+        name: set() for name in ATTRIBUTES
+    }
+
+
+def grammar_attributes(element: str) -> set[str]:
+    """Return the attributes that the grammar has for an element of a schema."""
+    grammar = etree.parse(GRAMMAR / "promptcache.rng").getroot()
+    defines = {define.get("name"): define for define in grammar.iter(f"{NS}define")}
+    found: set[str] = set()
+    waiting = [each for each in grammar.iter(f"{NS}element") if each.findtext(f"{NS}name") == element]
+    seen = set()
+    while waiting:
+        pattern = waiting.pop()
+        for child in pattern:
+            if child.tag == f"{NS}attribute":
+                found.add(child.findtext(f"{NS}name"))
+            elif child.tag == f"{NS}ref" and child.get("name") not in seen:
+                seen.add(child.get("name"))
+                waiting.append(defines[child.get("name")])
+            elif child.tag != f"{NS}element":
+                waiting.append(child)
+    return found
+
+
+def test_rng_is_made_from_rnc():
+    """The grammar in XML is that of the compact source as it stands."""
+    digest = hashlib.sha256((GRAMMAR / "promptcache.rnc").read_bytes()).hexdigest()
+    assert f"sha256 {digest}" in (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8"), "run grammar/make_rng.py"
+
+
+def test_rng_is_what_its_script_makes():
+    """Where the converter is installed, it makes the committed file."""
+    pytest.importorskip("rnc2rng")
+    spec = importlib.util.spec_from_file_location("make_rng", GRAMMAR / "make_rng.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.make_rng() == (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8")
