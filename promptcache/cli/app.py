@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ from promptcache.cli.completion import (
     complete_prompts,
     complete_schemas,
 )
-from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.exits import ExitCode, UsageMistake, ending
 from promptcache.cli.fmt import fmt
 from promptcache.cli.formats import Format, chosen_format, write_report
 from promptcache.cli.grammar import grammar
@@ -153,14 +154,21 @@ def layout(
     schema: _Schema,
     model: _Folder = DEMO,
     dtype: Annotated[Dtype, typer.Option(help="Of the KV; auto is what config.json says.")] = Dtype.AUTO,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the layout into an SVG file.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into a page, with a slot table.")] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="PROMPT", help="Draw what this prompt reuses.")] = None,
     as_json: _Json = False,
 ) -> None:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see."""
     with ending(as_json=as_json) as sources:
         from promptcache.cli.layout import layout_data, show_layout
         from promptcache.cli.layout_tree import print_layout
+        from promptcache.cli.pictures import write_pictures
 
+        if prompt is not None and svg is None and html is None:
+            raise UsageMistake("--prompt is drawn: say where with --svg FILE or --html FILE")
         shown = show_layout(schema, model, dtype, sources)
+        write_pictures(shown, prompt, svg, html, sources)
         if as_json:
             write_json({**layout_data(shown), "diagnostics": [as_data(each) for each in shown.diagnostics]})
         else:

@@ -15,7 +15,7 @@ from promptcache.cli.model_folder import DEMO, Dtype, model_folder, read_facts
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, ModelNotFound, SchemaError, Severity
 from promptcache.language.counting import count_combinations
-from promptcache.layout import HubTokenizer, check_length, encodings, lay_out
+from promptcache.layout import Encoding, HubTokenizer, Layout, check_length, encodings, lay_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,9 @@ class LaidOut:
     """
 
     view: View
+    layout: Layout
+    encodings: tuple[Encoding, ...]
+    tokenizer: HubTokenizer
     diagnostics: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
 
@@ -62,5 +65,12 @@ def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOu
             check_length(layout, facts.max_positions, f"model '{model}'")
         except SchemaError as error:  # shown with the layout, which says where the positions go
             diagnostics += error.diagnostics
-    view = view_layout(layout, encodings(layout), facts, count_combinations(schema.rules))
-    return LaidOut(view=view, diagnostics=diagnostics, notes=tokenizer.warnings)
+    states = encodings(layout)
+    return LaidOut(
+        view=view_layout(layout, states, facts, count_combinations(schema.rules)),
+        layout=layout,
+        encodings=states,
+        tokenizer=tokenizer,
+        diagnostics=diagnostics,
+        notes=tokenizer.warnings,
+    )
