@@ -1,7 +1,9 @@
 """The command line: files and options in, text or JSON and an exit code out.
 
 ```
-app (options) -> check | layout | run (the work) -> render, layout_tree, run (text or JSON)
+app (options)   -> check | layout | rendered | explain | diff | run | …   the work, as plain values
+the work        -> formats, render, layout_tree, explain_text, …            text, JSON or another form
+files, sources     documents that were read; exits: how a command ends; completion: what a shell is offered
 ```
 
 Comes in: what stands in the shell. Goes out: data on stdout, everything else on stderr, an exit code. This room decides

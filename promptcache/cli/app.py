@@ -44,8 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
-app.command()(fmt)
-app.command()(grammar)
 
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout instead of text.")]
 _Schemas = Annotated[
@@ -149,6 +147,9 @@ def why(
             print_explanation(explanation(code), stdout())
 
 
+app.command()(fmt)
+
+
 @app.command()
 def layout(
     schema: _Schema,
@@ -176,6 +177,28 @@ def layout(
             print_diagnostics(shown.diagnostics, sources, stderr())
             print_notes(shown.notes, stderr())
         raise typer.Exit(ExitCode.FINDINGS if shown.has_errors else ExitCode.OK)
+
+
+@app.command()
+def render(
+    prompt: _Prompt,
+    schema: _Schemas = None,
+    model: _Folder = DEMO,
+    arg: _Arguments = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="One line for each token instead of the text.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Show exactly what the model will see of a prompt, without loading the model."""
+    with ending(as_json=as_json) as sources:
+        from promptcache.cli.rendered import print_text, print_tokens, render_prompt, rendered_data
+
+        rendered = render_prompt(prompt, schema or [], arg or [], model, sources)
+        if as_json:
+            write_json(rendered_data(rendered, model, with_tokens=tokens))
+        elif tokens:
+            print_tokens(rendered, stdout(), stderr())
+        else:
+            print_text(rendered, stdout(), stderr())
 
 
 @app.command()
@@ -221,6 +244,9 @@ def diff(
         raise typer.Exit(ExitCode.OK if changes.harmless else ExitCode.FINDINGS)
 
 
+app.command()(grammar)
+
+
 @app.command()
 def run(
     prompt: _Prompt,
@@ -252,25 +278,3 @@ def run(
             warm=warm,
         )
         run_prompt(prompt, schema or [], arg or [], options, sources, as_json=as_json)
-
-
-@app.command()
-def render(
-    prompt: _Prompt,
-    schema: _Schemas = None,
-    model: _Folder = DEMO,
-    arg: _Arguments = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="One line for each token instead of the text.")] = False,
-    as_json: _Json = False,
-) -> None:
-    """Show exactly what the model will see of a prompt, without loading the model."""
-    with ending(as_json=as_json) as sources:
-        from promptcache.cli.rendered import print_text, print_tokens, render_prompt, rendered_data
-
-        rendered = render_prompt(prompt, schema or [], arg or [], model, sources)
-        if as_json:
-            write_json(rendered_data(rendered, model, with_tokens=tokens))
-        elif tokens:
-            print_tokens(rendered, stdout(), stderr())
-        else:
-            print_text(rendered, stdout(), stderr())
