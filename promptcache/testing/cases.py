@@ -85,12 +85,18 @@ def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStr
 
 
 def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
-    """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow it."""
+    """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow it.
+
+    Half of the time they are a valid selection but for one module, so that one rule alone forbids them.
+    """
     paths = list(read_schema(schema).modules)
     if not paths:
         return st.just(frozenset())
     few = st.sets(st.sampled_from(paths), max_size=6)
-    return few.map(lambda named: frozenset(outer for path in named for outer in (path, *ancestors(path))))
+    near = st.builds(lambda modules, other: modules ^ {other}, selections(schema), st.sampled_from(paths))
+    return st.one_of(few, near).map(
+        lambda named: frozenset(outer for path in named for outer in (path, *ancestors(path)))
+    )
 
 
 def invalid_prompts(schema: SchemaSource, codes: Collection[str] | None = None) -> SearchStrategy[InvalidPrompt]:

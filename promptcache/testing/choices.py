@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.schema import Parameter, Role
+from promptcache.language.schema import Parameter, ParameterType, Role
+from promptcache.language.values import refusal
 from promptcache.testing.texts import full_texts, maybe, texts, visible_texts
 
 Key: TypeAlias = tuple[str, str]
@@ -60,10 +61,26 @@ def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[
 
 
 def argument_texts(parameter: Parameter) -> SearchStrategy[str]:
-    """Draw text that fits into a slot: short, full, or what already stands there while encoding."""
+    """Draw text that fits into a slot and is of its type: short, full, or what already stands there while encoding."""
+    if parameter.type is not ParameterType.TEXT or parameter.pattern is not None:
+        return typed_texts(parameter)
     fillers = [text for text in (parameter.placeholder, parameter.default) if text is not None]
     known = [st.sampled_from(fillers)] if fillers else []
     return st.one_of(texts(parameter.length), full_texts(parameter.length), *known)
+
+
+def typed_texts(parameter: Parameter) -> SearchStrategy[str]:
+    """Draw values of a type or pattern that fit into the slot."""
+    match parameter.type:
+        case ParameterType.CHOICE:
+            drawn: SearchStrategy[str] = st.sampled_from(parameter.choices)
+        case ParameterType.INT | ParameterType.NUMBER:
+            drawn = st.integers(0, 10 ** min(parameter.length, 9) - 1).map(str)
+        case _ if parameter.pattern is not None:
+            drawn = st.from_regex(parameter.pattern, fullmatch=True)
+        case _:
+            drawn = texts(parameter.length).map(lambda text: " ".join(text.splitlines()))
+    return drawn.filter(lambda text: len(text.encode()) <= parameter.length and refusal(parameter, text) is None)
 
 
 def filler_arguments(schema: CheckedSchema) -> dict[Key, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TypeAlias
 
 from hypothesis import strategies as st
@@ -23,6 +24,18 @@ _PARAMETER_NAMES = ("p", "q", "top-k", "x.y")
 _SEPARATORS = ("", " ", "\n", r"\n\n", "; ")
 _MAX_SLOT = 6
 _LEVELS = st.integers(0, 4)
+
+
+TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
+    {
+        "line": ({"type": "line"}, "a"),
+        "int": ({"type": "int"}, "7"),
+        "number": ({"type": "number"}, "5"),
+        "choice": ({"type": "choice", "choices": "a|b|cc"}, "a"),
+        "pattern": ({"pattern": "[ab]+"}, "b"),
+    }
+)
+"""Types of parameters: the attributes that declare each, and a value of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +83,7 @@ class DocDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterDraft:
-    """A slot, whose fillers are cut to its length, and the text `after` it.
+    """A slot, whose fillers are cut to its length, and the text `after` it; `typed` is one of `TYPES`.
 
     `dialect` writes it as the paper does; so for unions.
     """
@@ -83,6 +96,7 @@ class ParameterDraft:
     required: bool
     dialect: bool
     after: str
+    typed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +180,7 @@ def _parameters() -> SearchStrategy[ItemDraft]:
         required=st.booleans(),
         dialect=st.booleans(),
         after=texts(),
+        typed=st.sampled_from((None, None, None, None, *TYPES)),
     )
 
 

@@ -73,6 +73,13 @@ def history_changes_nothing(service: Service, selections: Sequence[Selection]) -
         _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
 
 
+def models_do_not_mix(first: Service, second: Service, selection: Selection) -> None:
+    """Two models that share a store answer as each does alone."""
+    sharing = replace(second, store=first.store)
+    first.logits(selection)
+    _near(sharing, sharing.logits(selection), second.renewed().logits(selection), "the answer of a model alone")
+
+
 def generation_is_reference(service: Service, selection: Selection) -> None:
     """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
     tokens = service.tokens(selection, _NUM_GENERATED)

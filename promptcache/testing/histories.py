@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from promptcache.kv import RunKV
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance, serve
@@ -54,7 +55,7 @@ class _Histories(RuleBasedStateMachine):
         self.services = [
             serve(each.prepared.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
         ]
-        self.held: list[object] = []
+        self.held: list[tuple[RunKV, torch.Tensor]] = []
 
     @rule(number=_NUMBERS)
     def ask(self, number: int) -> None:
@@ -89,12 +90,15 @@ class _Histories(RuleBasedStateMachine):
     def hold(self, number: int) -> None:
         """Keep an encoding in use, as a request in flight does."""
         keys = sorted(self.store.keys())
-        if keys:
-            self.held.append(self.store.get(keys[number % len(keys)]))
+        run = self.store.get(keys[number % len(keys)]) if keys else None
+        if run is not None:
+            self.held.append((run, run.keys.clone()))
 
     @rule()
     def release(self) -> None:
-        """End the requests in flight."""
+        """End the requests in flight; nobody has written over what they held."""
+        if not all(torch.equal(run.keys, before) for run, before in self.held):
+            raise BrokenLaw("KV that a request held has changed")
         self.held.clear()
 
 

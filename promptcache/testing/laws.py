@@ -13,6 +13,7 @@ from enum import StrEnum
 from promptcache.diagnostics import PromptError
 from promptcache.language import parse_prompt, resolve_prompt
 from promptcache.layout import Origin
+from promptcache.testing.attending import wrong_contexts, wrong_states
 from promptcache.testing.choices import Said
 from promptcache.testing.comparing import printed_again, said, shape
 from promptcache.testing.cover import DEFAULT_TEXT
@@ -21,7 +22,7 @@ from promptcache.testing.meaning import completed, is_understood, violations
 from promptcache.testing.placing import expected_tokens, planned_tokens
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.seeing import true_level
-from promptcache.testing.selecting import can_be_completed, smallest_with
+from promptcache.testing.selecting import can_be_completed, list_selections, smallest_with
 from promptcache.testing.subject import PromptCase, Subject
 from promptcache.testing.token_texts import plain_argument
 
@@ -78,6 +79,12 @@ def level_is_right(case: PromptCase) -> None:
     _hold(case.plan.level is true_level(case.plan), f"level {case.plan.level} is not right", case)
 
 
+def states_are_right(case: PromptCase) -> None:
+    """A prompt takes every run in the state of the scaffold in use there, and from the store if it is cached."""
+    wrong = list(wrong_states(case.plan))
+    _hold(not wrong, "; ".join(wrong), case)
+
+
 def no_control_token_in_text(case: PromptCase) -> None:
     """No text of a schema, argument or prompt turns into a control token: only BOS, headers and footers are."""
     control = case.tokenizer.control_ids
@@ -115,12 +122,21 @@ def longest_prompt_fits(subject: Subject, positions: int = 1 << 17) -> None:
 
 
 def guarantees_hold(subject: Subject) -> None:
-    """What is guaranteed with a module is in the smallest prompts that use it."""
+    """What is guaranteed with a module is what all valid prompts share that use it."""
+    listed = list_selections(subject.schema)
     for path in ("", *subject.schema.modules):
-        selection = smallest_with(subject.schema, {path} - {""})
-        if selection is not None:
-            missing = subject.schema.guaranteed[path] - selection
-            _hold(not missing, f"{sorted(missing)} not there with '{path}'", subject)
+        smallest = smallest_with(subject.schema, {path} - {""})
+        having = [each for each in listed or () if not path or path in each] or ([smallest] if smallest else [])
+        if having:
+            guaranteed, shared = subject.schema.guaranteed[path], frozenset.intersection(*having)
+            right = guaranteed == shared if listed is not None else guaranteed <= shared
+            _hold(right, f"with '{path}' {sorted(guaranteed)} is guaranteed, shared is {sorted(shared)}", subject)
+
+
+def contexts_are_as_declared(subject: Subject) -> None:
+    """Every state of every run has seen the runs that its context or scaffold says, and no other."""
+    wrong = list(wrong_contexts(subject.layout, subject.encodings))
+    _hold(not wrong, "; ".join(wrong), subject)
 
 
 def rules_are_as_declared(subject: Subject, named: Collection[str]) -> None:
@@ -153,12 +169,14 @@ LAWS = (
     Law(name="every module can be selected", over=Over.SCHEMA, check=every_module_can_be_selected),
     Law(name="longest prompt fits", over=Over.SCHEMA, check=longest_prompt_fits),
     Law(name="guarantees hold", over=Over.SCHEMA, check=guarantees_hold),
+    Law(name="contexts are as declared", over=Over.SCHEMA, check=contexts_are_as_declared),
     Law(name="schemas print", over=Over.SCHEMA, check=schemas_print),
     Law(name="rules are as declared", over=Over.NAMED, check=rules_are_as_declared),
     Law(name="fault is reported first", over=Over.INVALID, check=fault_is_reported_first),
     Law(name="positions are disjoint", over=Over.PROMPT, check=positions_are_disjoint),
     Law(name="tokens are in place", over=Over.PROMPT, check=tokens_are_in_place),
     Law(name="level is right", over=Over.PROMPT, check=level_is_right),
+    Law(name="states are right", over=Over.PROMPT, check=states_are_right),
     Law(name="no control token in text", over=Over.PROMPT, check=no_control_token_in_text),
     Law(name="prompts print", over=Over.PROMPT, check=prompts_print),
 )

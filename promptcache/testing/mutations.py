@@ -19,6 +19,7 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
+from promptcache.language.values import refusal
 from promptcache.testing.choices import Slots, draw_arguments, slots
 from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
@@ -49,6 +50,7 @@ CODE_OF = {
     "modules that exclude each other": "PC410",
     "named twice": "PC405",
     "namespace": "PC008",
+    "no value of the type": "PC420",
     "no schema": "PC104",
     "not closed": "PC001",
     "processing instruction": "PC007",
@@ -205,7 +207,10 @@ def _arguments(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, W
     for module, name in tree.choice.arguments:
         element, parameter = tree.references[module], schema.parameters[module][name]
         yield "given twice", partial(_given_twice, element, name)
-        yield "too long", partial(_too_long, element, name, parameter.length)
+        if refusal(parameter, MARK):
+            yield "no value of the type", partial(_no_value, element, name)
+        elif refusal(parameter, "x" * (parameter.length + 1)) is None:
+            yield "too long", partial(_too_long, element, name, parameter.length)
         if parameter.required:
             yield "argument missing", partial(_missing, element, name)
 
@@ -215,14 +220,22 @@ def _given_twice(element: etree._Element, name: str) -> Fault:
     return Fault(code="PC403", spot=at_tag(element[-1]))
 
 
+def _no_value(element: etree._Element, name: str) -> Fault:
+    _put(element, name, MARK)
+    return Fault(code="PC420", spot=at_argument(element, name))
+
+
 def _too_long(element: etree._Element, name: str, length: int) -> Fault:
-    text = "x" * (length + 1)
+    _put(element, name, "x" * (length + 1))
+    return Fault(code="PC501", spot=at_argument(element, name))
+
+
+def _put(element: etree._Element, name: str, text: str) -> None:
     argument = _arg(element, name)
     if argument is None:
         element.set(name, text)
     else:
         argument.text = text
-    return Fault(code="PC501", spot=at_argument(element, name))
 
 
 def _missing(element: etree._Element, name: str) -> Fault:

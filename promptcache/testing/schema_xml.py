@@ -13,6 +13,7 @@ from lxml import etree
 
 from promptcache.language.schema import Role
 from promptcache.testing.drafts import (
+    TYPES,
     DocDraft,
     ItemDraft,
     ModuleDraft,
@@ -177,10 +178,14 @@ class _Growth:
         element = etree.SubElement(place.element, "parameter")
         element.set("name", _free(item.name, place.parameters))
         element.set("length", str(item.length))
-        if item.default is not None:
-            element.set("default", fit(item.default, item.length))
+        declared, value = TYPES[item.typed] if item.typed else ({}, None)
+        for name, text in declared.items():
+            element.set(name, text)
+        if item.default is not None or (value and item.required):
+            element.set("default", fit(value or item.default or "", item.length))
         if item.placeholder is not None:
-            element.set("scaffold" if item.dialect else "placeholder", fit(item.placeholder, item.length))
+            written = "scaffold" if item.dialect else "placeholder"
+            element.set(written, fit(value or item.placeholder, item.length))
         if item.required:
             element.set("required", "true")
         append_text(place.element, self._take_text(item.after))

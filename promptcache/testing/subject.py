@@ -7,7 +7,7 @@ draws nothing and knows no model: a prompt is planned, not answered.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -97,7 +97,7 @@ class Subject:
         return PromptCase(xml=xml, plan=plan, tokenizer=self.tokenizer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PromptCase:
     """A valid prompt and what is known of it before a model runs.
 
@@ -108,8 +108,11 @@ class PromptCase:
     """
 
     xml: str
-    plan: Plan = field(repr=False)
-    tokenizer: Tokenizer = field(repr=False)
+    plan: Plan
+    tokenizer: Tokenizer
+
+    def __repr__(self) -> str:
+        return f"PromptCase(xml={self.xml!r})"
 
     @property
     def selection(self) -> Selection:

@@ -21,6 +21,7 @@ SCHEMA_FEATURES = {
     *("system", "user", "assistant", "open turn", "module in a turn", "turn in a module", "slot in a turn"),
     *("slot at the root", "slot alone", "slot first", "slot in the middle", "slot last", "adjacent slots"),
     *("text between slots", "bare slot", "slot with default", "slot with placeholder", "slot with both"),
+    *("typed slot", "choice", "pattern"),
     *("required slot", "paper's slot", "paper's union"),
     *("text", "doc", "comment", "cdata", "version", "whitespace", "separator", "control token", "unicode", "indented"),
 }
@@ -60,6 +61,9 @@ def _written(document: str) -> Iterator[str]:
     yield from (name for name in ("version", "whitespace", "separator") if root.get(name) is not None)
     checks = {
         "comment": "<!--" in document,
+        "typed slot": root.find(".//parameter[@type]") is not None,
+        "choice": root.find(".//parameter[@choices]") is not None,
+        "pattern": root.find(".//parameter[@pattern]") is not None,
         "message": root.find("rules/*[@message]") is not None,
         "cdata": "<![CDATA[" in document,
         "control token": "&lt;|end|&gt;" in document,

@@ -31,7 +31,7 @@ RICH = """
 
 RULED = """
 <schema name="ruled">
-  <module name="sun">Sun.</module>
+  <module name="sun">Sun <parameter name="days" length="4" type="int"/>.</module>
   <module name="sea">Sea.</module>
   <module name="rain">Rain.</module>
   <module name="wind">Wind.</module>

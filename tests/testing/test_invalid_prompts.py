@@ -18,7 +18,7 @@ from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, RULED, WIDE, checked
 
 rich, wide, ruled = checked(RICH), checked(WIDE), checked(RULED)
-OF_RULES = {"assert broken", "exclude broken", "require broken", "wrong number chosen"}
+OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}
 
 
 def to_plan(xml: str, schema: CheckedSchema) -> None:

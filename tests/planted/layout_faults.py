@@ -1,0 +1,277 @@
+"""Faults of layout and plan: wrong positions, wrong contexts, wrong states, wrong levels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from promptcache.language.schema import Context
+from promptcache.layout.types import Level, Origin, Run, Slot
+from tests.planted.registry import fault
+from tests.planted.targets import module_of
+
+lay_out, encodings, plan = (module_of(f"promptcache.layout.{name}") for name in ("lay_out", "encodings", "plan"))
+Patch = pytest.MonkeyPatch
+PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
+
+
+@fault("a slot is one position short", law=PLACE)
+def _short_slot(patch: Patch) -> None:
+    original = lay_out._Walk._add_slot
+
+    def short(self: Any, parameter: Any, owner: Any) -> None:
+        original(self, parameter, owner)
+        self._position -= 1
+
+    patch.setattr(lay_out._Walk, "_add_slot", short)
+
+
+@fault("union members are laid out one after another", law=PLACE)
+def _consecutive_members(patch: Patch) -> None:
+    def union(self: Any, union: Any) -> None:
+        for member in union.members:
+            self._module(member)
+
+    patch.setattr(lay_out._Walk, "_union", union)
+
+
+@fault("a union stops with its last member, not its longest", law=PLACE)
+def _union_of_last(patch: Patch) -> None:
+    def union(self: Any, union: Any) -> None:
+        start = self._position
+        for member in union.members:
+            self._position = start
+            self._module(member)
+
+    patch.setattr(lay_out._Walk, "_union", union)
+
+
+@fault("union members are swapped", law=PLACE)
+def _swapped_members(patch: Patch) -> None:
+    original = lay_out._runs_of
+
+    def swapped(schema: Any, runs: Any) -> dict[str, tuple[int, ...]]:
+        found = dict(original(schema, runs))
+        for union in _unions(schema.children):
+            first, last = union.members[0].path, union.members[-1].path
+            found[first], found[last] = found[last], found[first]
+        return found
+
+    patch.setattr(lay_out, "_runs_of", swapped)
+
+
+def _unions(items: Any) -> Any:
+    for item in items:
+        if hasattr(item, "members"):
+            yield item
+        yield from _unions(getattr(item, "children", ()) or getattr(item, "members", ()))
+
+
+@fault("reserve is ignored", law=PLACE)
+def _no_reserve(patch: Patch) -> None:
+    original = lay_out._Walk._module
+    patch.setattr(lay_out._Walk, "_module", lambda self, module: original(self, replace(module, reserve=None)))
+
+
+@fault("BOS is left out", law=PLACE)
+def _no_bos(patch: Patch) -> None:
+    patch.setattr(lay_out._Walk, "add_bos", lambda self, span: None)
+
+
+@fault("a closed turn has no footer", law=PLACE)
+def _no_footer(patch: Patch) -> None:
+    original = lay_out._Walk._turn
+    patch.setattr(lay_out._Walk, "_turn", lambda self, turn, owner: original(self, replace(turn, open=True), owner))
+
+
+@fault("uncached modules are cached", law=STATES)
+def _all_cached(patch: Patch) -> None:
+    original = lay_out._Walk._module
+    patch.setattr(lay_out._Walk, "_module", lambda self, module: original(self, replace(module, cache=True)))
+
+
+@fault("a run's context misses its last run", law=CONTEXTS)
+def _context_misses_last(patch: Patch) -> None:
+    original = encodings._Visibility.before
+    patch.setattr(encodings._Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
+
+
+@fault("context=own sees all that is guaranteed", law=CONTEXTS)
+def _own_ignored(patch: Patch) -> None:
+    patch.setattr(encodings, "Context", _Always)
+
+
+class _Always:
+    """A context that every context is."""
+
+    class GUARANTEED:
+        """Compared by identity in the library, so this one is never met."""
+
+    OWN = Context.OWN
+
+
+@fault("a module sees another that may be absent", law="unselected text changes nothing", quick=True)
+def _sees_the_absent(patch: Patch) -> None:
+    original = encodings._Visibility.plain
+
+    def plain(self: Any, run: Any) -> list[int]:
+        if not run.module:
+            return original(self, run)
+        return [index for index in range(run.index) if self._layout.runs[index].stop <= run.start]
+
+    patch.setattr(encodings._Visibility, "plain", plain)
+
+
+@fault("a scaffold state sees plain states only", law=CONTEXTS)
+def _plain_in_scaffold(patch: Patch) -> None:
+    original = encodings._Maker.add_scaffold
+
+    def add(self: Any, run: Any, scaffold: str, visible: Any) -> None:
+        original(self, run, scaffold, visible)
+        self._scaffold[scaffold] = {}
+
+    patch.setattr(encodings._Maker, "add_scaffold", add)
+
+
+@fault("a scaffold is used when incomplete", law=STATES)
+def _incomplete_scaffold(patch: Patch) -> None:
+    original = plan.scaffolds_in_use
+
+    def some(scaffolds: Any, modules: Any) -> dict[str, str]:
+        return original([replace(each, members=each.members[:1]) for each in scaffolds], modules)
+
+    patch.setattr(plan, "scaffolds_in_use", some)
+
+
+@fault("a scaffold is never used", law=STATES)
+def _no_scaffold(patch: Patch) -> None:
+    patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: {})
+
+
+@fault("the last of two scaffolds wins", law=STATES)
+def _last_scaffold(patch: Patch) -> None:
+    original = plan.scaffolds_in_use
+    patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: original(scaffolds[::-1], modules))
+
+
+@fault("the filler stays beside the argument", law=PLACE)
+def _filler_stays(patch: Patch) -> None:
+    original = plan._reuse_run
+
+    def reuse_run(run: Any, encoding: Any, contents: Any, reuse: Any, prefill: Any) -> None:
+        original(run, encoding, contents, reuse, prefill)
+        if encoding is not None and reuse and reuse[-1].encoding == encoding.index:
+            reuse[-1] = replace(reuse[-1], start=0)
+
+    patch.setattr(plan, "_reuse_run", reuse_run)
+
+
+@fault("an empty slot shows its placeholder", law=PLACE)
+def _placeholder_shown(patch: Patch) -> None:
+    patch.setattr(plan._Contents, "of", _contents(lambda slot: slot.filler_ids))
+
+
+@fault("a slot's default is not applied", law=PLACE)
+def _no_default_text(patch: Patch) -> None:
+    patch.setattr(plan._Contents, "of", _contents(lambda slot: ()))
+
+
+def _contents(unfilled: Any) -> Any:
+    original = plan._Contents.of
+
+    def of(self: Any, slot: Any) -> Any:
+        content = original(self, slot)
+        return content if content.origin is Origin.ARGUMENT else replace(content, token_ids=unfilled(slot))
+
+    return of
+
+
+@fault("an argument stands at the end of its slot", law=PLACE)
+def _argument_at_end(patch: Patch) -> None:
+    original = plan._Content.prefill
+
+    def prefill(self: Any, slot: Any) -> Any:
+        return replace(original(self, slot), start=slot.stop - len(self.token_ids))
+
+    patch.setattr(plan._Content, "prefill", prefill)
+
+
+@fault("an argument longer than its slot is taken", law="fault is reported first")
+def _long_argument(patch: Patch) -> None:
+    original = plan._Contents.of
+
+    def of(self: Any, slot: Any) -> Any:
+        content = original(self, slot)
+        self.faults.clear()
+        return content
+
+    patch.setattr(plan._Contents, "of", of)
+
+
+@fault("added text starts right after the last argument", law=PLACE)
+def _slot_not_whole(patch: Patch) -> None:
+    def stop(self: Any) -> int:
+        last = self.pieces[-1]
+        return int(last.start + len(last.filler_ids) if isinstance(last, Slot) else last.stop)
+
+    patch.setattr(Run, "stop", property(stop))
+
+
+@fault("added text starts one position late", law=PLACE, quick=True)
+def _late_text(patch: Patch) -> None:
+    original = plan.DisplayedPlan
+
+    def late(**fields: Any) -> Any:
+        added = {Origin.TEXT, Origin.HEADER, Origin.FOOTER}
+        moved = (replace(each, start=each.start + (each.origin in added)) for each in fields.pop("prefill"))
+        return original(prefill=tuple(moved), **fields)
+
+    patch.setattr(plan, "DisplayedPlan", late)
+
+
+@fault("the last token is not fed again behind other new tokens", law=PLACE)
+def _not_fed_again(patch: Patch) -> None:
+    original = plan._refeed_last
+
+    def refeed(layout: Any, encodings: Any, reuse: Any, prefill: Any) -> None:
+        if not prefill:
+            original(layout, encodings, reuse, prefill)
+
+    patch.setattr(plan, "_refeed_last", refeed)
+
+
+@fault("the token that is fed again stays in the view", law="positions are disjoint")
+def _fed_twice(patch: Patch) -> None:
+    original = plan._refeed_last
+
+    def refeed(layout: Any, encodings: Any, reuse: Any, prefill: Any) -> None:
+        before = list(reuse)
+        original(layout, encodings, reuse, prefill)
+        reuse[:] = before
+
+    patch.setattr(plan, "_refeed_last", refeed)
+
+
+@fault("every answer is called exact", law=LEVEL)
+def _always_exact(patch: Patch) -> None:
+    patch.setattr(plan, "level_of", lambda reuse, prefill, encodings: Level.EXACT)
+
+
+@fault("no answer is called exact", law=LEVEL)
+def _never_exact(patch: Patch) -> None:
+    patch.setattr(plan, "level_of", lambda reuse, prefill, encodings: Level.MODULAR)
+
+
+@fault("the level overlooks replaced fillers", law="exact is plain prefill")
+def _level_without_fillers(patch: Patch) -> None:
+    original = plan.level_of
+
+    def level(reuse: Any, prefill: Any, encodings: Any) -> Level:
+        used = dict.fromkeys(part.encoding for part in reuse)
+        whole = [replace(reuse[0], encoding=each, start=0, stop=len(encodings[each].token_ids)) for each in used]
+        high = [each for each in prefill if each.origin is not Origin.ARGUMENT]
+        return Level(original(whole, high, encodings))
+
+    patch.setattr(plan, "level_of", level)

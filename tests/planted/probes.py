@@ -1,0 +1,166 @@
+"""How a law is put to a fault: over random schemas and prompts, until the first that breaks it.
+
+Comes in: the name of a law and how many examples. Goes out: nothing, or the law's error. Models are made before anything
+is planted: the self-test at load is no law.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
+from hypothesis.stateful import run_state_machine_as_test
+
+from promptcache.demo import MODEL_FOLDER
+from promptcache.language import CheckedSchema
+from promptcache.layout import HubTokenizer
+from promptcache.runtime.hf.model import Model
+from promptcache.testing import ByteTokenizer, Subject, prompts, strategies
+from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
+from promptcache.testing.histories import history_machine
+from promptcache.testing.laws import LAWS, Law, Over, no_control_token_in_text
+from promptcache.testing.service import default_model, serve
+from promptcache.testing.tiny_model import tiny_model
+from tests.families import random_model
+from tests.testing.samples import SLOTTED
+
+_CHEAP = 5  # a law that needs no model sees this many times more examples
+Check = Callable[[st.DataObject, CheckedSchema], None]
+
+
+def make_models() -> None:
+    """Make every model that a probe needs."""
+    default_model()
+    other_model()
+    copying_model()
+    family_model("mistral")
+    family_model("gpt-oss")
+
+
+@cache
+def other_model() -> Model:
+    """A model with other weights."""
+    return tiny_model(seed=1)
+
+
+@cache
+def copying_model() -> Model:
+    """A model that links by copying."""
+    made = tiny_model()
+    made.use_concatenation()
+    return made
+
+
+@cache
+def family_model(family: str) -> Model:
+    """A model with windows, or with sinks."""
+    import torch
+
+    return Model(random_model(family, torch.float64))
+
+
+def probe(law: str, examples: int) -> None:
+    """Run a law by its name.
+
+    Raises:
+        Exception: whatever a fault makes of the law.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisWarning)  # examples are not shrunk here: their reprs are large
+        _probe(law, examples)
+
+
+def _probe(law: str, examples: int) -> None:
+    if law == "histories change nothing":
+        chosen = _settings(examples // 4, stateful_step_count=30)
+        run_state_machine_as_test(history_machine(HISTORIES), settings=chosen)
+    elif law == "no control token in text":
+        tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new one: the fault changes it
+        _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)
+    else:
+        is_cheap = law in {each.name for each in LAWS}
+        _run(_check_of(law), _CHEAP * examples if is_cheap else examples)
+
+
+def _check_of(name: str) -> Check:
+    for law in LAWS:
+        if law.name == name:
+            return lambda data, schema: _put(law, data, schema)
+    for engine_law in ENGINE_LAWS:
+        if engine_law.name == name:
+            return lambda data, schema: engine_law.check(serve(schema), data.draw(strategies.prompts(schema)))
+    models = {"windows": "mistral", "sinks": "gpt-oss"}
+    kind = name.rpartition(", ")[2]
+    if kind in models:
+        return lambda data, schema: cached_is_reference(
+            serve(schema, family_model(models[kind])), data.draw(strategies.prompts(schema))
+        )
+    if kind == "copied":
+        return lambda data, schema: cached_is_reference(
+            serve(schema, copying_model()), data.draw(strategies.prompts(schema))
+        )
+    assert name == "models do not mix"
+    return lambda data, schema: models_do_not_mix(
+        serve(schema), serve(schema, other_model()), data.draw(strategies.prompts(schema))
+    )
+
+
+def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+    subject = Subject(schema, ByteTokenizer())
+    match law.over:
+        case Over.SCHEMA:
+            law.check(subject)
+        case Over.PROMPT:
+            law.check(data.draw(subject_prompts(subject)))
+        case Over.NAMED:
+            law.check(subject, data.draw(named_modules(schema)))
+        case Over.INVALID:
+            law.check(subject, data.draw(invalid_prompts(schema)))
+
+
+def _run(check: Check, examples: int) -> None:
+    @_settings(examples)
+    @given(data=st.data(), schema=strategies.schemas())
+    def run(data: st.DataObject, schema: CheckedSchema) -> None:
+        check(data, schema)
+
+    run()
+
+
+def _run_over_cases(cases: st.SearchStrategy, examples: int) -> None:  # type: ignore[type-arg]
+    @_settings(examples)
+    @given(case=cases)
+    def run(case: object) -> None:
+        no_control_token_in_text(case)  # type: ignore[arg-type]
+
+    run()
+
+
+def _settings(examples: int, **more: int) -> settings:
+    return settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
+
+
+_ONE = """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
+<module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
+</union><module name="e">Same.</module></schema>"""
+HISTORIES = [
+    (_ONE, ['<prompt schema="one"><a p="ab"><b/></a><c/>Go</prompt>', '<prompt schema="one"><d/><e/>Go</prompt>']),
+    (_ONE.replace("Text of b", "Next to b"), ['<prompt schema="one"><a><b/></a><e/>Go</prompt>']),
+    (_ONE.replace("Root.", "Tree."), ['<prompt schema="one"><a/><c/><e/>Go</prompt>']),
+    (_ONE.replace('name="c"', 'name="c" reserve="20"'), ['<prompt schema="one"><a/><c/><e/>Go</prompt>']),
+]
+"""One schema in four versions, with equal texts at other positions and in other contexts."""

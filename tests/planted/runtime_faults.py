@@ -1,0 +1,373 @@
+"""Faults of encoding, linking, attention, generation, keys and store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from promptcache.kv.memory import Block, MemoryStore
+from promptcache.runtime import concatenated, encode, link, prepare
+from promptcache.runtime.hf import segmented
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.segments import Timeline
+from tests.planted.registry import fault
+
+Patch = pytest.MonkeyPatch
+REFERENCE, HISTORY = "cached is the reference", "histories change nothing"
+
+
+@fault("new tokens stand one position late", law=REFERENCE, quick=True)
+def _late_positions(patch: Patch) -> None:
+    original = Model.forward
+
+    def forward(self: Any, token_ids: Any, position_ids: Any, cache: Any, mask: Any = None) -> Any:
+        return original(self, token_ids, position_ids + (cache.get_seq_length() > 0), cache, mask)
+
+    patch.setattr(Model, "forward", forward)
+
+
+@fault("the first token after a segment does not see it", law=REFERENCE, quick=True)
+def _sees_late(patch: Patch) -> None:
+    _see(patch, lambda sight, rows: min(sight.first_row + 1, rows))
+
+
+@fault("an argument sees the future", law=REFERENCE)
+def _sees_future(patch: Patch) -> None:
+    original = Timeline._look_at
+
+    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
+        sight = original(self, index, queries, window)
+        return None if sight is None else replace(sight, first_row=0)
+
+    patch.setattr(Timeline, "_look_at", look_at)
+
+
+@fault("the last cached token of a segment is not seen", law=REFERENCE)
+def _mask_off_by_one(patch: Patch) -> None:
+    original = Timeline._look_at
+
+    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
+        sight = original(self, index, queries, window)
+        if sight is None or sight.stop - sight.start < 2 or sight.mask is not None:
+            return sight
+        return replace(sight, stop=sight.stop - 1)
+
+    patch.setattr(Timeline, "_look_at", look_at)
+
+
+def _see(patch: Patch, first_row: Any) -> None:
+    original = Timeline._look_at
+
+    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
+        sight = original(self, index, queries, window)
+        if sight is None:
+            return None
+        row = first_row(sight, len(queries))
+        return None if row == len(queries) else replace(sight, first_row=row)
+
+    patch.setattr(Timeline, "_look_at", look_at)
+
+
+@fault("neighbours are joined across new tokens", law=REFERENCE)
+def _joined_across_new(patch: Patch) -> None:
+    original = link._joined
+    patch.setattr(link, "_joined", lambda parts, new_starts: original(parts, ()))
+
+
+@fault("views are joined across a gap in memory", law=REFERENCE)
+def _joined_across_gap(patch: Patch) -> None:
+    original = link._joined
+
+    def joined(parts: Any, new_starts: Any) -> Any:
+        parts = [replace(part, start=part.start + shift) for shift, part in _shifts(list(parts))]
+        return original(parts, new_starts)
+
+    patch.setattr(link, "_joined", joined)
+
+
+def _shifts(parts: list[Any]) -> Any:
+    """Let every view but the first of a slab begin where the one before it stopped, as if nothing lay between."""
+    before: Any = None
+    for part in parts:
+        same = before is not None and before.runs[-1].slab is part.runs[0].slab
+        yield (before.stop - part.start if same and before.stop < part.start else 0), part
+        before = part
+
+
+@fault("a context misses a run while a module is encoded", law=REFERENCE)
+def _context_missing(patch: Patch) -> None:
+    original = encode.whole_segments
+    patch.setattr(encode, "whole_segments", lambda encodings, runs: original(list(encodings)[1:], runs))
+
+
+@fault("runs are chained that do not see each other", law=REFERENCE)
+def _chained_strangers(patch: Patch) -> None:
+    def chains(missing: Any) -> Any:
+        """Chain whatever shares the first of its context."""
+        grown: dict[Any, list[Any]] = {}
+        for each in missing:
+            grown.setdefault(each.context[:1], []).append(each)
+        return tuple(encode.Chain(context=links[0].context, links=tuple(links)) for links in grown.values())
+
+    patch.setattr(encode, "chains", chains)
+
+
+@fault("a chain is cut one token late", law=REFERENCE)
+def _cut_late(patch: Patch) -> None:
+    original = encode._own_tail
+
+    def own_tail(layer: Any, timeline: Any) -> Any:
+        keys, values = original(layer, timeline)
+        return keys.roll(-1, dims=2), values.roll(-1, dims=2)
+
+    patch.setattr(encode, "_own_tail", own_tail)
+
+
+@fault("rows of a batch are swapped", law=REFERENCE)
+def _swapped_rows(patch: Patch) -> None:
+    original = encode._own_tail
+
+    def own_tail(layer: Any, timeline: Any) -> Any:
+        keys, values = original(layer, timeline)
+        return keys.flip(0), values.flip(0)
+
+    patch.setattr(encode, "_own_tail", own_tail)
+
+
+@fault("runs are encoded as if they stood at the start", law=REFERENCE)
+def _from_zero(patch: Patch) -> None:
+    original = encode._padded
+
+    def padded(rows: Any, device: Any) -> Any:
+        is_positions = isinstance(rows[0], tuple) and all(
+            low < high for low, high in zip(rows[0], rows[0][1:], strict=False)
+        )
+        return original(
+            [[each - row[0] for each in row] for row in rows] if is_positions and len(rows[0]) > 3 else rows, device
+        )
+
+    patch.setattr(encode, "_padded", padded)
+
+
+@fault("KV is kept in a narrower dtype", law=REFERENCE)
+def _narrow_dtype(patch: Patch) -> None:
+    original = MemoryStore.put
+
+    def put(self: Any, key: str, keys: Any, values: Any) -> Any:
+        return original(self, key, keys.to(torch.float16).to(keys.dtype), values.to(torch.float16).to(values.dtype))
+
+    patch.setattr(MemoryStore, "put", put)
+
+
+@fault("KV of another encoding of the same size is fetched", law=REFERENCE)
+def _other_encoding(patch: Patch) -> None:
+    original = prepare.Fetcher.fetch
+
+    def fetch(self: Any, prepared: Any, wanted: Any, progress: Any = None) -> Any:
+        fetched = original(self, prepared, wanted, progress)
+        by_size = {run.num_tokens: run for run in fetched.runs.values()}
+        return replace(fetched, runs={index: by_size[run.num_tokens] for index, run in fetched.runs.items()})
+
+    patch.setattr(prepare.Fetcher, "fetch", fetch)
+
+
+@fault("partial attentions are averaged, not merged", law=REFERENCE, quick=True)
+def _averaged(patch: Patch) -> None:
+    original = segmented.merge
+
+    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
+        return original([each._replace(lse=torch.zeros_like(each.lse)) for each in partials], rows, sinks)
+
+    patch.setattr(segmented, "merge", merge)
+
+
+@fault("the merge takes its scores for powers of two", law=REFERENCE)
+def _base_two(patch: Patch) -> None:
+    original = segmented.merge
+
+    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
+        return original([each._replace(lse=each.lse * np.log(2)) for each in partials], rows, sinks)
+
+    patch.setattr(segmented, "merge", merge)
+
+
+@fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
+def _old_tail_lost(patch: Patch) -> None:
+    original = segmented._attend_tail
+
+    def attend_tail(query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> Any:
+        rows = query.shape[2]
+        return original(query, key[:, :, -rows:], value[:, :, -rows:], *rest, **more)
+
+    patch.setattr(segmented, "_attend_tail", attend_tail)
+
+
+@fault("a growing tail loses its last token", law="generation is the reference")
+def _tail_loses(patch: Patch) -> None:
+    original = segmented._resized
+    patch.setattr(
+        segmented, "_resized", lambda states, capacity, kept: original(states, capacity, kept - 1).nan_to_num(0)
+    )
+
+
+@fault("generated tokens repeat the last position", law="generation is the reference")
+def _decode_position(patch: Patch) -> None:
+    def before(module: Any, args: Any, kwargs: Any) -> Any:
+        positions = kwargs.get("position_ids")
+        if positions is not None and positions.shape[-1] == 1 and kwargs.get("past_key_values") is not None:
+            kwargs["position_ids"] = (positions - 1).clamp(min=0)
+        return args, kwargs
+
+    original = Model.cache
+
+    def cache(self: Any, timeline: Any) -> Any:
+        if not getattr(self, "_late", None):
+            handle = self.hf.register_forward_pre_hook(before, with_kwargs=True)
+            patch.setattr(self, "_late", handle, raising=False)
+            _on_undo(patch, handle.remove)
+        return original(self, timeline)
+
+    patch.setattr(Model, "cache", cache)
+
+
+class _Undo:
+    """Something that calls a function when its attribute is put back."""
+
+    def __init__(self, undo: Any) -> None:
+        object.__setattr__(self, "undo", undo)
+        object.__setattr__(self, "planted", False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is False:
+            self.undo()
+        object.__setattr__(self, name, value)
+
+
+def _on_undo(patch: Patch, undo: Any) -> None:
+    patch.setattr(_Undo(undo), "planted", True)
+
+
+@fault("a sliding window is one position too wide", law="cached is the reference, windows")
+def _wide_window(patch: Patch) -> None:
+    original = Timeline._look_at
+
+    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
+        return original(self, index, queries, window if window is None else window + 1)
+
+    patch.setattr(Timeline, "_look_at", look_at)
+
+
+@fault("a sliding window is one position too narrow among new tokens", law="cached is the reference, windows")
+def _narrow_window(patch: Patch) -> None:
+    original = Timeline._look
+
+    def look(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
+        sights = original(self, num_own, num_queries, window)
+        narrow = original(self, num_own, num_queries, window if window is None else window - 1)
+        return replace(sights, tail_mask=narrow.tail_mask)
+
+    patch.setattr(Timeline, "_look", look)
+
+
+@fault("attention sinks count twice", law="cached is the reference, sinks")
+def _two_sinks(patch: Patch) -> None:
+    original = segmented.merge
+
+    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
+        return original(partials, rows, None if sinks is None else sinks + np.log(2))
+
+    patch.setattr(segmented, "merge", merge)
+
+
+@fault("attention sinks are left out", law="cached is the reference, sinks")
+def _no_sinks(patch: Patch) -> None:
+    original = segmented.merge
+    patch.setattr(segmented, "merge", lambda partials, rows, sinks=None: original(partials, rows, None))
+
+
+@fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")
+def _masked_by_order(patch: Patch) -> None:
+    def mask(model: Any, timeline: Any, num_new: int) -> Any:
+        columns = np.arange(timeline.num_cached + num_new)
+        rows = columns[timeline.num_cached :, None]
+        return model.attention_masks(torch.from_numpy(columns <= rows), torch.from_numpy(rows - columns))
+
+    for module in (concatenated, encode):
+        patch.setattr(module, "position_mask", mask)
+    from promptcache.runtime import generate
+
+    patch.setattr(generate, "position_mask", mask)
+
+
+@fault("keys of encodings leave out their positions", law=HISTORY)
+def _key_without_positions(patch: Patch) -> None:
+    original = prepare.encoding_key
+    patch.setattr(
+        prepare, "encoding_key", lambda name, ids, places, context: original(name, ids, [0] * len(ids), context)
+    )
+
+
+@fault("keys of encodings leave out their context", law=HISTORY)
+def _key_without_context(patch: Patch) -> None:
+    original = prepare.encoding_key
+    patch.setattr(prepare, "encoding_key", lambda name, ids, places, context: original(name, ids, places, ()))
+
+
+@fault("keys of encodings leave out their tokens", law=HISTORY)
+def _key_without_tokens(patch: Patch) -> None:
+    original = prepare.encoding_key
+    patch.setattr(
+        prepare, "encoding_key", lambda name, ids, places, context: original(name, [0] * len(ids), places, context)
+    )
+
+
+@fault("keys of encodings leave out the model", law="models do not mix")
+def _key_without_model(patch: Patch) -> None:
+    original = prepare.encoding_key
+    patch.setattr(prepare, "encoding_key", lambda name, ids, places, context: original("", ids, places, context))
+
+
+@fault("an evicted encoding is still served after its memory was given away", law=HISTORY)
+def _stale_after_eviction(patch: Patch) -> None:
+    freed: dict[int, Any] = {}
+    put = MemoryStore.put
+
+    def delete(self: Any, key: str) -> bool:
+        run = self._runs.get(key)
+        if run is not None:
+            freed[run.num_tokens] = run
+        return run is not None
+
+    def reuse(self: Any, key: str, keys: Any, values: Any) -> Any:
+        run = freed.pop(keys.shape[2], None)
+        if run is None or self.get(key) is not None:
+            return put(self, key, keys, values)
+        run.keys.copy_(keys)
+        run.values.copy_(values)
+        self._runs[key] = run
+        return run
+
+    patch.setattr(MemoryStore, "delete", delete)
+    patch.setattr(MemoryStore, "put", reuse)
+
+
+@fault("memory that a request holds is written over", law=HISTORY)
+def _held_memory(patch: Patch) -> None:
+    def claim(self: Any, shape: Any, start: int, stop: int) -> Any:
+        from promptcache.kv.types import RunKV, Slab
+
+        slab = self.slab = self.slab or Slab.empty(shape, self.capacity)
+        return RunKV(slab=slab, start=start, stop=stop)
+
+    def delete(self: Any, key: str) -> bool:
+        run = self._runs.pop(key, None)
+        if run is not None:
+            run.keys.zero_()
+        return run is not None
+
+    patch.setattr(Block, "claim", claim)
+    patch.setattr(MemoryStore, "delete", delete)

@@ -1,0 +1,58 @@
+"""Mutation test of our own engine: every planted fault is caught by the law that is named for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import tests.planted.language_faults
+import tests.planted.layout_faults
+import tests.planted.runtime_faults  # noqa: F401 # registered where they are defined
+from tests.planted.probes import make_models, probe
+from tests.planted.registry import FAULTS, PlantedFault
+
+REDUCED = 100
+DEFAULT = 200
+QUICK = [fault for fault in FAULTS if fault.quick]
+LAWS = sorted({fault.law for fault in FAULTS})
+IS_QUICK = os.environ.get("PROMPTCACHE_EXAMPLES", "quick") == "quick"
+IS_SLOW = os.environ.get("PROMPTCACHE_EXAMPLES") == "slow"
+EXAMPLES = DEFAULT if IS_SLOW else REDUCED
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _models() -> None:
+    """Models are made before anything is planted."""
+    make_models()
+
+
+@pytest.fixture
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    """Patches that are gone before the next test."""
+    with pytest.MonkeyPatch.context() as patches:
+        yield patches
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("fault", QUICK if IS_QUICK else FAULTS, ids=lambda fault: fault.name)
+def test_planted_faults_are_caught(fault: PlantedFault, patch: pytest.MonkeyPatch) -> None:
+    """The law that is named for a fault does not hold where the fault is planted."""
+    fault.plant(patch)
+
+    with pytest.raises((AssertionError, LookupError, ValueError, RuntimeError, BaseExceptionGroup)):
+        probe(fault.law, EXAMPLES)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", LAWS if IS_SLOW else ["tokens are in place", "generation is the reference"])
+def test_laws_hold_where_nothing_is_planted(law: str) -> None:
+    """The same probes find nothing in the library as it is."""
+    probe(law, EXAMPLES)
+
+
+def test_there_are_enough() -> None:
+    """At least forty faults are planted, each once, five of them in every run of the tests."""
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
+    assert len(QUICK) >= 5
