@@ -80,7 +80,7 @@ def print_text(rendered: Rendered, console: Console, beside: Console) -> None:
         text = Text()
         for part in rendered.rendering.parts:
             text.append("\n".join(map(printable, part.text.split("\n"))), style=_style(part))
-        console.print(text, soft_wrap=True)
+        console.print(text, soft_wrap=True, end="" if text.plain.endswith("\n") else "\n")
     _print_counts(rendered, beside)
 
 

@@ -56,7 +56,7 @@ def plain(markdown: str) -> str:
 
 
 def _heading(explanation: Explanation, *, bold: bool) -> Text:
-    text = Text(explanation.code, style=f"{'bold ' if bold else ''}{_COLOURS[explanation.severity]}")
+    text = Text().append(explanation.code, style=f"{'bold ' if bold else ''}{_COLOURS[explanation.severity]}")
     text.append(f"  {explanation.title}", style="bold" if bold else "default")
     return text.append(" (a warning)") if explanation.severity is Severity.WARNING else text
 
