@@ -236,6 +236,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC212", "src file is not UTF-8"),
             Code("PC213", "src file too large"),
             Code("PC214", "src without a folder"),
+            Code("PC215", "pattern cannot be read"),
+            Code("PC216", "default or placeholder that the parameter does not take"),
             # 3xx: rules of the schema
             Code("PC301", "no prompt can satisfy the schema"),
             Code("PC302", "module can never be used", Severity.WARNING),
@@ -246,6 +248,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC307", "condition cannot be read"),
             Code("PC308", "rule too large"),
             Code("PC309", "choice that can never be made"),
+            Code("PC310", "example is not valid"),
+            Code("PC311", "example is valid although it should not be"),
+            Code("PC312", "example without its text"),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),
@@ -266,6 +271,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC417", "modules that cannot be used together"),
             Code("PC418", "rule of the schema broken"),
             Code("PC419", "wrong number of modules chosen"),
+            Code("PC420", "argument that its parameter does not take"),
+            Code("PC421", "other version of the schema"),
             # 5xx: tokens and positions (found by layout, which knows the tokenizer)
             Code("PC501", "argument longer than its slot"),
             Code("PC502", "placeholder or default longer than its slot"),

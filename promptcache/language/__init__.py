@@ -9,17 +9,20 @@ parse_prompt -> resolve_prompt(…, schema) -> Selection
 from promptcache.language.check import check_schema
 from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.language.counting import Count, count_combinations
+from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import load_schema, parse_schema
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.schema import Context, Role, Schema, Whitespace
+from promptcache.language.schema import Context, Example, ParameterType, Role, Schema, Whitespace
 
 __all__ = [
     "CheckedSchema",
     "Context",
     "Count",
+    "Example",
+    "ParameterType",
     "Prompt",
     "Role",
     "Schema",
@@ -27,10 +30,12 @@ __all__ = [
     "Whitespace",
     "check_schema",
     "count_combinations",
+    "example_prompt",
     "load_prompt",
     "load_schema",
     "parse_prompt",
     "parse_schema",
     "print_schema",
     "resolve_prompt",
+    "text_of",
 ]

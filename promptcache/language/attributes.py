@@ -19,9 +19,11 @@ from promptcache.language.xml import Attribute, Element
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"\S+")
+_CHARACTER = re.compile(r".", re.DOTALL)
 _WORDS = {
     **dict.fromkeys(("requires", "excludes", "after", "modules"), _WORD),
     **dict.fromkeys(("if", "then", "test"), TOKEN),
+    "pattern": _CHARACTER,
 }
 """Attributes of which every word has a place of its own, and what a word of them is."""
 
@@ -102,6 +104,16 @@ class AttributeReader:
         if value is not None and not value.split():
             self._not_allowed(name, "at least one path")
         return tuple(value.split()) if value else ()
+
+    def alternatives(self, name: str) -> tuple[str, ...]:
+        """Return what | separates; fewer than one, or one twice, is a fault."""
+        value = self.text(name)
+        if value is None:
+            return ()
+        found = tuple(value.split("|"))
+        if "" in found or len(set(found)) < len(found):
+            self._not_allowed(name, "different values separated by |")
+        return found
 
     def escaped(self, name: str) -> str | None:
         r"""Return a value in which \n, \t and \\ stand for a newline, a tab and a backslash."""

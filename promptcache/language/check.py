@@ -20,6 +20,7 @@ from promptcache.language.checked import (
     CheckedUnion,
 )
 from promptcache.language.compile import compile_rules, scaffold_members
+from promptcache.language.examples import check_examples
 from promptcache.language.explain import explain_dead, explain_default, explain_scaffold, explain_unsatisfiable
 from promptcache.language.finish import finish_schema
 from promptcache.language.index import index_schema, scaffold_name
@@ -56,7 +57,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
             scaffolds.append(_scaffold(scaffold, paths, together))
     faults += (explain_default(rules, default) for default in _dead_defaults(rules, backbone.dead))
     _refuse(faults)
-    return CheckedSchema(
+    checked = CheckedSchema(
         name=schema.name,
         version=schema.version,
         children=children,
@@ -70,6 +71,8 @@ def check_schema(schema: Schema) -> CheckedSchema:
         warnings=in_order(explain_dead(rules, backbone.dead, index)),
         source=schema,
     )
+    _refuse(list(check_examples(checked)))
+    return checked
 
 
 def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:

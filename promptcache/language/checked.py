@@ -14,7 +14,7 @@ from typing import TypeAlias
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules import Rules
-from promptcache.language.schema import Context, Parameter, Role, Schema
+from promptcache.language.schema import Context, Example, Parameter, Role, Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,11 @@ class CheckedSchema:
     rules: Rules
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The examples that the author gives, in document order; `example_prompt` reads one."""
+        return self.source.examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

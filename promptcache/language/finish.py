@@ -26,6 +26,7 @@ from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn
 from promptcache.language.schema import (
     Context,
     Doc,
+    Example,
     Item,
     Module,
     Parameter,
@@ -111,7 +112,7 @@ def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
 
 def _block(block: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
     match block[0]:
-        case Doc() | Scaffold() | RuleList():
+        case Doc() | Scaffold() | RuleList() | Example():
             return Finished((), empty=True, after_turn=False)
         case Module() as module:
             return _module(module, parent, options, lead)

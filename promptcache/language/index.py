@@ -23,6 +23,7 @@ from promptcache.language.schema import (
     join_path,
     place,
 )
+from promptcache.language.values import check_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,7 @@ class _Walker:
             self.fault("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
+        self.index.faults.extend(check_type(parameter))
         if self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name")):
             self.index.parameters[parent][parameter.name] = parameter
 

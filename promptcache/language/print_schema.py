@@ -16,10 +16,12 @@ from promptcache.language.schema import (
     Combination,
     Context,
     Doc,
+    Example,
     Exclude,
     Item,
     Module,
     Parameter,
+    ParameterType,
     Require,
     RuleList,
     Scaffold,
@@ -30,7 +32,7 @@ from promptcache.language.schema import (
     Whitespace,
 )
 from promptcache.language.whitespace import is_blank
-from promptcache.language.writing import Written, print_document
+from promptcache.language.writing import Verbatim, Written, print_document
 
 
 def print_schema(schema: Schema) -> str:
@@ -77,6 +79,9 @@ def _item(item: Item) -> Written | str:
             return Written("union", attributes, _children(item.children))
         case Parameter():
             return _parameter(item)
+        case Example():
+            attributes = _attributes(name=item.name, valid=item.valid, contains=item.contains)
+            return Written("example", attributes, (Verbatim(item.prompt),))
         case RuleList():
             children = (_rule(child) if not isinstance(child, Doc) else _item(child) for child in item.children)
             return Written("rules", (), tuple(children))
@@ -111,6 +116,9 @@ def _parameter(parameter: Parameter) -> Written:
         default=parameter.default,
         placeholder=parameter.placeholder,
         required=parameter.required or None,
+        type=None if parameter.type is ParameterType.TEXT else parameter.type,
+        choices="|".join(parameter.choices) or None,
+        pattern=parameter.pattern,
     )
     return Written("parameter", attributes, inline=True)
 

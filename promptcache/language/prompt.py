@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span
-from promptcache.language.names import RESERVED_MODULES, is_element
+from promptcache.language.names import RESERVED_MODULES, is_element, quoted
 from promptcache.language.schema import Role, Whitespace
+from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.writing import Written, holds_line_break, print_document
 
@@ -63,20 +64,24 @@ class Prompt:
         references: The modules that it names, as nested.
         arguments: Arguments for the schema's own parameters (those outside any module).
         messages: The prompt's own turns in order, or one bare text (`role` None) alone.
+        version: The range of versions of the schema that the prompt is for, as ">=1.2,<2".
 
     Raises:
-        PromptError: bare text stands beside turns.
+        PromptError: bare text stands beside turns, or `version` is no range.
     """
 
     schema: str = field(kw_only=False)
     references: tuple[Reference, ...] = ()
     arguments: tuple[Argument, ...] = ()
     messages: tuple[Message, ...] = ()
+    version: str | None = None
     span: Span = IN_PYTHON
 
     def __post_init__(self) -> None:
         if faults := tuple(misplaced_text(self.messages)):
             raise PromptError(faults)
+        if self.version is not None and not is_range(self.version):
+            raise PromptError([bad_range(self.version, self.span)])
 
     def use(self, module: str, /, **arguments: str) -> Prompt:
         """Name a module by its path from the root, with arguments for its parameters."""
@@ -134,19 +139,26 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
             )
 
 
+def bad_range(version: str, span: Span) -> Diagnostic:
+    """Say that a range of versions cannot be read."""
+    message = f"version={quoted(version)} is not allowed: a range of versions is expected"
+    return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
+
+
 def _arguments(items: Iterable[tuple[str, str]]) -> tuple[Argument, ...]:
     return tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in items)
 
 
 def _prompt_element(prompt: Prompt) -> Written:
-    attributes, children = _written_arguments(prompt.arguments, reserved="schema")
+    attributes, children = _written_arguments(prompt.arguments, reserved=("schema", "version"))
+    attributes = [*((("version", prompt.version),) if prompt.version is not None else ()), *attributes]
     children += [_reference_element(reference) for reference in prompt.references]
     children += [_message_element(message) for message in prompt.messages]
     return Written("prompt", (("schema", prompt.schema), *attributes), tuple(children))
 
 
 def _reference_element(reference: Reference) -> Written:
-    attributes, children = _written_arguments(reference.arguments, reserved="module")
+    attributes, children = _written_arguments(reference.arguments, reserved=("module",))
     inner = (*children, *(_reference_element(child) for child in reference.children))
     if not reference.absolute and is_element(reference.path) and reference.path not in RESERVED_MODULES:
         return Written(reference.path, tuple(attributes), inner)
@@ -154,9 +166,13 @@ def _reference_element(reference: Reference) -> Written:
     return Written("use", (("module", path), *attributes), inner)
 
 
-def _written_arguments(arguments: tuple[Argument, ...], reserved: str) -> tuple[list[tuple[str, str]], list[Written]]:
+def _written_arguments(
+    arguments: tuple[Argument, ...], reserved: tuple[str, ...]
+) -> tuple[list[tuple[str, str]], list[Written]]:
     """Divide arguments into attributes and <arg> elements; where order would be lost, all become elements."""
-    plain = [is_element(item.name) and item.name != reserved and not holds_line_break(item.text) for item in arguments]
+    plain = [
+        is_element(item.name) and item.name not in reserved and not holds_line_break(item.text) for item in arguments
+    ]
     if all(plain):
         return [(item.name, item.text) for item in arguments], []
     return [], [Written("arg", (("name", item.name),), (item.text,)) for item in arguments]

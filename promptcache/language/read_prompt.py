@@ -11,9 +11,10 @@ from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
-from promptcache.language.prompt import Argument, Message, Prompt, Reference, misplaced_text
+from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.schema import Role, Whitespace
 from promptcache.language.source import read_document
+from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -61,7 +62,10 @@ class _PromptReader:
         schema = next((attribute.value for attribute in root.attributes if attribute.name == "schema"), None)
         if schema is None:
             self._fault("PC104", "<prompt> needs the attribute 'schema'", root.name_span, 'add schema="…"')
-        own = [attribute for attribute in root.attributes if attribute.name != "schema"]
+        own = [attribute for attribute in root.attributes if attribute.name not in {"schema", "version"}]
+        version = next((attribute for attribute in root.attributes if attribute.name == "version"), None)
+        if version is not None and not is_range(version.value):
+            self.faults.append(bad_range(version.value, version.value_span))
         naming, text = self._divide(root.children)
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
@@ -71,6 +75,7 @@ class _PromptReader:
             references=references,
             arguments=self._arguments(own, naming),
             messages=messages if not self.faults else (),
+            version=version.value if version is not None and not self.faults else None,
             span=root.span,
         )
 

@@ -10,15 +10,18 @@ from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean, in_order
 from promptcache.language.attributes import AttributeReader
+from promptcache.language.elements import ATTRIBUTES, CHILDREN
 from promptcache.language.included import read_text
 from promptcache.language.read_rules import RULE_ATTRIBUTES, read_rule
 from promptcache.language.schema import (
     Combination,
     Context,
     Doc,
+    Example,
     Item,
     Module,
     Parameter,
+    ParameterType,
     Role,
     RuleList,
     Scaffold,
@@ -31,42 +34,7 @@ from promptcache.language.schema import (
 from promptcache.language.source import read_document
 from promptcache.language.xml import Characters, Element, parse_xml
 
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context"),
-    "module": (
-        "name",
-        "required",
-        "requires",
-        "excludes",
-        "after",
-        "cache",
-        "src",
-        "reserve",
-        "context",
-        "whitespace",
-        "separator",
-    ),
-    "union": ("name", "required", "default", "scaffold"),
-    "parameter": ("name", "length", "default", "placeholder", "scaffold", "required"),
-    "scaffold": ("name", "modules"),
-    "rules": (),
-    **RULE_ATTRIBUTES,
-    "system": (),
-    "user": (),
-    "assistant": (),
-    "text": (),
-    "doc": (),
-}
-"""The elements of a schema document and the attributes of each."""
-
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules"} - RULE_ATTRIBUTES.keys()
-_CHILDREN = {
-    "schema": _ANYTHING | {"rules"},
-    "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
-    "module": _ANYTHING,
-    "union": frozenset({"module", "doc"}),
-    **{role.value: _ANYTHING - {"scaffold"} for role in Role},
-}
+__all__ = ["ATTRIBUTES", "load_schema", "parse_schema"]
 
 
 def parse_schema(text: str | bytes, *, source: str = "<schema>", folder: Path | None = None) -> Schema:
@@ -136,7 +104,7 @@ class _SchemaReader:
         return tuple(items)
 
     def _allowed(self, element: Element, parent: Element) -> bool:
-        if element.name in _CHILDREN.get(parent.name, ()):
+        if element.name in CHILDREN.get(parent.name, ()):
             return True
         if element.name in ATTRIBUTES:
             message = f"<{element.name}> cannot stand inside <{parent.name}>"
@@ -156,6 +124,8 @@ class _SchemaReader:
                 return self._parameter(element)
             case "scaffold":
                 return self._scaffold(element)
+            case "example":
+                return self._example(element)
             case "rules":
                 return self._rules(element)
             case "text":
@@ -230,6 +200,9 @@ class _SchemaReader:
             default=attributes.text("default"),
             placeholder=attributes.either("placeholder", "scaffold"),
             required=attributes.flag("required") or False,
+            type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
+            choices=attributes.alternatives("choices"),
+            pattern=attributes.text("pattern"),
             places=attributes.places,
         )
 
@@ -241,6 +214,29 @@ class _SchemaReader:
             modules=attributes.words("modules"),
             span=element.span,
             name=attributes.text("name"),
+            places=attributes.places,
+        )
+
+    def _example(self, element: Element) -> Item:
+        attributes = self._attributes(element)
+        prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
+        for node in element.children:
+            if isinstance(node, Element) and node not in prompts[:1]:
+                mend = "write one <prompt> in each example"
+                self._fault("PC102", f"<{node.name}> cannot stand inside <example>", node.name_span, mend)
+            elif isinstance(node, Characters) and not node.blank:
+                self._fault("PC106", "<example> holds no text of its own", node.span, "write it into the <prompt>")
+        if not prompts:
+            self._fault("PC104", "<example> needs a prompt", element.name_span, 'write <prompt schema="…"> into it')
+            return Doc(text="", span=element.span)
+        prompt = prompts[0]
+        return Example(
+            prompt=prompt.source.text[prompt.start : prompt.end],
+            prompt_span=prompt.span,
+            span=element.span,
+            name=attributes.text("name"),
+            valid=attributes.flag("valid"),
+            contains=attributes.text("contains"),
             places=attributes.places,
         )
 
@@ -282,8 +278,8 @@ def _instead(element: Element, parent: Element) -> str | None:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
             return "write the scaffold outside the turn; its paths reach inside"
-        case _, "rules":
-            return "write the rules directly in the schema; their paths reach everywhere"
+        case _, "rules" | "example":
+            return f"write <{element.name}> directly in the schema; its paths reach everywhere"
         case _, "require" | "exclude" | "choose" | "assert":
             return "put it into <rules> at the top level of the schema"
         case _, "schema":

@@ -14,6 +14,9 @@ from promptcache.language.broken import explain_broken
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.names import absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.prompt import Argument, Prompt, Reference
+from promptcache.language.schema import Parameter
+from promptcache.language.values import refusal
+from promptcache.language.versions import in_range, is_version
 
 _MAX_FAULTS = 100
 """Looking for suggestions takes time, and who sees a hundred faults has seen enough."""
@@ -29,6 +32,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
         message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
         mend = did_you_mean(prompt.schema, [schema.name])
         raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=mend)])
+    _check_version(prompt, schema)
     resolver = _Resolver(schema)
     resolver.fill("", prompt.arguments)
     resolver.follow(prompt.references, "")
@@ -51,6 +55,20 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
         messages=prompt.messages,
         span=prompt.span,
     )
+
+
+def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
+    if prompt.version is None:
+        return
+    wanted = f"the prompt is for version {prompt.version} of schema '{schema.name}'"
+    if schema.version is None or not is_version(schema.version):
+        have = "has none" if schema.version is None else f"says {quoted(schema.version)}, which is no version"
+        message, mend = f"{wanted}, which {have}", 'give the schema a version, as version="1.0"'
+    elif in_range(schema.version, prompt.version):
+        return
+    else:
+        message, mend = f"{wanted}, and this is {schema.version}", "change the range, or load that version"
+    raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=mend)])
 
 
 class _Resolver:
@@ -112,7 +130,13 @@ class _Resolver:
                 related = ((slots[name].span, "first given here"),)
                 self._fault("PC403", f"the argument '{name}' is given twice", argument.span, "remove one", related)
             else:
+                self._check_value(parameters[name], argument)
                 slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
+
+    def _check_value(self, parameter: Parameter, argument: Argument) -> None:
+        if found := refusal(parameter, argument.text):
+            message = f"{quoted(argument.text)} is no value of parameter '{parameter.name}': {found[0]}"
+            self._fault("PC420", message, argument.span, found[1], ((parameter.span, "the parameter"),))
 
     def _fault(
         self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()

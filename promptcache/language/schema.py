@@ -41,6 +41,16 @@ class Whitespace(StrEnum):
     COMPACT = "compact"
 
 
+class ParameterType(StrEnum):
+    """What a parameter takes."""
+
+    TEXT = "text"
+    LINE = "line"
+    INT = "int"
+    NUMBER = "number"
+    CHOICE = "choice"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     """Text that is always there when its parent is.
@@ -64,6 +74,9 @@ class Parameter:
     default: str | None = None
     placeholder: str | None = None
     required: bool = False
+    type: ParameterType = ParameterType.TEXT
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
 
@@ -194,7 +207,20 @@ class RuleList:
         return tuple(child for child in self.children if not isinstance(child, Doc))
 
 
-Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt for the schema: its document, whether it is valid and which text it contains; None says nothing."""
+
+    prompt: str
+    prompt_span: Span = field(repr=False, compare=False)
+    span: Span
+    name: str | None = None
+    valid: bool | None = None
+    contains: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +235,11 @@ class Schema:
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
     places: Places = field(default=(), repr=False, compare=False)
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The examples, in document order."""
+        return tuple(child for child in self.children if isinstance(child, Example))
 
 
 def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:
@@ -226,7 +257,9 @@ def join_path(parent: str, name: str) -> str:
     return f"{parent}/{name}" if parent else name
 
 
-def place(item: Schema | Module | Union | Parameter | Scaffold | Combination, attribute: str, index: int = 0) -> Span:
+def place(
+    item: Schema | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
+) -> Span:
     """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
     places = [span for name, span in item.places if name == attribute]
     return places[index] if index < len(places) else item.span

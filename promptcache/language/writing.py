@@ -7,6 +7,7 @@ file knows no element of the language.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lxml import etree
 
@@ -25,7 +26,14 @@ class Written:
 
     name: str
     attributes: tuple[tuple[str, str], ...]
-    children: tuple[Written | str, ...] = ()
+    children: tuple[Written | Verbatim | str, ...] = ()
+    inline: bool = False
+
+
+class Verbatim(NamedTuple):
+    """An element that is XML already."""
+
+    xml: str
     inline: bool = False
 
 
@@ -48,7 +56,11 @@ def print_document(root: Written, span: Span, error: type[LanguageError]) -> str
     return etree.tostring(element, encoding="unicode") + "\n"
 
 
-def _element(written: Written, depth: int) -> etree._Element:
+def _element(written: Written | Verbatim, depth: int) -> etree._Element:
+    if isinstance(written, Verbatim):
+        return etree.fromstring(
+            written.xml, etree.XMLParser(resolve_entities=False, no_network=True, strip_cdata=False)
+        )
     element = etree.Element(written.name, dict(written.attributes))
     inline = any(isinstance(child, str) or child.inline for child in written.children)
     for child in written.children:

@@ -72,7 +72,7 @@ class Characters(NamedTuple):
 
 
 class Element(NamedTuple):
-    """An element; its start tag stands in `[start, stop)`."""
+    """An element; its start tag stands in `[start, stop)`, the whole of it in `[start, end)`."""
 
     name: str
     attributes: tuple[Attribute, ...]
@@ -80,6 +80,7 @@ class Element(NamedTuple):
     source: Source
     start: int
     stop: int
+    end: int
 
     @property
     def span(self) -> Span:
@@ -152,8 +153,8 @@ class _Open(NamedTuple):
     start: int
     stop: int
 
-    def done(self, source: Source) -> Element:
-        return Element(self.name, self.attributes, tuple(self.children), source, self.start, self.stop)
+    def done(self, source: Source, end: int) -> Element:
+        return Element(self.name, self.attributes, tuple(self.children), source, self.start, self.stop, end)
 
 
 class _Reader:
@@ -183,7 +184,7 @@ class _Reader:
             self._parser.Parse(self.data, True)
         except expat.ExpatError as fault:
             offset = len(self.data[: self._parser.ErrorByteIndex].decode(errors="ignore"))
-            opened = self._stack[-1].done(self.source) if self._stack else None
+            opened = self._stack[-1].done(self.source, offset) if self._stack else None
             name, span = (opened.name, opened.name_span) if opened else (None, None)
             raise error([malformed.not_well_formed(self.source, fault.code, offset, name, span)]) from None
         except _StopError as stop:
@@ -236,13 +237,13 @@ class _Reader:
     def _end(self, name: str) -> None:
         here = self._here()
         self._close_text(here)
-        element = self._stack.pop().done(self.source)
+        if self.source.text.startswith("</", here):
+            self._text_start = self.source.text.index(">", here) + 1
+        element = self._stack.pop().done(self.source, self._text_start)
         if self._stack:
             self._stack[-1].children.append(element)
         else:
             self._root = element
-        if self.source.text.startswith("</", here):
-            self._text_start = self.source.text.index(">", here) + 1
 
     def _close_text(self, stop: int) -> None:
         if not self._parts:

@@ -26,7 +26,7 @@ def expectation(path: Path) -> tuple[str, int, int]:
 def diagnose(path: Path) -> tuple[Diagnostic, ...]:
     """Return what is found in a schema, or in a prompt for one of the schemas in `schemas/`."""
     try:
-        if b"<prom" not in path.read_bytes():
+        if not re.search(rb"^<prom", path.read_bytes(), re.MULTILINE):
             return check_schema(load_schema(path)).warnings
         prompt = load_prompt(path)
         known = SCHEMAS / f"{prompt.schema}.xml"

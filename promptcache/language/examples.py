@@ -1,0 +1,93 @@
+"""The examples of a schema: prompts that its author wrote down, and what is said about them.
+
+Comes in: a checked schema. Goes out: the prompts of its examples, and a diagnostic for each that does not do what its
+author says. This file knows no tokens: the text of a prompt is what stands in it, without what a chat template adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Selection,
+)
+from promptcache.language.names import quoted
+from promptcache.language.prompt import Prompt
+from promptcache.language.read_prompt import parse_prompt
+from promptcache.language.resolve import resolve_prompt
+from promptcache.language.schema import Example, place
+
+
+def example_prompt(example: Example) -> Prompt:
+    """Read the prompt of an example; its spans are places in the schema document.
+
+    Raises:
+        PromptError: what `parse_prompt` finds.
+    """
+    span = example.prompt_span
+    return parse_prompt("\n" * (span.line - 1) + " " * (span.column - 1) + example.prompt, source=span.source)
+
+
+def text_of(selection: Selection) -> str:
+    """Return what a prompt says: the texts of its modules with their arguments, then its own; turns on new lines."""
+    filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
+    present = frozenset(selection.modules)
+    pieces = _pieces(selection.schema.children, "", present, filled)
+    return "".join((*pieces, *(f"\n{message.text}" for message in selection.messages)))
+
+
+def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each example that does not do what it says."""
+    for example in schema.examples:
+        if example.valid is None and example.contains is None:
+            continue
+        try:
+            selection = resolve_prompt(example_prompt(example), schema)
+        except PromptError as error:
+            if example.valid is not False:
+                yield _refused(example, error)
+            continue
+        if example.valid is False:
+            message = f"{_called(example)} is said not to be valid, and is"
+            yield Diagnostic(code="PC311", message=message, span=place(example, "valid"), help='write valid="true"')
+        elif example.contains is not None and example.contains not in text_of(selection):
+            message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"
+            yield Diagnostic(code="PC312", message=message, span=place(example, "contains"))
+
+
+def _refused(example: Example, error: PromptError) -> Diagnostic:
+    first = error.diagnostics[0]
+    related = tuple((fault.span, f"{fault.code} {fault.message}") for fault in error.diagnostics)
+    message = f"{_called(example)} is not valid: {first.code} {first.message}"
+    return Diagnostic(code="PC310", message=message, span=example.span, help=first.help, related=related)
+
+
+def _called(example: Example) -> str:
+    return f"example {quoted(example.name)}" if example.name else "the example"
+
+
+def _pieces(
+    items: Iterable[CheckedItem], owner: str, present: frozenset[str], filled: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
+    for item in items:
+        match item:
+            case FinalText(text=text):
+                yield text
+            case CheckedTurn(children=children):
+                yield "\n"
+                yield from _pieces(children, owner, present, filled)
+                yield "\n"
+            case CheckedModule(path=path, children=children):
+                if path in present:
+                    yield from _pieces(children, path, present, filled)
+            case CheckedUnion(members=members):
+                yield from _pieces(members, owner, present, filled)
+            case parameter:
+                yield filled.get((owner, parameter.name), parameter.default or "")

@@ -1,0 +1,216 @@
+"""Regular expressions for arguments, matched in time linear in the text whatever they look like.
+
+Comes in: a pattern. Goes out: whether it matches a text from end to end. The syntax is the common part of all dialects:
+characters, `.`, classes, `\\d \\w \\s` and their opposites, groups, `|`, and `* + ? {m,n}`; no anchors, look-around and
+back references. This file knows no parameters.
+
+How. A pattern becomes a machine of states; all states that a beginning of the text can lead to are followed at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+MAX_TEXT = 10_000
+"""The longest text that is matched, in characters."""
+
+_MAX_STATES = 500
+_MAX_DEPTH = 20
+_BOUNDS = re.compile(r"\{([0-9]{1,3})(,([0-9]{0,3}))?\}")
+_SETS: dict[str, Callable[[str], bool]] = {
+    "d": lambda character: character.isdecimal(),
+    "w": lambda character: character.isalnum() or character == "_",
+    "s": str.isspace,
+}
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r"}
+
+_Test: TypeAlias = Callable[[str], bool]
+
+
+class PatternError(Exception):
+    """A pattern that cannot be read: why, and at which of its characters."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.message, self.position = message, position
+
+
+class _State(NamedTuple):
+    """Goes on to `following`: when a character passes `test`, or at once where there is no test."""
+
+    test: _Test | None
+    following: list[int]
+
+
+_Part: TypeAlias = Callable[[int], int]
+"""Adds the states of a part of the pattern before a given state, and returns the first of them."""
+
+
+class Pattern:
+    """A pattern that has been read.
+
+    Raises:
+        PatternError: it is no pattern of this syntax, or too large.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._states: list[_State] = [_State(None, [])]
+        part = self._either(0)
+        if self._position < len(text):
+            raise PatternError(f"'{text[self._position]}' stands alone", self._position)
+        self._start = part(0)
+
+    def matches(self, text: str) -> bool:
+        """Whether the pattern matches the whole text; a text longer than `MAX_TEXT` is not looked at."""
+        if len(text) > MAX_TEXT:
+            return False
+        reached = self._closed([self._start])
+        for character in text:
+            passed = (state for state in map(self._states.__getitem__, reached) if state.test and state.test(character))
+            reached = self._closed(place for state in passed for place in state.following)
+        return 0 in reached
+
+    def _closed(self, places: Iterable[int]) -> set[int]:
+        reached: set[int] = set()
+        waiting = list(places)
+        while waiting:
+            place = waiting.pop()
+            if place not in reached:
+                reached.add(place)
+                if self._states[place].test is None:
+                    waiting.extend(self._states[place].following)
+        return reached
+
+    def _add(self, test: _Test | None, following: list[int]) -> int:
+        if len(self._states) >= _MAX_STATES:
+            raise PatternError(f"the pattern is too large: it has more than {_MAX_STATES} states", 0)
+        self._states.append(_State(test, following))
+        return len(self._states) - 1
+
+    def _peek(self) -> str:
+        return self._text[self._position : self._position + 1]
+
+    def _next(self, expected: str) -> str:
+        character = self._peek()
+        if not character:
+            raise PatternError(f"the pattern ends where {expected} is expected", max(len(self._text) - 1, 0))
+        self._position += 1
+        return character
+
+    def _either(self, depth: int) -> _Part:
+        parts = [self._sequence(depth)]
+        while self._peek() == "|":
+            self._position += 1
+            parts.append(self._sequence(depth))
+        return parts[0] if len(parts) == 1 else lambda after: self._add(None, [part(after) for part in parts])
+
+    def _sequence(self, depth: int) -> _Part:
+        parts: list[_Part] = []
+        while self._peek() not in {"", "|", ")"}:
+            parts.append(self._repeated(self._single(depth)))
+
+        def build(after: int) -> int:
+            for part in reversed(parts):
+                after = part(after)
+            return after
+
+        return build
+
+    def _repeated(self, part: _Part) -> _Part:
+        least, most = 1, 1
+        match self._peek():
+            case "*":
+                least, most = 0, -1
+            case "+":
+                least, most = 1, -1
+            case "?":
+                least, most = 0, 1
+            case "{":
+                found = _BOUNDS.match(self._text, self._position)
+                if found is None:
+                    raise PatternError("'{' begins no number of repetitions, as in {2,5}; write \\{", self._position)
+                least = int(found[1])
+                most = least if found[2] is None else int(found[3]) if found[3] else -1
+                if -1 < most < least:
+                    raise PatternError("the second number is smaller than the first", self._position)
+                self._position = found.end() - 1
+            case _:
+                return part
+        self._position += 1
+        if self._peek() and self._peek() in "*+?{":
+            raise PatternError(f"'{self._peek()}' follows another repetition", self._position)
+        return lambda after: self._times(part, least, most, after)
+
+    def _times(self, part: _Part, least: int, most: int, after: int) -> int:
+        if most < 0:
+            loop = self._add(None, [after])
+            self._states[loop].following.append(part(loop))
+            after = loop
+        last = after
+        for _ in range(most - least):
+            after = self._add(None, [part(after), last])
+        for _ in range(least):
+            after = part(after)
+        return after
+
+    def _single(self, depth: int) -> _Part:
+        start = self._position
+        character = self._next("a character")
+        match character:
+            case "(":
+                return self._group(start, depth)
+            case "[":
+                test = self._class()
+            case ".":
+                test = "\n".__ne__
+            case "\\":
+                test = self._escaped()
+            case "*" | "+" | "?" | "{" | "}" | "]" | "^" | "$":
+                what = "a pattern matches from end to end" if character in "^$" else f"write \\{character}"
+                raise PatternError(f"'{character}' stands alone: {what}", start)
+            case _:
+                test = character.__eq__
+        return lambda after: self._add(test, [after])
+
+    def _group(self, start: int, depth: int) -> _Part:
+        if depth >= _MAX_DEPTH:
+            raise PatternError(f"groups are nested more than {_MAX_DEPTH} deep", start)
+        if self._peek() == "?" and self._text[self._position : self._position + 2] != "?:":
+            raise PatternError("groups with '?' are not supported, but for (?:…)", start)
+        self._position += 2 if self._peek() == "?" else 0
+        inner = self._either(depth + 1)
+        if self._next("')'") != ")":
+            raise PatternError("the group is not closed", start)
+        return inner
+
+    def _escaped(self) -> _Test:
+        character = self._next("a character after the backslash")
+        if character.lower() in _SETS:
+            inside = _SETS[character.lower()]
+            return inside if character.islower() else lambda other: not inside(other)
+        if character in _CONTROL:
+            return _CONTROL[character].__eq__
+        if character.isalnum():
+            raise PatternError(f"there is no \\{character}", self._position - 2)
+        return character.__eq__
+
+    def _class(self) -> _Test:
+        tests: list[_Test] = []
+        negated = self._peek() == "^"
+        self._position += negated
+        while (character := self._next("']'")) != "]" or not tests:
+            if character == "\\":
+                tests.append(self._escaped())
+            elif self._peek() == "-" and self._text[self._position + 1 : self._position + 2] not in {"", "]", "\\"}:
+                self._position += 1
+                last = self._next("a character")
+                if last < character:
+                    raise PatternError(f"the range {character}-{last} runs backwards", self._position - 3)
+                tests.append(lambda other, first=character, last=last: first <= other <= last)  # type: ignore[misc]
+            else:
+                tests.append(character.__eq__)
+        return lambda other: any(test(other) for test in tests) is not negated

@@ -1,0 +1,160 @@
+"""Types and patterns of parameters, versions, and the examples of a schema."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import PromptError
+from promptcache.language import (
+    Prompt,
+    example_prompt,
+    parse_prompt,
+    parse_schema,
+    print_schema,
+    resolve_prompt,
+    text_of,
+)
+from promptcache.language.patterns import Pattern, PatternError
+from promptcache.language.prompt import IN_PYTHON
+from promptcache.language.schema import Parameter, ParameterType
+from promptcache.language.values import check_type, refusal
+from promptcache.language.versions import in_range, is_range, is_version
+from tests.conftest import law_examples
+from tests.language.documents import checked, codes, selected, without_spans
+
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\."])
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map("(?:{0[0]}|{0[1]})".format),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,}", "{0,2}"])).map("({0[0]}){0[1]}".format),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=law_examples())
+@given(pattern=PATTERNS, text=st.text(alphabet="abc1. ", max_size=6))
+def test_patterns_match_as_regular_expressions_do(pattern, text):
+    """A pattern matches a text exactly when Python's regular expression matches all of it."""
+    assert Pattern(pattern).matches(text) == (re.fullmatch(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "position"),
+    [("a(?=b)", 1), ("(a", 1), ("a**", 2), ("[b-a]", 1), ("a{3,1}", 1), ("^a", 0), (r"\1", 0), ("[ab", 2), ("a)", 1)],
+)
+def test_faults_of_patterns_have_a_place(pattern, position):
+    """What cannot be read is told by its character."""
+    with pytest.raises(PatternError) as caught:
+        Pattern(pattern)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("pattern", ["(((a*)*)*)*b", "(a|a)*b", "(a?){50}a{50}", "a*a*a*a*a*b"])
+def test_patterns_cost_no_more_than_their_text(pattern):
+    """Patterns that take others for ever are matched at once."""
+    start = time.process_time()
+    assert not Pattern(pattern).matches("a" * 2_000 + "c")
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("pattern", ["(a{99}){99}", "(" * 30 + ")" * 30, "a" * 600])
+def test_patterns_are_bounded(pattern):
+    """A pattern has at most so many states, and so many groups in each other."""
+    with pytest.raises(PatternError):
+        Pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (ParameterType.TEXT, ["", "a\nb"], []),
+        (ParameterType.LINE, ["", "a b"], ["a\nb", "a\u2028b"]),
+        (ParameterType.INT, ["0", "-12", "+3"], ["", "1.0", " 1", "١"]),
+        (ParameterType.NUMBER, ["1", "-0.5", ".5", "1e-6"], ["", "nan", "1,5", "0x1"]),
+        (ParameterType.CHOICE, ["a", "b c"], ["", "A", "b"]),
+    ],
+)
+def test_types_take_their_values(kind, good, bad):
+    """Each type takes its values and refuses others."""
+    choices = ("a", "b c") if kind is ParameterType.CHOICE else ()
+    parameter = Parameter(name="p", length=4, span=IN_PYTHON, type=kind, choices=choices)
+    assert not list(check_type(parameter))
+    assert [text for text in (*good, *bad) if refusal(parameter, text)] == bad
+
+
+def test_arguments_are_checked_against_their_type():
+    """A wrong argument is refused at its place, with the nearest choice."""
+    schema = '<schema name="s"><parameter name="p" length="4" type="choice" choices="calm|fast"/></schema>'
+    with pytest.raises(PromptError) as caught:
+        selected('<prompt schema="s" p="clam"/>', schema)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span.column, found.help) == ("PC420", 20, "did you mean 'calm'?")
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "expected"),
+    [
+        ("1.2", ">=1.2,<2", True),
+        ("1.10", ">1.9", True),
+        ("2.0-rc", "<2", True),
+        ("2.0", "2", True),
+        ("2.0.1", "2.0", False),
+        ("2", ">=1, !=2.0", False),
+        ("1.0-rc", ">=1", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version, bounds, expected):
+    """A range holds when all its bounds do; what comes before a release is smaller than it."""
+    assert is_version(version)
+    assert is_range(bounds)
+    assert in_range(version, bounds) is expected
+
+
+def test_prompts_keep_their_range():
+    """A range is written and read again, and refuses other versions."""
+    prompt = Prompt("s", version=">=1.2,<2").text("Hello")
+    assert parse_prompt(prompt.to_xml()).version == prompt.version
+    resolve_prompt(prompt, checked('<schema name="s" version="1.4"/>'))
+    with pytest.raises(PromptError) as caught:
+        resolve_prompt(prompt, checked('<schema name="s" version="2.0"/>'))
+    assert codes(caught.value.diagnostics) == ["PC421"]
+    with pytest.raises(PromptError):
+        Prompt("s", version="new")
+
+
+EXAMPLES = """<schema name="s">
+  <module name="a">A <parameter name="p" length="4" default="x"/>.</module><module name="b" requires="a">B</module>
+  <example name="good" valid="true" contains="A y."><prompt schema="s"><b/><a p="y"/></prompt></example>
+  <example name="bad" valid="false"><prompt schema="s"><b/></prompt></example>
+  <example><prompt schema="s">é
+    <b/></prompt></example>
+</schema>"""
+
+
+def test_examples_are_read_with_their_places():
+    """The examples of a checked schema are prompts, and their faults are told at their lines of the schema."""
+    good, bad, silent = checked(EXAMPLES).examples
+    schema = checked(EXAMPLES)
+    assert text_of(resolve_prompt(example_prompt(good), schema)) == "A y.\nB"
+    assert (bad.name, bad.valid, silent.valid) == ("bad", False, None)
+    with pytest.raises(PromptError) as caught:
+        example_prompt(silent)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span.line, found.span.column) == ("PC412", 5, 31)
+
+
+def test_examples_and_types_are_printed_and_read_again():
+    """Printing keeps examples, what they say, and the types of parameters."""
+    text = '<schema name="s"><parameter name="p" length="4" type="choice" choices="a|b c" pattern="[a-c ]+"/></schema>'
+    assert without_spans(parse_schema(print_schema(parse_schema(text)))) == without_spans(parse_schema(text))
+    once = print_schema(parse_schema(EXAMPLES))
+    assert print_schema(parse_schema(once)) == once
+    assert len(checked(once).examples) == 3
