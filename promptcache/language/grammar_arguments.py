@@ -61,16 +61,24 @@ def _many(known: Sequence[Parameter]) -> etree._Element:
 
 
 def _attribute(parameter: Parameter, *, optional: bool) -> etree._Element:
-    attribute = RNG.attribute(RNG.text(), name=parameter.name)
+    attribute = RNG.attribute(_value(parameter), name=parameter.name)
     documented(attribute, _description(parameter))
     return RNG.optional(attribute) if optional else attribute
 
 
 def _element(parameters: Sequence[Parameter]) -> etree._Element:
     names = [RNG.value(each.name, type="string") for each in parameters]
-    element = RNG.element(RNG.attribute(RNG.choice(*names), name="name"), RNG.text(), name="arg")
+    content = _value(parameters[0]) if len(parameters) == 1 else RNG.text()
+    element = RNG.element(RNG.attribute(RNG.choice(*names), name="name"), content, name="arg")
     documented(element, "\n".join(f"{each.name}: {_description(each)}" for each in parameters))
     return element
+
+
+def _value(parameter: Parameter) -> etree._Element:
+    """Return what an argument can be: one of the choices where there are any. Other types are the checker's."""
+    if not parameter.choices:
+        return RNG.text()
+    return RNG.choice(*(RNG.value(each, type="string") for each in parameter.choices))
 
 
 def _description(parameter: Parameter) -> str:

@@ -59,6 +59,7 @@ class _Writer:
         element = RNG.element(name="prompt")
         documented(element, self._doc.get(""))
         element.append(RNG.attribute(RNG.value(self._schema.name, type="string"), name="schema"))
+        element.append(RNG.optional(RNG.attribute(RNG.text(), name="version")))
         naming = self._content("", self._schema.children, "strict")
         element.append(RNG.group(naming, RNG.choice(RNG.zeroOrMore(RNG.ref(name="turn")), RNG.ref(name="words"))))
         return element

@@ -10,17 +10,19 @@ from lxml import etree
 
 from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema
+from promptcache.language.examples import example_prompt
 from promptcache.testing import strategies
 
 GRAMMAR = Path(__file__).parents[2] / "grammar"
 
 _ELEMENTS = (
     "schema", "module", "union", "parameter", "scaffold", "system", "user", "text", "doc", "rules", "require",
-    "exclude", "choose", "assert", "prompt", "use", "arg", "tool", "other",
+    "exclude", "choose", "assert", "example", "prompt", "use", "arg", "tool", "other",
 )  # fmt: skip
 _ATTRIBUTES = (
     "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
-    "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module",
+    "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module", "type",
+    "choices", "pattern", "valid", "contains",
 )  # fmt: skip
 _VALUES = (
     "",
@@ -48,7 +50,11 @@ def structural_codes(document: str) -> set[str]:
         if document.lstrip().startswith("<prompt"):
             parse_prompt(document)
         else:
-            check_schema(parse_schema(document))
+            schema = parse_schema(document)
+            for example in schema.examples:
+                if example.valid is not False:
+                    example_prompt(example)
+            check_schema(schema)
     except LanguageError as error:
         found = {diagnostic.code for diagnostic in error.diagnostics}
         return {code for code in found if code < "PC200" or code in {"PC412", "PC415", "PC416"}}

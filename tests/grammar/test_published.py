@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.language import check_schema, parse_schema
-from promptcache.language.read_schema import ATTRIBUTES
+from promptcache.language.elements import ATTRIBUTES
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
@@ -23,6 +23,9 @@ STORED = sorted(
     [*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/*.xml"), *ROOT.glob("tests/language/schemas/*.xml")]
 )
 REJECTS = sorted(ROOT.glob("tests/language/rejects/PC[1-4]*.xml"))
+UNSEEN = {"PC105-choice-twice"}
+"""The file whose fault is beyond a grammar: that values differ."""
+
 NS = "{http://relaxng.org/ns/structure/1.0}"
 
 
@@ -58,7 +61,7 @@ def test_agrees_on_rejects(path):
     """Of every document that is refused, the grammar refuses those that have their structure wrong."""
     document = path.read_text(encoding="utf-8")
     document = re.sub(r"^(?:<!--.*?-->|\s)+", "", document, flags=re.DOTALL)
-    assert accepts(document) == (not structural_codes(document))
+    assert accepts(document) == (not structural_codes(document) or path.stem in UNSEEN)
 
 
 def test_knows_every_element_and_attribute_of_schemas():

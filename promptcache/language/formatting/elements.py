@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from promptcache.language.elements import ATTRIBUTES
 from promptcache.language.formatting.block import beginning, ending, laid_out
 from promptcache.language.formatting.markup import Chars, Kind, Node, Tag
-from promptcache.language.read_schema import ATTRIBUTES
 from promptcache.language.schema import Whitespace
 
 WIDTH = 120
@@ -35,7 +35,7 @@ class Dialect(NamedTuple):
     order: Mapping[str, Sequence[str]]
 
 
-PROMPT = Dialect(frozenset({"text"}), frozenset({"text", "arg"}), {"prompt": ("schema",), "use": ("module",)})
+PROMPT = Dialect(frozenset({"text"}), frozenset({"text", "arg"}), {"prompt": ("schema", "version"), "use": ("module",)})
 SCHEMA = Dialect(frozenset({"parameter", "text"}), frozenset({"text"}), ATTRIBUTES)
 
 

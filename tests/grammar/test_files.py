@@ -1,0 +1,33 @@
+"""The files for editors name what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from lxml import etree
+
+from tests.grammar.structure import GRAMMAR
+
+
+@pytest.mark.parametrize("name", ["catalog.xml", "locating-rules.xml"])
+def test_files_name_grammars_that_exist(name):
+    """Every grammar that a file for editors names stands beside it."""
+    named = etree.parse(GRAMMAR / name).xpath("//@uri")
+    assert named
+    assert all((GRAMMAR / uri).is_file() for uri in named)
+
+
+def test_settings_can_be_read():
+    """The settings for Visual Studio Code are JSON, name our grammar, and keep other formatters away."""
+    settings = json.loads((GRAMMAR / "vscode-settings.json").read_text(encoding="utf-8"))
+    assert settings["xml.fileAssociations"][0]["systemId"].endswith("/grammar/promptcache.rng")
+    assert settings["xml.format.enabled"] is False
+
+
+def test_page_names_every_file():
+    """docs/grammar.md says what each file is for."""
+    page = (GRAMMAR.parent / "docs" / "grammar.md").read_text(encoding="utf-8")
+    files = {path.name for path in GRAMMAR.iterdir() if path.is_file()}
+    assert files <= set(re.findall(r"`([\w.-]+)`", page))
