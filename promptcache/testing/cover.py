@@ -6,7 +6,7 @@ module that is used or is not used; a covering shows every t-tuple of choices th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, product
 from typing import TypeAlias
 
@@ -79,7 +79,7 @@ def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset
     with solving([[1], *clauses_of(schema.rules)]) as solver:
         left = dict.fromkeys(valid_tuples(solver, len(schema.rules.order), t))
         while left:
-            chosen = _grown(solver, next(iter(left)), list(left))
+            chosen = _grown(solver, list(left), len(schema.rules.order))
             left = {one: None for one in left if not one <= chosen}
             yield frozenset(path for path, place in schema.rules.order.items() if path and place + 1 in chosen)
 
@@ -97,12 +97,21 @@ def valid_tuples(solver: Solver, num_variables: int, t: int) -> Iterator[Choices
                 yield wanted
 
 
-def _grown(solver: Solver, first: Choices, left: list[Choices]) -> set[int]:
-    """Return a whole selection that shows `first` and, taken one after another, whatever else can be shown."""
-    chosen = set(first)
-    for one in left[1:]:
-        possible = not one <= chosen and not any(-choice in chosen for choice in one)
-        if possible and solver.solve(assumptions=[*chosen, *one]):
-            chosen |= one
-    solver.solve(assumptions=list(chosen))
-    return set(solver.get_model())
+def _grown(solver: Solver, left: Sequence[Choices], num_variables: int) -> set[int]:
+    """Return a whole selection that shows the first tuple and, choice by choice, as many of the others as it can."""
+    chosen = set(left[0])
+    showing: dict[int, list[Choices]] = {}
+    for one in left:
+        for choice in one:
+            showing.setdefault(choice, []).append(one)
+
+    def gain(choice: int) -> tuple[int, int]:
+        tuples = showing.get(choice, ())
+        return sum(one - {choice} <= chosen for one in tuples), len(tuples)
+
+    undecided = {variable for variable in range(2, num_variables + 1) if chosen.isdisjoint((variable, -variable))}
+    while undecided:
+        best = max((sign * variable for variable in sorted(undecided) for sign in (1, -1)), key=gain)
+        undecided.remove(abs(best))
+        chosen.add(best if solver.solve(assumptions=[*chosen, best]) else -best)
+    return chosen

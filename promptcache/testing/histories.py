@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.kv import RunKV
 from promptcache.language import Selection, parse_prompt, resolve_prompt
@@ -46,6 +46,7 @@ class _Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.held: list[tuple[RunKV, torch.Tensor]] = []
         self.restart()
 
     @rule()
@@ -55,7 +56,7 @@ class _Histories(RuleBasedStateMachine):
         self.services = [
             serve(each.prepared.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
         ]
-        self.held: list[tuple[RunKV, torch.Tensor]] = []
+        self.held.clear()
 
     @rule(number=_NUMBERS)
     def ask(self, number: int) -> None:
@@ -96,10 +97,14 @@ class _Histories(RuleBasedStateMachine):
 
     @rule()
     def release(self) -> None:
-        """End the requests in flight; nobody has written over what they held."""
+        """End the requests in flight."""
+        self.held.clear()
+
+    @invariant()
+    def held_is_unchanged(self) -> None:
+        """Nobody writes over what a request in flight holds."""
         if not all(torch.equal(run.keys, before) for run, before in self.held):
             raise BrokenLaw("KV that a request held has changed")
-        self.held.clear()
 
 
 class _Fresh:

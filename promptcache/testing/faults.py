@@ -1,0 +1,125 @@
+"""Stores that fail: for testing what a service does when KV is lost, damaged, late or refused.
+
+Comes in: a store, and a rule or a seed that says which keys are hit. Goes out: a store that behaves as the one it
+wraps, but for those. This file knows no schema; a damaged encoding has the right shape and wrong numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+
+from promptcache.diagnostics import StoreError
+from promptcache.kv import RunKV, Store
+
+Hit: TypeAlias = Callable[[str], bool]
+"""Whether a key is hit."""
+
+
+def by_seed(seed: int, share: float) -> Hit:
+    """Return a rule that hits a share of all keys, the same ones every time."""
+
+    def hit(key: str) -> bool:
+        digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+        return int.from_bytes(digest[:8]) < share * 2**64
+
+    return hit
+
+
+def after(num_calls: int) -> Hit:
+    """Return a rule that hits every key once it has been asked `num_calls` times."""
+    lock, asked = threading.Lock(), 0
+
+    def hit(key: str) -> bool:
+        nonlocal asked
+        with lock:
+            asked += 1
+            return asked > num_calls
+
+    return hit
+
+
+class FaultyStore:
+    """A `Store` that passes everything on to another one; the others here change one thing of it."""
+
+    def __init__(self, store: Store, hit: Hit) -> None:
+        self._store = store
+        self._hit = hit
+
+    def get(self, key: str) -> RunKV | None:
+        """As the wrapped store."""
+        return self._store.get(key)
+
+    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """As the wrapped store."""
+        return self._store.put(key, keys, values)
+
+    def delete(self, key: str) -> bool:
+        """As the wrapped store."""
+        return self._store.delete(key)
+
+    def keys(self) -> Iterator[str]:
+        """As the wrapped store."""
+        return self._store.keys()
+
+    def nbytes(self) -> int:
+        """As the wrapped store."""
+        return self._store.nbytes()
+
+    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
+        """As the wrapped store."""
+        self._store.reserve(sizes)
+
+
+class LosingStore(FaultyStore):
+    """Forgets what is hit: it was put, and is not there when somebody asks."""
+
+    def get(self, key: str) -> RunKV | None:
+        """Return None for what is hit."""
+        if self._hit(key):
+            self._store.delete(key)
+            return None
+        return self._store.get(key)
+
+
+class CorruptingStore(FaultyStore):
+    """Keeps noise in place of what is hit: the right shape, wrong numbers."""
+
+    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """Put noise for what is hit."""
+        if self._hit(key):
+            keys, values = keys.flip(2) + 1, values.flip(2) - 1
+        return self._store.put(key, keys, values)
+
+
+class DelayingStore(FaultyStore):
+    """Answers late for what is hit."""
+
+    def __init__(self, store: Store, hit: Hit, delay_s: float) -> None:
+        super().__init__(store, hit)
+        self._delay_s = delay_s
+
+    def get(self, key: str) -> RunKV | None:
+        """Wait, then return what is there."""
+        if self._hit(key):
+            time.sleep(self._delay_s)
+        return self._store.get(key)
+
+
+class RefusingStore(FaultyStore):
+    """Raises for what is hit, as a store does whose disk is full or whose server is gone."""
+
+    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """Put, or refuse.
+
+        Raises:
+            StoreError: the key is hit.
+        """
+        if self._hit(key):
+            raise StoreError(f"encoding {key[:12]} is refused (a planted fault)")
+        return self._store.put(key, keys, values)

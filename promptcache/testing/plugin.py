@@ -1,0 +1,126 @@
+"""The pytest plugin: schemas as tests, and an engine for tests that need no download.
+
+    pytest --promptcache=schemas/
+
+collects every schema of a folder: one item for each law that needs no model, reported at the schema's own file and
+line. Nothing is collected without the option. Neither torch nor transformers is imported when pytest starts; the
+fixture `promptcache_engine` loads them when a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.testing.laws import Law
+    from promptcache.testing.subject import Subject
+
+_EXAMPLES = 100
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options."""
+    group = parser.getgroup("promptcache")
+    group.addoption("--promptcache", metavar="FOLDER", help="collect the schemas of a folder: an item for every law")
+    group.addoption(
+        "--promptcache-model", metavar="MODEL", help='model of `promptcache_engine`: "demo", folder, hub id'
+    )
+    group.addoption("--promptcache-examples", type=int, default=_EXAMPLES, help="examples for each law")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the folder that was named, beside whatever else is asked for."""
+    folder = config.getoption("--promptcache")
+    if folder and folder not in config.args:
+        config.args.append(folder)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect a schema below the folder that was named."""
+    folder = parent.config.getoption("--promptcache")
+    if not folder or file_path.suffix != ".xml" or not file_path.is_relative_to(Path(folder).resolve()):
+        return None
+    if "<schema" not in file_path.read_text(encoding="utf-8", errors="replace"):
+        return None
+    return SchemaFile.from_parent(parent, path=file_path)
+
+
+@pytest.fixture(scope="session")
+def promptcache_engine(request: pytest.FixtureRequest) -> Engine:
+    """An engine: a tiny random model over bytes, or the model of `--promptcache-model`."""
+    from promptcache.engine import Engine
+    from promptcache.testing.byte_tokenizer import ByteTokenizer
+    from promptcache.testing.tiny_model import tiny_model
+
+    model = request.config.getoption("--promptcache-model")
+    return Engine.from_pretrained(model) if model else Engine(tiny_model(), ByteTokenizer())
+
+
+class SchemaFile(pytest.File):
+    """A schema document; an item for every law, or one that fails with what is wrong with it."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the items."""
+        from promptcache.diagnostics import SchemaError
+        from promptcache.testing.laws import LAWS
+        from promptcache.testing.subject import Subject
+
+        try:
+            subject = Subject(_shown(self.path))
+        except SchemaError as error:
+            yield BrokenSchemaItem.from_parent(self, name="check", error=error)
+            return
+        for law in LAWS:
+            yield LawItem.from_parent(self, name=law.name, law=law, subject=subject)
+
+
+class LawItem(pytest.Item):
+    """One law over one schema."""
+
+    def __init__(self, *, law: Law, subject: Subject, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._law = law
+        self._subject = subject
+
+    def runtest(self) -> None:
+        """Check the law."""
+        from promptcache.testing.running import check_law
+
+        check_law(self._law, self._subject, max_examples=self.config.getoption("--promptcache-examples"))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
+        """Say which law is broken, where, by which prompt, with its slots and a command that shows it."""
+        notes = [note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith("prompt: ")]
+        line = self._subject.schema.source.span.line
+        return "\n".join((f"{self.path}:{line}: {self._law.statement}", str(excinfo.value), *notes))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """The schema's file and line."""
+        return self.path, self._subject.schema.source.span.line - 1, f"{self.path.stem}: {self.name}"
+
+
+class BrokenSchemaItem(pytest.Item):
+    """A schema that does not check."""
+
+    def __init__(self, *, error: Exception, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._error = error
+
+    def runtest(self) -> None:
+        """Fail with every fault of the schema."""
+        raise self._error
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
+        """Every fault with its place."""
+        return str(excinfo.value)
+
+
+def _shown(path: Path) -> Path:
+    """Return a path as short as it can be written from here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
