@@ -284,6 +284,13 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC508", "text that the tokenizer does not give back"),
             Code("PC509", "joined text would tokenize otherwise", Severity.WARNING),
             Code("PC510", "role that the chat template does not have"),
+            # 6xx: templates
+            Code("PC601", "template cannot be read"),
+            Code("PC602", "not available in templates"),
+            Code("PC603", "name without a value"),
+            Code("PC604", "template does too much"),
+            Code("PC605", "context is not plain data"),
+            Code("PC606", "template fails"),
         )
     }
 )

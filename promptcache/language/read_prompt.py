@@ -6,14 +6,14 @@ document has. This file knows no schema; whether the named modules exist is aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.schema import Role, Whitespace
-from promptcache.language.source import read_document
+from promptcache.language.templates import read_text
 from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml
@@ -43,13 +43,17 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
     return parts
 
 
-def load_prompt(path: str | Path) -> Prompt:
+def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
     """Read a prompt file.
+
+    Args:
+        path: A document, or a template of one, `*.xml.j2`.
+        context: What the template may use: plain data, as JSON has it.
 
     Raises:
         PromptError: the file cannot be read, or what `parse_prompt` finds.
     """
-    return parse_prompt(read_document(Path(path), PromptError), source=str(path))
+    return parse_prompt(read_text(Path(path), context, PromptError), source=str(path))
 
 
 class _PromptReader:

@@ -6,6 +6,7 @@ document has. This file does not ask whether names, paths and rules make sense; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean, in_order
@@ -31,7 +32,7 @@ from promptcache.language.schema import (
     Union,
     Whitespace,
 )
-from promptcache.language.source import read_document
+from promptcache.language.templates import read_text as read_text_of
 from promptcache.language.xml import Characters, Element, parse_xml
 
 __all__ = ["ATTRIBUTES", "load_schema", "parse_schema"]
@@ -56,14 +57,18 @@ def parse_schema(text: str | bytes, *, source: str = "<schema>", folder: Path | 
     return schema
 
 
-def load_schema(path: str | Path) -> Schema:
+def load_schema(path: str | Path, *, context: Mapping[str, object] | None = None) -> Schema:
     """Read a schema file; its `src` files lie in its own folder or below.
+
+    Args:
+        path: A document, or a template of one, `*.xml.j2`.
+        context: What the template may use: plain data, as JSON has it.
 
     Raises:
         SchemaError: the file cannot be read, or what `parse_schema` finds.
     """
     path = Path(path)
-    return parse_schema(read_document(path, SchemaError), source=str(path), folder=path.parent)
+    return parse_schema(read_text_of(path, context, SchemaError), source=str(path), folder=path.parent)
 
 
 class _SchemaReader:

@@ -72,7 +72,7 @@ def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema
     """A prompt made for a combination is valid and selects exactly that."""
     modules = data.draw(strategies.selections(schema))
     required = {
-        (path, name): "x"
+        (path, name): parameter.default or "x"
         for path, found in schema.parameters.items()
         for name, parameter in found.items()
         if parameter.required

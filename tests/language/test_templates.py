@@ -1,0 +1,148 @@
+"""Templates: data stays data, names are strict, and what would run away is stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import LanguageError, SchemaError
+from promptcache.language import check_schema, load_prompt, load_schema, parse_schema
+from promptcache.language.templates import render_template
+from tests.language.documents import codes, outline
+
+BOMBS = [
+    "{{ 'a' * 10 ** 8 }}",
+    "{{ 10 ** (10 ** 8) }}",
+    "{{ 'a'.center(10 ** 8) }}",
+    "{{ '%0100000000d'|format(1) }}",
+    "{{ '%0100000000d' % 1 }}",
+    "{% for a in x %}{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}",
+    "{% for a in x %}{% for b in x %}{{ 'text ' * 100 }}{% endfor %}{% endfor %}",
+    "{% set x = 'aaaaaaaa' %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
+    "{% set x = [1, 2] %}" + "{% set x = [x, x] %}" * 40 + "{{ x|tojson }}",
+    "{% set x = 'a' %}" + "{% set x = x + x %}" * 40 + "{{ x }}",
+    "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+    "{{ " + "(" * 4_000 + "1" + ")" * 4_000 + " }}",
+    "{{ a" + " + a" * 20_000 + " }}",
+    "{{ range(10 ** 9)|list }}",
+    "{{ cycler.__init__.__globals__ }}",
+]
+
+
+def codes_of(template: str, **context: object) -> list[str]:
+    with pytest.raises(SchemaError) as caught:
+        render_template(template, context, "t.xml.j2", SchemaError)
+    return codes(caught.value.diagnostics)
+
+
+@given(value=st.text())
+def test_values_never_become_markup(value):
+    """Whatever a value holds, the document has the elements of the template, and no others."""
+    template = '<schema name="s"><module name="m">{{ value }}</module><doc>{{ value ~ "<b>" }}</doc></schema>'
+    try:
+        schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError))
+    except SchemaError as error:
+        found = codes(error.diagnostics)
+        if set(found) <= {"PC001", "PC006"}:  # a character that XML cannot hold
+            return
+        raise
+    assert [type(child).__name__ for child in schema.children] == ["Module", "Doc"]
+
+
+def test_loops_conditions_and_filters_work():
+    """A template of everyday constructs gives the document that it reads like."""
+    template = (
+        '{% set kind = "doc" %}{% for item in items if item.text %}\n'
+        "<m n='{{ loop.index }}'>{{ item.text|upper|trim }}{% if not loop.last %}, {% else %}.{% endif %}</m>{% endfor %}"
+        "{{ tags|join('; ') }} {{ missing|default('none') }} {{ kind ~ 1 }} {{ data|tojson }}"
+    )
+    context = {"items": [{"text": " a "}, {"text": ""}, {"text": "b<"}], "tags": ["x", "&"], "data": {"k": [1]}}
+    assert render_template(template, context, "t", SchemaError) == (
+        "\n<m n='1'>A, </m>\n<m n='2'>B&lt;.</m>x; &amp; none doc1 {&#34;k&#34;: [1]}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        ("{{ nothing }}", "PC603"),
+        ("{{ x.y }}", "PC603"),
+        ("{{ x }}", "PC602"),
+        ("{{ x|safe }}", "PC601"),
+        ("{% include 'x' %}", "PC602"),
+        ("{{ ''.join.__globals__ }}", "PC603"),
+        ("{{ x.update({}) }}", "PC602"),
+        ("{% endfor %}", "PC601"),
+        ("{{ 1 // 0 }}", "PC606"),
+    ],
+)
+def test_faults_are_told_at_the_line_of_the_template(template, code):
+    """What goes wrong carries a PC6xx code and the line where it does."""
+    with pytest.raises(SchemaError) as caught:
+        render_template(f"\n\n{template}", {"x": {}}, "t.xml.j2", SchemaError)
+    (found,) = caught.value.diagnostics
+    assert (found.code, str(found.span)) == (code, "t.xml.j2:3:1")
+
+
+@pytest.mark.parametrize("value", [print, object(), {1: "a"}, {"a": {"b": open}}, b"bytes", {"a"}, Path()])
+def test_only_plain_data_is_given(value):
+    """Callables and other objects in a context are refused before anything runs."""
+    assert codes_of("{{ value }}", value=value) == ["PC605"]
+
+
+def test_data_that_holds_itself_is_refused():
+    """A list inside itself ends."""
+    endless: list[object] = []
+    endless.append(endless)
+    assert codes_of("x", endless=endless) == ["PC605"]
+
+
+PROBE = """
+import json, re, sys, time
+from promptcache.diagnostics import SchemaError
+from promptcache.language.templates import render_template
+render_template("{{ a }}", {"a": 1}, "t", SchemaError)
+found = []
+for bomb in json.loads(sys.stdin.read()):
+    start = time.process_time()
+    try:
+        render_template(bomb, {"x": list(range(1000)), "a": "a"}, "t", SchemaError)
+        code = None
+    except SchemaError as error:
+        code = error.diagnostics[0].code
+    found.append((code, time.process_time() - start))
+peak = re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())
+print(json.dumps([found, int(peak[1])]))
+"""
+
+
+def test_bombs_are_refused_in_time_and_memory():
+    """Each bomb is refused within a second, and all of them in one process within 200 MB."""
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE], input=json.dumps(BOMBS), capture_output=True, text=True, check=True
+    )
+    found, peak_kib = json.loads(result.stdout)
+    assert all(code is not None and seconds < 1 for code, seconds in found), found
+    assert peak_kib < 200 * 1024
+
+
+def test_files_are_templates_by_their_name(tmp_path):
+    """load_schema and load_prompt render *.xml.j2, and refuse a context for anything else."""
+    (tmp_path / "s.xml.j2").write_text(
+        '<schema name="{{ name }}">{% for n in names %}<module name="{{ n }}">{{ n }}</module>{% endfor %}</schema>'
+    )
+    (tmp_path / "p.xml.j2").write_text('<prompt schema="{{ name }}"><a/>{{ text }}</prompt>')
+    (tmp_path / "s.xml").write_text('<schema name="s"/>')
+    schema = check_schema(load_schema(tmp_path / "s.xml.j2", context={"name": "s", "names": ["a", "b"]}))
+    assert outline(schema.children) == [["a", "a"], ["b", "\nb"]]
+    prompt = load_prompt(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
+    assert prompt.messages[0].text == "<b/>"
+    with pytest.raises(LanguageError) as caught:
+        load_schema(tmp_path / "s.xml", context={})
+    assert codes(caught.value.diagnostics) == ["PC605"]
