@@ -46,7 +46,7 @@ class _Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: list[tuple[RunKV, torch.Tensor]] = []
+        self.held: dict[str, tuple[RunKV, torch.Tensor]] = {}
         self.restart()
 
     @rule()
@@ -65,6 +65,7 @@ class _Histories(RuleBasedStateMachine):
         far = distance(self.services[index].logits(selection), self.fresh.logits(number))
         if not far < self.services[index].tolerance:
             raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
+        self.hold()
 
     @rule(number=_NUMBERS)
     def generate(self, number: int) -> None:
@@ -87,13 +88,13 @@ class _Histories(RuleBasedStateMachine):
         for key in list(self.store.keys()):
             self.store.delete(key)
 
-    @rule(number=_NUMBERS)
-    def hold(self, number: int) -> None:
-        """Keep an encoding in use, as a request in flight does."""
-        keys = sorted(self.store.keys())
-        run = self.store.get(keys[number % len(keys)]) if keys else None
-        if run is not None:
-            self.held.append((run, run.keys.clone()))
+    @rule()
+    def hold(self) -> None:
+        """Keep every encoding in use, as requests in flight do."""
+        for key in list(self.store.keys()):
+            run = self.store.get(key)
+            if run is not None and key not in self.held:
+                self.held[key] = (run, run.keys.clone())
 
     @rule()
     def release(self) -> None:
@@ -103,7 +104,7 @@ class _Histories(RuleBasedStateMachine):
     @invariant()
     def held_is_unchanged(self) -> None:
         """Nobody writes over what a request in flight holds."""
-        if not all(torch.equal(run.keys, before) for run, before in self.held):
+        if not all(torch.equal(run.keys, before) for run, before in self.held.values()):
             raise BrokenLaw("KV that a request held has changed")
 
 

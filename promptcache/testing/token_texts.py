@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache.language.schema import Parameter
+from promptcache.language.values import refusal
 from promptcache.layout import Tokenizer
 from promptcache.testing.choices import argument_texts
 from promptcache.testing.texts import TRICKY
 
 _WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
+_PLAIN = ("nine", "a", "0", "1", "")
 _BEGINNINGS = ("", "a", "Nine days", *TRICKY)
 
 
@@ -60,7 +62,10 @@ def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer
 
 def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
     """Return a short text that a required parameter takes."""
-    if is_restricted(parameter):
-        plainest = settings(max_examples=100, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
-        return find(argument_texts(parameter), lambda _: True, settings=plainest)
-    return fit_tokens(parameter.default or parameter.placeholder or "nine", parameter.length, tokenizer)
+    known = (parameter.default, parameter.placeholder, *parameter.choices, *_PLAIN)
+    for text in known:
+        fits = text is not None and len(tokenizer.tokenize(text)) <= parameter.length
+        if text is not None and fits and refusal(parameter, text) is None:
+            return text
+    plainest = settings(max_examples=100, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
+    return find(argument_texts(parameter), lambda _: True, settings=plainest)

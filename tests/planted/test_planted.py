@@ -12,6 +12,7 @@ import tests.planted.layout_faults
 import tests.planted.runtime_faults  # noqa: F401 # registered where they are defined
 from tests.planted.probes import make_models, probe
 from tests.planted.registry import FAULTS, PlantedFault
+from tests.planted.table import PAGE, page
 
 REDUCED = 100
 DEFAULT = 200
@@ -56,3 +57,8 @@ def test_there_are_enough() -> None:
     """At least forty faults are planted, each once, five of them in every run of the tests."""
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
     assert len(QUICK) >= 5
+
+
+def test_the_table_is_up_to_date() -> None:
+    """docs/testing.md names every planted fault with its law; `python -m tests.planted.table` writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page()
