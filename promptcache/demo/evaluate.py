@@ -52,6 +52,7 @@ class QuestionSet:
         left_out: Ask about a module that was left out: the right answer is "unknown".
         names: "words" (real-looking), "mixed" (as in training) or "unseen" (syllables that training never uses).
         gaps: Share of documents with gaps between the position IDs of modules.
+        slots: 1.0: in half of the documents, every value is tokenized apart, as an argument is.
     """
 
     num_entities: int
@@ -59,24 +60,30 @@ class QuestionSet:
     left_out: bool = False
     names: str = "words"
     gaps: float = 0.5
+    slots: float = 0.0
 
 
-QUESTION_SETS = (
-    *(QuestionSet(num_entities=e, num_attributes=a)
-      for e, a in ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (8, 1), (4, 6), (8, 3), (24, 1))),
-    *(QuestionSet(num_entities=e, num_attributes=a, left_out=True)
-      for e, a in ((1, 3), (2, 3), (4, 1), (4, 3), (8, 1), (4, 6), (8, 3))),
-    *(QuestionSet(num_entities=e, num_attributes=a, names=names, left_out=left_out)
-      for names in ("mixed", "unseen") for e, a in ((2, 3), (4, 3)) for left_out in (False, True)),
-    *(QuestionSet(num_entities=4, num_attributes=3, gaps=gaps) for gaps in (0.0, 1.0)),
-)  # fmt: skip
+def _question_sets() -> Iterator[QuestionSet]:
+    for shape in ((1, 1), (2, 3), (4, 1), (4, 3), (8, 1), (4, 6), (8, 3), (24, 1)):
+        yield QuestionSet(num_entities=shape[0], num_attributes=shape[1])
+    for shape in ((2, 3), (4, 1), (4, 3), (8, 1), (8, 3)):
+        yield QuestionSet(num_entities=shape[0], num_attributes=shape[1], left_out=True)
+    for names in ("mixed", "unseen"):
+        for left_out in (False, True):
+            yield QuestionSet(num_entities=4, num_attributes=3, names=names, left_out=left_out)
+    for gaps in (0.0, 1.0):
+        yield QuestionSet(num_entities=4, num_attributes=3, gaps=gaps)
+    yield QuestionSet(num_entities=4, num_attributes=3, slots=1.0)
+
+
+QUESTION_SETS = tuple(_question_sets())
 
 
 def make_samples(question_set: QuestionSet, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
     """Draw `count` documents of a set, each laid out with its one question."""
     rng = Random(f"evaluate {seed} {question_set}")
     names = _names(question_set.names, tokenizer)
-    layout = LayoutSettings(gaps=question_set.gaps)
+    layout = LayoutSettings(gaps=question_set.gaps, slots=question_set.slots)
     for _ in range(count):
         modules = grid_facts(rng, names, question_set.num_entities + question_set.left_out, question_set.num_attributes)
         fact = rng.choice(rng.choice(modules))
@@ -110,13 +117,14 @@ def _names(kind: str, tokenizer: Tokenizer) -> NameSource:
 
 def table(model: LlamaForCausalLM, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[str]:
     """Lines of a Markdown table, one per question set."""
-    yield "| modules x facts | names | gaps | asked about | whole answers right, % (95 % interval) |"
-    yield "|---|---|---|---|---|"
+    yield "| modules x facts | names | gaps | slots | asked about | whole answers right, % (95 % interval) |"
+    yield "|---|---|---|---|---|---|"
     for question_set in QUESTION_SETS:
         rate = measure(model, [*make_samples(question_set, tokenizer, seed=seed, count=count)])
         asked = "a module left out" if question_set.left_out else "a fact of the document"
         shape = f"{question_set.num_entities} x {question_set.num_attributes}"
-        yield f"| {shape} | {question_set.names} | {question_set.gaps:.0%} | {asked} | {rate} |"
+        shares = f"{question_set.gaps:.0%} | {question_set.slots / 2:.0%}"
+        yield f"| {shape} | {question_set.names} | {shares} | {asked} | {rate} |"
 
 
 def main() -> None:
