@@ -15,15 +15,34 @@ from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import load_schema, parse_schema
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.schema import Context, Example, ParameterType, Role, Schema, Whitespace
+from promptcache.language.schema import (
+    Assert,
+    Choose,
+    Context,
+    Example,
+    Exclude,
+    Module,
+    ParameterType,
+    Require,
+    Role,
+    Schema,
+    Whitespace,
+    module,
+    slot,
+)
 
 __all__ = [
+    "Assert",
     "CheckedSchema",
+    "Choose",
     "Context",
     "Count",
     "Example",
+    "Exclude",
+    "Module",
     "ParameterType",
     "Prompt",
+    "Require",
     "Role",
     "Schema",
     "Selection",
@@ -33,9 +52,11 @@ __all__ = [
     "example_prompt",
     "load_prompt",
     "load_schema",
+    "module",
     "parse_prompt",
     "parse_schema",
     "print_schema",
     "resolve_prompt",
+    "slot",
     "text_of",
 ]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span
 from promptcache.language.names import RESERVED_MODULES, is_element, quoted
-from promptcache.language.schema import Role, Whitespace
+from promptcache.language.schema import IN_PYTHON, Role, Whitespace
 from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.writing import Written, holds_line_break, print_document
 
-IN_PYTHON = Span("<python>", 1, 1, 1, 1)
+__all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,235 +1,87 @@
-"""The schema as it was declared: a frozen tree with a span on every node.
+"""The schema as it was declared, and how one is built in Python.
 
-Comes in: what `parse_schema` reads or a Python caller builds. Goes out: the same tree, to the checker and to the
-printer. This file knows no XML, no rules and no tokens; it says nothing about whether the schema makes sense.
+Comes in: what `parse_schema` reads, or calls of the builder. Goes out: a frozen tree with a span on every node, to the
+checker and to the printer. This file knows no XML, no rules and no tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import Span
+from promptcache.language.nodes import (
+    IN_PYTHON,
+    Assert,
+    Choose,
+    Combination,
+    Context,
+    Doc,
+    Example,
+    Exclude,
+    Item,
+    Module,
+    Parameter,
+    ParameterType,
+    Places,
+    Require,
+    Role,
+    RuleList,
+    Scaffold,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+    join_path,
+    walk,
+)
 
-Places: TypeAlias = tuple[tuple[str, Span], ...]
-"""Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
+__all__ = [
+    "IN_PYTHON",
+    "Assert",
+    "Choose",
+    "Combination",
+    "Content",
+    "Context",
+    "Doc",
+    "Example",
+    "Exclude",
+    "Item",
+    "Module",
+    "Parameter",
+    "ParameterType",
+    "Places",
+    "Require",
+    "Role",
+    "RuleList",
+    "Scaffold",
+    "Schema",
+    "Text",
+    "Turn",
+    "Union",
+    "Whitespace",
+    "join_path",
+    "module",
+    "place",
+    "slot",
+    "walk",
+]
 
-
-class Role(StrEnum):
-    """Who speaks in a chat turn."""
-
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
-
-
-class Context(StrEnum):
-    """What a module's runs attend to while they are encoded (DESIGN.md section 4)."""
-
-    GUARANTEED = "guaranteed"
-    OWN = "own"
-
-
-class Whitespace(StrEnum):
-    """How a text block becomes text (docs/language.md, "Whitespace")."""
-
-    DEDENT = "dedent"
-    PRESERVE = "preserve"
-    COLLAPSE = "collapse"
-    COMPACT = "compact"
-
-
-class ParameterType(StrEnum):
-    """What a parameter takes."""
-
-    TEXT = "text"
-    LINE = "line"
-    INT = "int"
-    NUMBER = "number"
-    CHOICE = "choice"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """Text that is always there when its parent is.
-
-    `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to
-    pass the whitespace rules of its parent.
-    """
-
-    text: str
-    span: Span
-    exact: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A slot of `length` positions that a prompt fills."""
-
-    name: str
-    length: int
-    span: Span
-    default: str | None = None
-    placeholder: str | None = None
-    required: bool = False
-    type: ParameterType = ParameterType.TEXT
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doc:
-    """Documentation for readers of the schema; never tokenized."""
-
-    text: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A chat turn; its header and footer come from the model's chat template."""
-
-    role: Role
-    children: tuple[Item, ...]
-    span: Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """Reusable named text. `None` in an inherited option means: as the parent has it.
-
-    `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one,
-    or from the root with a leading slash.
-    """
-
-    name: str
-    children: tuple[Item, ...]
-    span: Span
-    required: bool = False
-    requires: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    cache: bool | None = None
-    src: str | None = None
-    reserve: int | None = None
-    context: Context | None = None
-    whitespace: Whitespace | None = None
-    separator: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Union:
-    """Members share one start position; at most one is used, exactly one if `required` or if there is a `default`."""
-
-    children: tuple[Module | Doc, ...]
-    span: Span
-    name: str | None = None
-    required: bool = False
-    default: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-    @property
-    def members(self) -> tuple[Module, ...]:
-        """The alternatives, in document order."""
-        return tuple(child for child in self.children if isinstance(child, Module))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaffold:
-    """Modules that are also encoded together, attending to each other; their paths start from the scaffold's place."""
-
-    modules: tuple[str, ...]
-    span: Span
-    name: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Require:
-    """Whenever `condition` holds, `consequence` does; both are conditions over module paths from the root."""
-
-    condition: str
-    consequence: str
-    span: Span
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclude:
-    """At most one of `modules` is present."""
-
-    modules: tuple[str, ...]
-    span: Span
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choose:
-    """From `minimum` to `maximum` of `modules` are present; None is no limit."""
-
-    modules: tuple[str, ...]
-    span: Span
-    minimum: int | None = None
-    maximum: int | None = None
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assert:
-    """The condition `test` holds."""
-
-    test: str
-    span: Span
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-Combination: TypeAlias = Require | Exclude | Choose | Assert
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleList:
-    """Rules over modules anywhere in the schema; `message` of a rule is what a prompt that breaks it is told."""
-
-    children: tuple[Combination | Doc, ...]
-    span: Span
-
-    @property
-    def combinations(self) -> tuple[Combination, ...]:
-        """The rules, in document order."""
-        return tuple(child for child in self.children if not isinstance(child, Doc))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A prompt for the schema: its document, whether it is valid and which text it contains; None says nothing."""
-
-    prompt: str
-    prompt_span: Span = field(repr=False, compare=False)
-    span: Span
-    name: str | None = None
-    valid: bool | None = None
-    contains: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-
-Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
+Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
+"""What stands in a module or turn that is built in Python; a string is text, exactly as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A schema document as it was declared."""
+    """A schema document as it was declared.
 
-    name: str
-    children: tuple[Item, ...]
-    span: Span
+    `Schema("qa").module("system", "Be brief.", required=True)` builds one without XML. Every method returns a new
+    schema; texts are data, taken exactly as they are given.
+    """
+
+    name: str = field(kw_only=False)
+    children: tuple[Item, ...] = ()
+    span: Span = IN_PYTHON
     version: str | None = None
     context: Context = Context.GUARANTEED
     whitespace: Whitespace = Whitespace.DEDENT
@@ -241,20 +93,94 @@ class Schema:
         """The examples, in document order."""
         return tuple(child for child in self.children if isinstance(child, Example))
 
+    def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
+        """Add a module; see `module` for what it takes."""
+        return self.with_module(module(name, *content, **options))
 
-def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:
-    """Yield every item below `items` in document order with the path of the module that holds it ("" is the root)."""
-    for item in items:
-        yield parent, item
-        if isinstance(item, Module):
-            yield from walk(item.children, join_path(parent, item.name))
-        elif isinstance(item, Turn | Union):
-            yield from walk(item.children, parent)
+    def with_module(self, *modules: Module) -> Schema:
+        """Add modules that were made before, or taken from another schema."""
+        return replace(self, children=(*self.children, *modules))
+
+    def union(
+        self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
+    ) -> Schema:
+        """Add alternatives, of which a prompt uses at most one."""
+        union = Union(children=members, span=IN_PYTHON, name=name, required=required, default=default)
+        return replace(self, children=(*self.children, union))
+
+    def text(self, *content: str | Parameter) -> Schema:
+        """Add text and slots that are part of every prompt."""
+        return replace(self, children=(*self.children, *_items(content)))
+
+    def system(self, *content: Content) -> Schema:
+        """Add a system turn."""
+        return self._turn(Role.SYSTEM, content)
+
+    def user(self, *content: Content) -> Schema:
+        """Add a user turn; as the last thing with text it stays open for the text of prompts."""
+        return self._turn(Role.USER, content)
+
+    def assistant(self, *content: Content) -> Schema:
+        """Add an assistant turn."""
+        return self._turn(Role.ASSISTANT, content)
+
+    def rule(self, *rules: Combination) -> Schema:
+        """Add rules: `Require`, `Exclude`, `Choose` and `Assert`."""
+        return replace(self, children=(*self.children, RuleList(children=rules, span=IN_PYTHON)))
+
+    def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
+        turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
+        return replace(self, children=(*self.children, turn))
 
 
-def join_path(parent: str, name: str) -> str:
-    """Return the path of module `name` inside module `parent` ("" is the root)."""
-    return f"{parent}/{name}" if parent else name
+class ModuleOptions(TypedDict, total=False):
+    """The options of a module, as `docs/language.md` describes them."""
+
+    required: bool
+    requires: tuple[str, ...]
+    excludes: tuple[str, ...]
+    after: tuple[str, ...]
+    cache: bool | None
+    reserve: int | None
+    context: Context | None
+    separator: str | None
+
+
+def module(name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Module:
+    """Build a module of text, slots, and whatever else stands in one.
+
+    `module("trip", "Plan ", slot("days", 4, default="three"), " days.", requires=("visa",))`
+    """
+    return Module(name=name, children=_items(content), span=IN_PYTHON, **options)
+
+
+def slot(
+    name: str,
+    length: int,
+    *,
+    default: str | None = None,
+    placeholder: str | None = None,
+    required: bool = False,
+    kind: ParameterType = ParameterType.TEXT,
+    choices: tuple[str, ...] = (),
+    pattern: str | None = None,
+) -> Parameter:
+    """Build a parameter, to stand among the texts of a module."""
+    return Parameter(
+        name=name,
+        length=length,
+        span=IN_PYTHON,
+        default=default,
+        placeholder=placeholder,
+        required=required,
+        type=kind,
+        choices=choices,
+        pattern=pattern,
+    )
+
+
+def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
+    return tuple(Text(text=item, span=IN_PYTHON, exact=True) if isinstance(item, str) else item for item in content)
 
 
 def place(

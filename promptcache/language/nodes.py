@@ -1,0 +1,241 @@
+"""What a schema is made of: frozen nodes, each with a span.
+
+Comes in: what `parse_schema` reads or a Python caller builds. Goes out: the same tree, to the checker and to the
+printer. This file knows no XML, no rules and no tokens; it says nothing about whether the schema makes sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from promptcache.diagnostics import Span
+
+Places: TypeAlias = tuple[tuple[str, Span], ...]
+"""Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
+
+IN_PYTHON = Span("<python>", 1, 1, 1, 1)
+"""The place of what was built in Python."""
+
+
+class Role(StrEnum):
+    """Who speaks in a chat turn."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Context(StrEnum):
+    """What a module's runs attend to while they are encoded (DESIGN.md section 4)."""
+
+    GUARANTEED = "guaranteed"
+    OWN = "own"
+
+
+class Whitespace(StrEnum):
+    """How a text block becomes text (docs/language.md, "Whitespace")."""
+
+    DEDENT = "dedent"
+    PRESERVE = "preserve"
+    COLLAPSE = "collapse"
+    COMPACT = "compact"
+
+
+class ParameterType(StrEnum):
+    """What a parameter takes."""
+
+    TEXT = "text"
+    LINE = "line"
+    INT = "int"
+    NUMBER = "number"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Text that is always there when its parent is.
+
+    `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to
+    pass the whitespace rules of its parent.
+    """
+
+    text: str
+    span: Span
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A slot of `length` positions that a prompt fills."""
+
+    name: str
+    length: int
+    span: Span
+    default: str | None = None
+    placeholder: str | None = None
+    required: bool = False
+    type: ParameterType = ParameterType.TEXT
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doc:
+    """Documentation for readers of the schema; never tokenized."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A chat turn; its header and footer come from the model's chat template."""
+
+    role: Role
+    children: tuple[Item, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """Reusable named text. `None` in an inherited option means: as the parent has it.
+
+    `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one,
+    or from the root with a leading slash.
+    """
+
+    name: str
+    children: tuple[Item, ...]
+    span: Span
+    required: bool = False
+    requires: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    cache: bool | None = None
+    src: str | None = None
+    reserve: int | None = None
+    context: Context | None = None
+    whitespace: Whitespace | None = None
+    separator: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """Members share one start position; at most one is used, exactly one if `required` or if there is a `default`."""
+
+    children: tuple[Module | Doc, ...]
+    span: Span
+    name: str | None = None
+    required: bool = False
+    default: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+    @property
+    def members(self) -> tuple[Module, ...]:
+        """The alternatives, in document order."""
+        return tuple(child for child in self.children if isinstance(child, Module))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """Modules that are also encoded together, attending to each other; their paths start from the scaffold's place."""
+
+    modules: tuple[str, ...]
+    span: Span
+    name: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    """Whenever `condition` holds, `consequence` does; both are conditions over module paths from the root."""
+
+    condition: str
+    consequence: str
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclude:
+    """At most one of `modules` is present."""
+
+    modules: tuple[str, ...]
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choose:
+    """From `minimum` to `maximum` of `modules` are present; None is no limit."""
+
+    modules: tuple[str, ...]
+    span: Span
+    minimum: int | None = None
+    maximum: int | None = None
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assert:
+    """The condition `test` holds."""
+
+    test: str
+    span: Span
+    message: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+Combination: TypeAlias = Require | Exclude | Choose | Assert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleList:
+    """Rules over modules anywhere in the schema; `message` of a rule is what a prompt that breaks it is told."""
+
+    children: tuple[Combination | Doc, ...]
+    span: Span
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """The rules, in document order."""
+        return tuple(child for child in self.children if not isinstance(child, Doc))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt for the schema: its document, whether it is valid and which text it contains; None says nothing."""
+
+    prompt: str
+    prompt_span: Span = field(repr=False, compare=False)
+    span: Span
+    name: str | None = None
+    valid: bool | None = None
+    contains: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
+
+
+def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:
+    """Yield every item below `items` in document order with the path of the module that holds it ("" is the root)."""
+    for item in items:
+        yield parent, item
+        if isinstance(item, Module):
+            yield from walk(item.children, join_path(parent, item.name))
+        elif isinstance(item, Turn | Union):
+            yield from walk(item.children, parent)
+
+
+def join_path(parent: str, name: str) -> str:
+    """Return the path of module `name` inside module `parent` ("" is the root)."""
+    return f"{parent}/{name}" if parent else name
