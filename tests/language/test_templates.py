@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
-from promptcache.language import check_schema, load_prompt, load_schema, parse_schema
+from promptcache.language import check_schema, load_prompt, load_schema, parse_schema, print_schema
 from promptcache.language.templates import render_template
 from tests.language.documents import codes, outline
 
@@ -146,3 +147,11 @@ def test_files_are_templates_by_their_name(tmp_path):
     with pytest.raises(LanguageError) as caught:
         load_schema(tmp_path / "s.xml", context={})
     assert codes(caught.value.diagnostics) == ["PC605"]
+
+
+def test_the_worked_example_gives_what_it_says():
+    """The example builds a schema from a folder of documents, and that schema is the one kept beside it."""
+    examples = Path(__file__).parents[2] / "examples"
+    build = runpy.run_path(str(examples / "build_library.py"))["build"]
+    expected = (examples / "library" / "expected" / "library.xml").read_text(encoding="utf-8")
+    assert print_schema(build().source) == expected
