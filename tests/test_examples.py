@@ -12,6 +12,7 @@ import pytest
 
 from promptcache.engine import Engine
 from promptcache.language import check_schema, load_prompt, load_schema, resolve_prompt
+from promptcache.language.schema import Doc
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
@@ -38,6 +39,29 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_schemas_have_no_findings(path: Path) -> None:
     """A schema that people start from has neither errors nor warnings."""
     assert check_schema(load_schema(path)).warnings == ()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("schemas/*.xml")), ids=lambda path: path.stem)
+def test_schemas_show_how_they_are_used(path: Path) -> None:
+    """A schema that people start from says what it is for, and has a valid example, an invalid one and a prompt."""
+    schema = check_schema(load_schema(path))
+
+    assert any(isinstance(child, Doc) for child in schema.source.children)
+    assert {example.valid for example in schema.examples} == {True, False}
+    assert any(load_prompt(prompt).schema == schema.name for prompt in PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("documents/ferry", "The captain of the ferry is Ivo Brandt."),
+        ("classifier/parcel", "The label of the parcel message is shipping."),
+        ("tutor/mars", "The largest moon of Saturn is Titan."),
+    ],
+)
+def test_the_demo_model_answers_where_it_is_said_to(path: str, answer: str) -> None:
+    """Prompts within worlds of facts are answered from their modules."""
+    assert engine().generate(ROOT / f"examples/{path}.xml", max_new_tokens=24, do_sample=False).text == answer
 
 
 @pytest.mark.parametrize("path", PROMPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
