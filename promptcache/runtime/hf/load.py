@@ -6,11 +6,14 @@ loaded is refused by name, with what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.layout import HubTokenizer
@@ -45,10 +48,11 @@ def load_model(
     _check_folder(source)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        config = AutoConfig.from_pretrained(source, **options)
-        _check_causal(config, source)
-        hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **options)
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        with _without_progress_bars() if Path(source).is_dir() else nullcontext():
+            config = AutoConfig.from_pretrained(source, **options)
+            _check_causal(config, source)
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {_first_line(error)}") from error
     except (ValueError, KeyError) as error:
@@ -74,6 +78,19 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
     if isinstance(template, dict):  # several by name
         template = template.get("default")
     return HubTokenizer.from_parts(backend.to_str(), config, template)
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Reading a folder takes no time worth a bar on the terminal; a download does."""
+    bars: Any = logging  # not annotated
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
 
 
 def _check_folder(source: str) -> None:
