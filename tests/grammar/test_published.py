@@ -106,3 +106,11 @@ def test_rng_is_what_its_script_makes():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.make_rng() == (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1234567890", " 1", "1.0"])
+def test_numbers_are_those_of_the_checker(value):
+    """A number has one to nine digits, not all of them zero."""
+    document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
+    assert structural_codes(document) == {"PC105"}
+    assert not accepts(document)
