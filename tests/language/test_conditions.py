@@ -200,7 +200,7 @@ def test_rules_are_printed_and_read_again():
 def test_evaluation_is_linear_in_the_selection():
     """A prompt of one module among two thousand touches only the rules that speak of it."""
     modules = "".join(f'<module name="m{number}">m</module>' for number in range(2_000))
-    rules = "".join(f'<require if="m{number}" then="m{number + 1}"/>' for number in range(1_998))
+    rules = "".join(f'<exclude modules="m{number} m{number + 1}"/>' for number in range(1_998))
     schema = checked(with_rules(rules, modules))
     evaluated = []
     rules_of = schema.rules
@@ -211,8 +211,8 @@ def test_evaluation_is_linear_in_the_selection():
             return found
 
     object.__setattr__(rules_of, "touching", Touching(rules_of.touching))
-    resolve_prompt(parse_prompt('<prompt schema="s"><m1999/></prompt>'), schema)
-    assert len(evaluated) <= 1
+    resolve_prompt(parse_prompt('<prompt schema="s"><m1000/></prompt>'), schema)
+    assert len(evaluated) <= 2
 
 
 def test_many_rules_are_checked_in_time():
