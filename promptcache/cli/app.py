@@ -36,6 +36,7 @@ from promptcache.cli.render import (
     stdout,
     write_json,
 )
+from promptcache.cli.test import run_tests
 
 app = typer.Typer(
     name="promptcache",
@@ -245,6 +246,9 @@ def diff(
 
 
 app.command()(grammar)
+
+
+app.command("test")(run_tests)
 
 
 @app.command()

@@ -1,0 +1,104 @@
+"""What a test of schemas found, and how it is told: text, data, an exit code.
+
+Comes in: results. Goes out: lines on a console, or plain data. This file does not know how schemas are tested.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+
+from promptcache.cli.exits import UNREADABLE, ExitCode
+from promptcache.cli.render import as_data, counted, print_diagnostics
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import Diagnostic
+
+
+class ResultKind(StrEnum):
+    """What was tested: an example of the author's, a law over drawn prompts, a law of cached answers."""
+
+    EXAMPLE = "example"
+    LAW = "law"
+    MODEL_LAW = "model law"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One test; `failure` says what is wrong, or is None."""
+
+    kind: ResultKind
+    name: str
+    line: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """A schema and the results of its tests; one that has errors has only `diagnostics`."""
+
+    file: str
+    schema: str | None = None
+    results: tuple[Result, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The tests that failed."""
+        return tuple(result for result in self.results if result.failure is not None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the schema was tested and nothing failed."""
+        return not self.failures and not self.diagnostics
+
+
+def tested_code(found: Sequence[Tested]) -> ExitCode:
+    """Return how the command ends."""
+    if any(diagnostic.code == UNREADABLE for each in found for diagnostic in each.diagnostics):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.OK if all(each.passed for each in found) else ExitCode.FINDINGS
+
+
+def tested_data(found: Sequence[Tested]) -> dict[str, Any]:
+    """Return what was found as data."""
+    documents = [
+        {
+            "file": each.file,
+            "schema": each.schema,
+            "passed": each.passed,
+            "tests": [
+                {"kind": result.kind, "name": result.name, "line": result.line, "failure": result.failure}
+                for result in each.results
+            ],
+            "diagnostics": [as_data(diagnostic) for diagnostic in each.diagnostics],
+        }
+        for each in found
+    ]
+    return {"schemas": documents, "passed": all(each.passed for each in found)}
+
+
+def print_tested(found: Sequence[Tested], sources: Sources, console: Console) -> None:
+    """Print what failed, then one line for each schema."""
+    for each in found:
+        print_diagnostics(each.diagnostics, sources, console)
+        for result in each.failures:
+            console.print(
+                f"{each.file}:{result.line}: {result.kind} '{result.name}' failed", markup=False, soft_wrap=True
+            )
+            told = "".join(f"    {line}\n" for line in (result.failure or "").splitlines())
+            console.print(told, markup=False, soft_wrap=True)
+    for each in found:
+        console.print(f"{each.file}: {_summary(each)}", markup=False, soft_wrap=True)
+
+
+def _summary(each: Tested) -> str:
+    if each.diagnostics:
+        return f"{counted(len(each.diagnostics), 'error')}, laws not checked"
+    kinds = Counter(result.kind for result in each.results)
+    total = " and ".join(counted(number, kind) for kind, number in kinds.items()) or "no examples"
+    return f"{total}, {len(each.failures)} failed" if each.failures else f"{total}: passed"

@@ -1,0 +1,154 @@
+"""Testing schemas: their examples, the laws that need no model, and on request those of cached answers.
+
+Comes in: file names. Goes out: a `Tested` for each. This file prints nothing, and knows no particular law: they are
+those of `promptcache.testing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.files import checked_schema, read
+from promptcache.cli.model_folder import DEMO, declared_positions, model_folder
+from promptcache.cli.report import Kind
+from promptcache.cli.sources import Sources
+from promptcache.cli.tested import Result, ResultKind, Tested
+from promptcache.diagnostics import LanguageError, ModelNotFound
+from promptcache.language.examples import example_prompt
+from promptcache.layout import HubTokenizer, check_length
+
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.testing.subject import PromptCase, Subject
+
+_MODEL_PROMPTS = 6  # a schema's own examples first; each costs several forward passes
+
+
+def test_files(names: Sequence[str], sources: Sources, *, num_prompts: int, model: str | None) -> list[Tested]:
+    """Test schemas, each once.
+
+    Args:
+        names: Files, "-" for standard input.
+        sources: Where the documents are added.
+        num_prompts: Drawn for each law; 0 leaves the laws out.
+        model: Also check cached answers of this model; None loads none, and counts tokens as the demo model does.
+
+    Raises:
+        UsageMistake: one is a prompt.
+        ModelNotFound: there is no such model here.
+        EnvironmentMissing: Hypothesis, which draws the prompts, is not installed.
+    """
+    folder = model_folder(model or DEMO)
+    if folder is None:
+        raise ModelNotFound(f"'{model}' is no folder; test takes {DEMO!r} or a model's folder")
+    if num_prompts:
+        _find_hypothesis()
+    engine = _load_engine(model) if model is not None else None
+    return [_test(name, sources, folder, num_prompts, engine) for name in dict.fromkeys(names)]
+
+
+def _test(name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None) -> Tested:
+    from promptcache.testing.subject import Subject
+
+    try:
+        document = read(name, sources)
+        if document.kind is Kind.PROMPT:
+            raise UsageMistake(f"{name} is a prompt; test takes schemas")
+        schema = checked_schema(document)
+        subject = Subject(schema, HubTokenizer.from_folder(folder))
+        check_length(subject.layout, declared_positions(folder) or subject.layout.stop + 1)
+    except LanguageError as error:
+        return Tested(file=name, diagnostics=error.diagnostics)
+    results = [*_examples(subject)]
+    if num_prompts:
+        results += _laws(subject, num_prompts)
+    if engine is not None:
+        results += _model_laws(subject, engine)
+    return Tested(file=document.name, schema=schema.name, results=tuple(results))
+
+
+def _examples(subject: Subject) -> Iterator[Result]:
+    """Plan each example that is said to be valid; whether it is, and what it contains, was checked with the schema."""
+    for number, example in enumerate(subject.schema.examples, 1):
+        if example.valid is None and example.contains is None:
+            continue
+        failure = None
+        if example.valid is not False:
+            try:
+                subject.case(example_prompt(example).to_xml())
+            except LanguageError as error:
+                failure = "\n".join(f"{fault.code} {fault.message}" for fault in error.diagnostics)
+        name = example.name or f"number {number}"
+        yield Result(kind=ResultKind.EXAMPLE, name=name, line=example.span.line, failure=failure)
+
+
+def _laws(subject: Subject, num_prompts: int) -> Iterator[Result]:
+    from promptcache.testing.laws import LAWS
+    from promptcache.testing.running import check_law
+
+    line = subject.schema.source.span.line
+    for law in LAWS:
+        failure = _failure(partial(check_law, law, subject, max_examples=num_prompts))
+        yield Result(kind=ResultKind.LAW, name=law.name, line=line, failure=failure)
+
+
+def _model_laws(subject: Subject, engine: Engine) -> Iterator[Result]:
+    from promptcache.testing.engine_laws import ENGINE_LAWS
+    from promptcache.testing.service import served_by
+
+    service = served_by(engine, subject.schema)
+    cases = list(islice(_cases(subject), _MODEL_PROMPTS))
+    for law in ENGINE_LAWS:
+        failures = (_failure(partial(law.check, service, case.selection), case) for case in cases)
+        failure = next((each for each in failures if each is not None), None)
+        yield Result(kind=ResultKind.MODEL_LAW, name=law.name, line=subject.schema.source.span.line, failure=failure)
+
+
+def _cases(subject: Subject) -> Iterator[PromptCase]:
+    """Yield the valid examples, then prompts that cover pairs of choices."""
+    from promptcache.testing.cover import covering
+
+    for example in subject.schema.examples:
+        if example.valid:
+            yield subject.case(example_prompt(example).to_xml())
+    yield from covering(subject.schema, tokenizer=subject.tokenizer)
+
+
+def _failure(check: Callable[[], None], case: PromptCase | None = None) -> str | None:
+    """Return why a law does not hold, with the prompt that shows it, or None if it holds."""
+    from promptcache.testing.laws import BrokenLaw
+
+    try:
+        check()
+    except BrokenLaw as error:
+        broken = error
+    except ExceptionGroup as group:  # Hypothesis found several ways to break the law
+        found, _ = group.split(BrokenLaw)
+        if found is None:
+            raise
+        broken = next(each for each in found.exceptions if isinstance(each, BrokenLaw))
+    else:
+        return None
+    prompts = (
+        [case.report] if case else [note for note in getattr(broken, "__notes__", ()) if note.startswith("prompt: ")]
+    )
+    return "\n".join((str(broken), *prompts))
+
+
+def _find_hypothesis() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("hypothesis") is None:
+        mend = "pip install 'promptcache[testing]', or --prompts 0 to check the examples only"
+        raise EnvironmentMissing(f"laws need Hypothesis: {mend}")
+
+
+def _load_engine(model: str) -> Engine:
+    from promptcache.engine import Engine
+
+    return Engine.from_pretrained(model)

@@ -1,0 +1,91 @@
+"""`promptcache test` runs what a schema's author wrote down, and the laws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+GREETING = """\
+<schema name="greeting">
+  <module name="hello">Hello <parameter name="name" length="2" required="true"/>!</module>
+  <example name="a friend" valid="{valid}"><prompt schema="greeting"><hello name="{name}"/></prompt></example>
+</schema>
+"""
+
+
+def write(folder: Path, *, valid: str = "true", name: str = "Ada") -> None:
+    """Write a schema with one example."""
+    (folder / "greeting.xml").write_text(GREETING.format(valid=valid, name=name), encoding="utf-8")
+
+
+def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
+    """A schema whose examples and laws hold passes, in one line."""
+    write(folder)
+    result = command("test", "greeting.xml", "--prompts", "3")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("greeting.xml: 1 example and 1")
+    assert result.stdout.endswith(" laws: passed\n")
+
+
+def test_without_prompts_only_examples_are_checked(command: Command, folder: Path) -> None:
+    """--prompts 0 leaves the laws out."""
+    write(folder)
+    assert command("test", "greeting.xml", "--prompts", "0").stdout == "greeting.xml: 1 example: passed\n"
+
+
+def test_a_wrong_example_is_a_finding(command: Command, folder: Path) -> None:
+    """An example that is not what it says stops the test, with its code."""
+    write(folder, valid="false")
+    result = command("test", "greeting.xml", "--prompts", "0")
+    assert result.exit_code == 1
+    assert "PC311" in result.stdout
+
+
+def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path) -> None:
+    """Examples are planned with a tokenizer, so lengths are checked, which `check` cannot."""
+    write(folder, name="somebody whose name is long")
+    assert command("check", "greeting.xml").exit_code == 0
+
+    result = command("test", "greeting.xml", "--prompts", "0")
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith("greeting.xml:3: example 'a friend' failed\n    PC501 ")
+    assert result.stdout.endswith("greeting.xml: 1 example, 1 failed\n")
+
+
+def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law that does not hold is named with what is wrong and a prompt; the other laws are still checked."""
+    from promptcache.testing import laws
+
+    def broken(case: object) -> None:
+        """Nothing holds."""
+        raise laws.BrokenLaw("as planned")
+
+    law = laws.Law(name="nothing holds", over=laws.Over.PROMPT, check=broken)
+    monkeypatch.setattr(laws, "LAWS", (law, laws.LAWS[0]))
+    write(folder)
+
+    result = command("test", "greeting.xml", "--prompts", "2", "--json")
+
+    (tested,) = json.loads(result.stdout)["schemas"]
+    assert result.exit_code == 1
+    assert [(test["name"], (test["failure"] or "").split(" ")[:4]) for test in tested["tests"]] == [
+        ("a friend", [""]),
+        ("nothing holds", ["as", "planned\nprompt:", "<prompt", 'schema="greeting">a</prompt>\npositions:']),
+        (laws.LAWS[1].name, [""]),
+    ]
+
+
+def test_a_prompt_is_refused(command: Command, folder: Path) -> None:
+    """Prompts are for `check`."""
+    result = command("test", "prompts/miami.xml")
+    assert (result.exit_code, result.stderr) == (2, "error: prompts/miami.xml is a prompt; test takes schemas\n")
+
+
+def test_a_file_that_cannot_be_read_is_no_finding(command: Command, folder: Path) -> None:
+    """A missing file ends with the environment's code, as with `check`."""
+    assert command("test", "nowhere.xml", "--prompts", "0").exit_code == 3
