@@ -26,7 +26,7 @@ from promptcache.testing.selecting import can_be_completed, list_selections, sma
 from promptcache.testing.subject import PromptCase, Subject
 from promptcache.testing.token_texts import plain_argument
 
-RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417"})
+RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417", "PC418", "PC419"})
 """What a prompt gets that breaks a rule."""
 
 
