@@ -28,6 +28,7 @@ from promptcache.cli.fmt import fmt
 from promptcache.cli.formats import Format, chosen_format, write_report
 from promptcache.cli.grammar import grammar
 from promptcache.cli.model_folder import DEMO, Dtype
+from promptcache.cli.new import new
 from promptcache.cli.render import (
     as_data,
     print_diagnostics,
@@ -249,6 +250,9 @@ app.command()(grammar)
 
 
 app.command("test")(run_tests)
+
+
+app.command()(new)
 
 
 @app.command()

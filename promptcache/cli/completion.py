@@ -72,6 +72,13 @@ def complete_models(incomplete: str) -> list[Offer]:
     return _matching([(DEMO, "the model that ships with promptcache")], incomplete)
 
 
+def complete_starters(incomplete: str) -> list[Offer]:
+    """Offer the schemas that come with the package."""
+    from promptcache.cli.starters import shipped_schemas
+
+    return _matching(((name, "a schema to start from") for name in shipped_schemas()), incomplete)
+
+
 def _matching(offers: Iterable[Offer], incomplete: str) -> list[Offer]:
     return [offer for offer in offers if offer[0].startswith(incomplete)]
 

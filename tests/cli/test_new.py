@@ -1,0 +1,70 @@
+"""`promptcache new` writes schemas that work as they are."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from promptcache.cli.starters import FOLDERS, shipped_schemas
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("origin", [None, *shipped_schemas()])
+def test_what_is_written_has_no_findings(command: Command, folder: Path, origin: str | None) -> None:
+    """A new schema and its prompt pass check and are laid out as fmt does it, under the new name."""
+    words = ["--from", origin] if origin else []
+    result = command("new", "mine", *words)
+    assert (result.exit_code, result.stdout) == (0, "")
+
+    assert command("check", "mine.xml", "mine-prompt.xml").stdout == "1 schema and 1 prompt checked: no findings\n"
+    assert command("fmt", "--check", "mine.xml", "mine-prompt.xml").exit_code == 0
+    assert command("test", "mine.xml", "--prompts", "0").exit_code == 0
+
+
+@pytest.mark.parametrize("taken", ["mine.xml", "mine-prompt.xml", "code/unit.py"])
+def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> None:
+    """Where one of the files exists, none is written."""
+    (folder / taken).parent.mkdir(exist_ok=True)
+    (folder / taken).write_text("mine", encoding="utf-8")
+    before = sorted(folder.rglob("*"))
+
+    result = command("new", "mine", "--from", "code")
+
+    assert (result.exit_code, result.stderr) == (2, f"error: {taken} exists already; nothing was written\n")
+    assert sorted(folder.rglob("*")) == before
+    assert (folder / taken).read_text(encoding="utf-8") == "mine"
+
+
+def test_output_says_where(command: Command, folder: Path) -> None:
+    """-o names the schema's file; the prompt lies beside it, and folders are made."""
+    result = command("new", "R&D", "-o", "deep/down/lab.xml", "--json")
+
+    assert json.loads(result.stdout) == {"schema": "R&D", "files": ["deep/down/lab.xml", "deep/down/lab-prompt.xml"]}
+    assert command("check", "deep/down/lab.xml", "deep/down/lab-prompt.xml").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mine", "--from", "travle"], "no schema 'travle' comes with promptcache; did you mean 'travel'?"),
+        (["my schema"], "a schema's name is text without spaces, as in: promptcache new travel-planner"),
+        (["a/b"], "'a/b' cannot be a file's name: say where to write with -o FILE"),
+    ],
+)
+def test_wrong_names_are_told(command: Command, folder: Path, words: list[str], message: str) -> None:
+    """A name that cannot be used is refused with what to do."""
+    result = command("new", *words)
+    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+
+
+def test_the_wheel_has_the_schemas() -> None:
+    """The build puts the schemas where `new` looks for them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+
+    assert (ROOT / included["schemas"], ROOT / "schemas") == FOLDERS
