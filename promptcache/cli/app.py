@@ -23,6 +23,7 @@ from promptcache.cli.completion import (
     complete_prompts,
     complete_schemas,
 )
+from promptcache.cli.convert import convert
 from promptcache.cli.exits import ExitCode, UsageMistake, ending
 from promptcache.cli.fmt import fmt
 from promptcache.cli.formats import Format, chosen_format, write_report
@@ -253,6 +254,9 @@ app.command("test")(run_tests)
 
 
 app.command()(new)
+
+
+app.command()(convert)
 
 
 @app.command()

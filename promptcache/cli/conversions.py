@@ -1,0 +1,185 @@
+"""Chats and plain prompts to schemas; the paper's dialect to ours.
+
+Comes in: the text of a document and a name. Goes out: a `Converted`. This file reads and writes no files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptcache.cli.exits import UsageMistake
+from promptcache.language import Prompt, Schema, parse_schema, print_schema
+from promptcache.language.formatter import format_document
+from promptcache.language.names import RESERVED_MODULES, is_name
+from promptcache.language.schema import IN_PYTHON, Item, Module, Role, Text, Turn, Whitespace
+from promptcache.language.whitespace import finish
+
+# a heading, or fenced code, in which lines that look like headings are none
+_HEADING = re.compile(r"^(```|~~~).*?^\1[ \t]*$|^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE | re.DOTALL)
+_BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
+_OWN_TEXT = "user"
+# the documents are well formed, without DOCTYPE and processing instructions, when this looks for start tags
+_TAG = re.compile(r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(parameter|union)\b(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL)
+_STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
+_SCAFFOLD = re.compile(r"""\s+(scaffold)\s*=\s*("[^"]*"|'[^']*')""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """A schema document, a prompt document for it where there is one, and what was changed, a line for each."""
+
+    schema: str
+    prompt: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    role: Role
+    text: str
+
+
+def convert_text(text: str, name: str, source: str, folder: Path | None = None) -> Converted:
+    """Convert a document: a schema, a chat as JSON, or else a plain prompt with marked sections.
+
+    Raises:
+        SchemaError: a schema does not parse, or a text holds a character that XML cannot.
+        UsageMistake: a chat has no form that we know, or two sections have one name.
+    """
+    start = text.lstrip("\ufeff \t\r\n")[:1]
+    if start == "<":
+        return convert_dialect(text, source, folder)
+    if start in {"[", "{"}:
+        return convert_chat(text, name, source)
+    return convert_sections(text, name, source)
+
+
+def convert_chat(text: str, name: str, source: str) -> Converted:
+    """Make a module of each message before the last one of the user, which the prompt keeps with what follows it.
+
+    The modules are required, so that each is encoded seeing those before it, as the model saw them in the chat.
+    """
+    messages = list(_messages(text, source))
+    last = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=len(messages))
+    schema, prompt = Schema(name), Prompt(name)
+    for number, message in enumerate(messages[:last], 1):
+        turn = Turn(role=message.role, children=(_text(message.text),), span=IN_PYTHON)
+        path = f"{message.role}-{number}"
+        schema, prompt = schema.module(path, turn, required=True), prompt.use(path)
+    for message in messages[last:]:
+        prompt = prompt.user(message.text) if message.role is Role.USER else prompt.assistant(message.text)
+    return _converted(schema, prompt)
+
+
+def convert_sections(text: str, name: str, source: str) -> Converted:
+    """Make a module of each section that a heading `## its name` begins; the section `## user` stays in the prompt.
+
+    What stands before the first heading is part of every prompt.
+    """
+    before, *sections = _sections(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    names = [each for each, _ in sections]
+    if twice := next((each for each in names if names.count(each) > 1), None):
+        raise UsageMistake(f"{source} has two sections called '{twice}'")
+    own = dict(sections).get(_OWN_TEXT)
+    modules = [
+        Module(name=each, children=(_text(body),), span=IN_PYTHON) for each, body in sections if each != _OWN_TEXT
+    ]
+    content: tuple[Item, ...] = (*([_text(before[1])] if before[1] else []), *modules)
+    prompt = Prompt(name)
+    for each in modules:
+        prompt = prompt.use(each.name)
+    if own is None:
+        return _converted(Schema(name, children=content), prompt)
+    turn = Turn(role=Role.SYSTEM, children=content, span=IN_PYTHON)
+    return _converted(Schema(name, children=(turn,) if content else ()), prompt.user(own))
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what stands before the first heading, under no name, then the name and text of each section."""
+    name, start = "", 0
+    for heading in _HEADING.finditer(text):
+        if heading["name"]:
+            yield name, _without_blank_ends(text[start : heading.start()])
+            name, start = _module_name(heading["name"].strip()), heading.end()
+    yield name, _without_blank_ends(text[start:])
+
+
+def _without_blank_ends(text: str) -> str:
+    return _BLANK_START.sub("", text).rstrip()
+
+
+def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:
+    """Write a schema of the paper's dialect in ours; its tokens stay as they are."""
+    parse_schema(text, source=source, folder=folder)
+    pieces, changes, done = [], [], 0
+    for tag in _TAG.finditer(text):
+        element, found = tag[1], _attribute(tag[0]) if tag[1] else None
+        if found is None:
+            continue
+        start, stop = tag.start() + found.start(1), tag.start() + found.end(1)
+        place = f"{source}:{text.count(chr(10), 0, start) + 1}:{start - text.rfind(chr(10), 0, start)}"
+        if element == "parameter":
+            pieces += [text[done:start], "placeholder"]
+            changes.append(f"{place}: scaffold of a parameter is called placeholder")
+        else:
+            pieces.append(text[done : tag.start() + found.start()])
+            stop = tag.start() + found.end()
+            changes.append(f"{place}: scaffold of a union has no effect; it was left out")
+        done = stop
+    return Converted(schema="".join((*pieces, text[done:])), changes=tuple(changes))
+
+
+def _attribute(tag: str) -> re.Match[str] | None:
+    """Return where a start tag has the attribute `scaffold`, not where a value reads like it."""
+    values = [match.span() for match in _STRING.finditer(tag)]
+    found = _SCAFFOLD.finditer(tag)
+    return next((each for each in found if not any(start < each.start(1) < stop for start, stop in values)), None)
+
+
+def _messages(text: str, source: str) -> Iterator[_Message]:
+    try:
+        data = json.loads(text.removeprefix("\ufeff"))
+    except ValueError as error:
+        raise UsageMistake(f"{source} is not JSON: {error}") from None
+    chat = data.get("messages") if isinstance(data, dict) else data
+    if not isinstance(chat, list):
+        raise UsageMistake(f"{source} is no chat: a list of messages, or an object with 'messages'")
+    for number, message in enumerate(chat, 1):
+        role = message.get("role") if isinstance(message, dict) else None
+        content = _content(message.get("content")) if isinstance(message, dict) else None
+        role = "system" if role == "developer" else role
+        if role not in list(Role) or content is None:
+            raise UsageMistake(f"message {number} of {source} is not text of system, user or assistant")
+        yield _Message(role=Role(role), text=content)
+
+
+def _content(content: object) -> str | None:
+    """Return the text of a message, whole or in parts; None where it is anything else."""
+    if isinstance(content, str):
+        return content
+    parts: Sequence[object] = content if isinstance(content, list) else [None]
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
+    return "".join(map(str, texts)) if all(isinstance(each, str) for each in texts) else None
+
+
+def _module_name(heading: str) -> str:
+    """Return a heading as a module's name: "Return policy" is `return-policy`."""
+    if heading.lower() == _OWN_TEXT:
+        return _OWN_TEXT
+    found = re.sub(r"[^\w.]+", "-", heading.lower()).strip("-.") or "section"
+    if not is_name(found) or found in RESERVED_MODULES or found.startswith("xml"):
+        return f"section-{found}"
+    return found
+
+
+def _text(text: str) -> Text:
+    """Return a text, exact only where laying it out would change it."""
+    return Text(text=text, span=IN_PYTHON, exact=finish([text], Whitespace.DEDENT) != [text])
+
+
+def _converted(schema: Schema, prompt: Prompt) -> Converted:
+    return Converted(schema=format_document(print_schema(schema)), prompt=format_document(prompt.to_xml()))

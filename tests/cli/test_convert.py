@@ -1,0 +1,135 @@
+"""`promptcache convert` keeps what the model sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from promptcache.cli.conversions import convert_chat, convert_dialect, convert_sections
+from promptcache.language import check_schema, parse_schema
+from promptcache.testing.comparing import shape
+from promptcache.testing.subject import PromptCase, Subject
+from tests.cli.conftest import Command
+
+CHAT = [
+    {"role": "developer", "content": "Be brief.\n  <Always> & ever."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": ""},
+    {"role": "user", "content": [{"type": "text", "text": "  What is "}, {"type": "text", "text": "it?"}]},
+    {"role": "assistant", "content": "It is"},
+]
+
+SECTIONS = """\
+Always here.
+
+## Return policy
+Ten days.
+  Indented.
+
+### A heading of its own
+
+## Text
+The end.
+
+## user
+What is it?
+"""
+
+PAPER = """\
+<schema name="paper">
+  <!-- <union scaffold="x"> -->
+  <module name="trip"><![CDATA[<parameter scaffold="no">]]> <parameter name="days" length="3"
+     scaffold = 'a "few"' /> days.</module>
+  <union scaffold="miami"><module name="miami">Warm.</module><module name="paris">Old.</module></union>
+  <module name="last"><parameter name="x" length="9" default=" scaffold='no'"/></module>
+</schema>
+"""
+
+
+def converted(made_schema: str, made_prompt: str | None) -> PromptCase:
+    """The prompt that was made, planned against the schema that was made."""
+    return Subject(made_schema).case(made_prompt or "")
+
+
+def test_a_chat_stays_the_same_for_the_model() -> None:
+    """Every message is there, unchanged and in its turn, and each has seen those before it."""
+    made = convert_chat(json.dumps({"messages": CHAT}), "chat", "chat.json")
+    case = converted(made.schema, made.prompt)
+
+    assert case.text == (
+        "<|begin|><|system|>\nBe brief.\n  <Always> & ever.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\n<|end|>\n"
+        "<|user|>\n  What is it?<|end|>\n<|assistant|>\nIt is"
+    )
+    assert case.plan.level == "exact"
+
+
+def test_sections_become_modules() -> None:
+    """A section is a module named after its heading; what is before the first is anonymous, `user` is the prompt's."""
+    made = convert_sections(SECTIONS, "desk", "desk.txt")
+    case = converted(made.schema, made.prompt)
+
+    assert case.selection.modules == ("return-policy", "section-text")
+    assert case.text == (
+        "<|begin|><|system|>\nAlways here.\nTen days.\n  Indented.\n\n### A heading of its own\nThe end.<|end|>\n"
+        "<|user|>\nWhat is it?<|end|>\n<|assistant|>\n"
+    )
+
+
+def test_code_in_a_section_stays_as_it_is() -> None:
+    """The first line keeps its indentation, and a fence hides what looks like a heading."""
+    made = convert_sections("## Code\n\n    x = 1\n```\n## no heading\n```\n", "code", "code.txt")
+    case = converted(made.schema, made.prompt)
+
+    assert (case.selection.modules, case.text) == (("code",), "<|begin|>    x = 1\n```\n## no heading\n```")
+
+
+def test_the_papers_dialect_keeps_its_meaning() -> None:
+    """Attributes of the paper's dialect are renamed or left out, nothing else changes, and each change has its place."""
+    made = convert_dialect(PAPER, "paper.xml")
+
+    assert shape(check_schema(parse_schema(made.schema))) == shape(check_schema(parse_schema(PAPER)))
+    assert made.changes == (
+        "paper.xml:4:6: scaffold of a parameter is called placeholder",
+        "paper.xml:5:10: scaffold of a union has no effect; it was left out",
+    )
+    assert convert_dialect(made.schema, "again").changes == ()
+
+
+def test_files_are_written_beside_each_other(command: Command, folder: Path) -> None:
+    """What is written passes check, and is not written twice."""
+    (folder / "chat.json").write_text(json.dumps(CHAT), encoding="utf-8")
+
+    assert json.loads(command("convert", "chat.json", "--json").stdout) == {
+        "files": ["chat.xml", "chat-prompt.xml"],
+        "changes": [],
+    }
+    assert command("check", "chat.xml", "chat-prompt.xml").exit_code == 0
+    assert command("convert", "chat.json").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[{", "<stdin> is not JSON: "),
+        ('{"chat": []}', "<stdin> is no chat: a list of messages, or an object with 'messages'"),
+        ('[{"role": "tool", "content": "x"}]', "message 1 of <stdin> is not text of system, user or assistant"),
+        ('[{"role": "user", "content": [{"type": "image"}]}]', "message 1 of <stdin> is not text of "),
+        ("## a\nx\n## A\ny", "<stdin> has two sections called 'a'"),
+    ],
+)
+def test_what_cannot_be_converted_is_told(command: Command, folder: Path, text: str, message: str) -> None:
+    """A document that has no form we know is refused, and no file is written."""
+    result = command("convert", "-", "--name", "mine", stdin=text)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {message}")
+    assert not (folder / "mine.xml").exists()
+
+
+def test_a_schema_with_errors_is_told_with_its_line(command: Command, folder: Path) -> None:
+    """A schema that does not parse is no input."""
+    (folder / "bad.xml").write_text('<schema name="bad"><modul name="a"/></schema>', encoding="utf-8")
+    result = command("convert", "bad.xml", "-o", "good.xml")
+    assert (result.exit_code, "bad.xml:1:" in result.stderr) == (1, True)
