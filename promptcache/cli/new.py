@@ -59,7 +59,7 @@ def schema_file(name: str) -> Path:
 
 
 def write_new(files: Mapping[Path, str]) -> None:
-    """Write files that do not exist yet, and their folders; all or none.
+    """Write files that do not exist yet, and their folders; none if one of them does.
 
     Raises:
         UsageMistake: one of them exists.

@@ -100,5 +100,5 @@ def _summary(each: Tested) -> str:
     if each.diagnostics:
         return f"{counted(len(each.diagnostics), 'error')}, laws not checked"
     kinds = Counter(result.kind for result in each.results)
-    total = " and ".join(counted(number, kind) for kind, number in kinds.items()) or "no examples"
-    return f"{total}, {len(each.failures)} failed" if each.failures else f"{total}: passed"
+    total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "no examples"
+    return f"{total}: {len(each.failures)} failed" if each.failures else f"{total}: passed"

@@ -27,7 +27,7 @@ def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
     write(folder)
     result = command("test", "greeting.xml", "--prompts", "3")
     assert result.exit_code == 0
-    assert result.stdout.startswith("greeting.xml: 1 example and 1")
+    assert result.stdout.startswith("greeting.xml: 1 example, 1")
     assert result.stdout.endswith(" laws: passed\n")
 
 
@@ -54,7 +54,7 @@ def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path)
 
     assert result.exit_code == 1
     assert result.stdout.startswith("greeting.xml:3: example 'a friend' failed\n    PC501 ")
-    assert result.stdout.endswith("greeting.xml: 1 example, 1 failed\n")
+    assert result.stdout.endswith("greeting.xml: 1 example: 1 failed\n")
 
 
 def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +78,34 @@ def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, mo
         ("nothing holds", ["as", "planned\nprompt:", "<prompt", 'schema="greeting">a</prompt>\npositions:']),
         (laws.LAWS[1].name, [""]),
     ]
+
+
+def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no prompt can be drawn for a law, that is a failure and no crash."""
+    from hypothesis.errors import Unsatisfiable
+
+    from promptcache.testing import laws
+
+    def undrawn(subject: object) -> None:
+        """Nothing is drawn."""
+        raise Unsatisfiable("none found")
+
+    monkeypatch.setattr(laws, "LAWS", (laws.Law(name="undrawn", over=laws.Over.SCHEMA, check=undrawn),))
+    write(folder)
+
+    result = command("test", "greeting.xml")
+
+    assert result.exit_code == 1
+    assert "law 'undrawn' failed\n    no prompts could be drawn: Unsatisfiable: none found\n" in result.stdout
+
+
+def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Hypothesis is not installed the command says how to get it; examples need none."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    write(folder)
+
+    assert command("test", "greeting.xml").exit_code == 3
+    assert command("test", "greeting.xml", "--prompts", "0").exit_code == 0
 
 
 def test_a_prompt_is_refused(command: Command, folder: Path) -> None:
