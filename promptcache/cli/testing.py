@@ -6,6 +6,8 @@ those of `promptcache.testing`.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -152,6 +154,11 @@ def _find_hypothesis() -> None:
     if find_spec("hypothesis") is None:
         mend = "pip install 'promptcache[testing]', or --prompts 0 without --model to check the examples only"
         raise EnvironmentMissing(f"laws need Hypothesis: {mend}")
+    # its tables are kept with other caches; by default it makes a folder wherever the command is run
+    if "hypothesis" in sys.modules:
+        return
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(caches, "promptcache", "hypothesis")))
 
 
 def _load_engine(model: str) -> Engine:

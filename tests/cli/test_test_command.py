@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,18 @@ def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch
 
     assert result.exit_code == 1
     assert "law 'undrawn' failed\n    no prompts could be drawn: Unsatisfiable: none found\n" in result.stdout
+
+
+def test_nothing_is_left_where_it_runs(folder: Path) -> None:
+    """The laws write nothing into the working directory."""
+    write(folder)
+    before = sorted(folder.iterdir())
+    words = [sys.executable, "-m", "promptcache", "test", "greeting.xml", "--prompts", "2"]
+
+    inherited = {name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"}
+    subprocess.run(words, check=True, env={**inherited, "XDG_CACHE_HOME": str(folder / "prompts")})
+
+    assert sorted(folder.iterdir()) == before
 
 
 def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
