@@ -1,7 +1,7 @@
 """Laws that hold for every schema without any model, each a function that raises `BrokenLaw` where it does not hold.
 
 Comes in: a schema under test, a case, or an invalid prompt. Goes out: nothing, or what is wrong. `LAWS` lists them, and
-`check_schema_laws` runs them over prompts of one schema. Laws that need a model lie in `engine_laws`.
+`check_laws` runs them over prompts of one schema. Laws that need a model lie in `engine_laws`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ by its bytes fits; this file adds the texts in between, up to the exact maximum.
 
 from __future__ import annotations
 
-from hypothesis import Phase, find, settings
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -67,5 +67,11 @@ def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
         fits = text is not None and len(tokenizer.tokenize(text)) <= parameter.length
         if text is not None and fits and refusal(parameter, text) is None:
             return text
-    plainest = settings(max_examples=100, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
+    plainest = settings(
+        max_examples=100,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.nested_given],  # the same text every time: nothing is drawn twice
+    )
     return find(argument_texts(parameter), lambda _: True, settings=plainest)
