@@ -11,6 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 demo: $(STAMP)  ## answer a prompt with the model that ships in the package, and say what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
 	@$(BIN)/promptcache run examples/travel/paris.xml
+	@$(BIN)/promptcache run examples/travel/left-out.xml
 
 test: lint  ## the suite of every change: offline, CPU, at most five minutes on two cores
 	$(PYTEST) -n 2 -m "not slow and not gpu and not network"
