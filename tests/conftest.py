@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "shared machine",
     deadline=None,
+    derandomize="CI" in os.environ,  # a change is judged by itself; new examples are for whoever works on the code
     suppress_health_check=[HealthCheck.too_slow],  # says how busy the machine is, not how good a strategy is
 )
 settings.load_profile("shared machine")

@@ -118,6 +118,7 @@ class _PromptReader:
         elif not is_path(module.value):
             message = f"{quoted(module.value)} is not a path of module names"
             self._fault("PC207", message, module.value_span, path_help(module.value))
+            self._reference(element, module.value, module.value_span, others)  # for the faults inside it
         else:
             yield self._reference(element, module.value, module.value_span, others)
 

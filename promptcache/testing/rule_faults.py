@@ -80,6 +80,9 @@ def _judged(
     if not can_be_completed(schema, named):
         return None
     default = next((found for path in subjects if (found := present[path])), None)
+    place = subjects[0] if default is None else default.parent
+    if place and place not in named:
+        return None  # present by default only: the prompt has no reference to point at
     if default is None:
-        return BrokenSelection(named=named, mutation=mutation, code=code, places=(subjects[0],))
-    return BrokenSelection(named=named, mutation="default breaks a rule", code="PC411", places=(default.parent,))
+        return BrokenSelection(named=named, mutation=mutation, code=code, places=(place,))
+    return BrokenSelection(named=named, mutation="default breaks a rule", code="PC411", places=(place,))

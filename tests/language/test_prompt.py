@@ -109,3 +109,11 @@ def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
     with pytest.raises(PromptError) as caught:
         load_prompt(path)
     assert str(caught.value).startswith(f"{path}:1:2: PC104")
+
+
+def test_faults_inside_an_unusable_reference_are_told_too() -> None:
+    """A path that is none hides nothing of what stands inside its reference."""
+    with pytest.raises(PromptError) as caught:
+        parse_prompt('<prompt schema="s"><use module="">words</use></prompt>')
+
+    assert [fault.code for fault in caught.value.diagnostics] == ["PC207", "PC412"]
