@@ -18,7 +18,7 @@ from promptcache.layout.types import Encoding
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model
 from promptcache.runtime.link import whole_segments
-from promptcache.runtime.segments import Timeline
+from promptcache.runtime.segments import Segment, Timeline
 
 CHUNK_TOKENS = 2048
 """New tokens in one forward pass at most, over all rows of a batch: what bounds the memory of activations."""
@@ -133,7 +133,7 @@ def encode(
         for part in parts:
             context = [encodings[index] for index in part[0].context]
             by_index = {each.index: runs[keys[each.index]] for each in context}
-            for encoding, kv in _compute(model, part, Timeline(whole_segments(context, by_index), (), model.device)):
+            for encoding, kv in _compute(model, part, whole_segments(context, by_index)):
                 made[keys[encoding.index]] = runs[keys[encoding.index]] = store.put(keys[encoding.index], *kv)
             done += sum(chain.num_tokens for chain in part)
             if progress is not None:
@@ -142,10 +142,10 @@ def encode(
 
 
 def _compute(
-    model: Model, batch: tuple[Chain, ...], context: Timeline
+    model: Model, batch: tuple[Chain, ...], context: tuple[Segment, ...]
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     longest = batch[0]
-    timeline = Timeline(context.segments, longest.position_ids, model.device)
+    timeline = Timeline(context, longest.position_ids, model.device)
     cache = model.cache(timeline)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)

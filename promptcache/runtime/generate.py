@@ -33,7 +33,6 @@ class Generated:
 
     sequences: tuple[tuple[int, ...], ...]
     first_token_at: float
-    max_new_tokens: int
 
 
 class FirstTokenClock:
@@ -148,7 +147,6 @@ def _decode(
     return Generated(
         sequences=tuple(_without_padding(row, ends) for row in rows),
         first_token_at=clock.first_token_at,
-        max_new_tokens=max_new_tokens,
     )
 
 

@@ -92,8 +92,7 @@ class Model:
             token_ids: `[B, T]`.
             position_ids: `[B, T]`.
             cache: From `cache`; its tail grows by T tokens.
-            mask: Bool `[T, P + T]`, for plain caches: who sees whom, windows not included. Needs `mask_windows` to be
-                applied by position: see `attention_masks`.
+            mask: Who sees whom, for plain caches: what `attention_masks` returns.
 
         Returns:
             `[B, T, V]`.
