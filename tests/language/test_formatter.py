@@ -159,6 +159,10 @@ LAYOUTS = {
         '<schema whitespace="preserve" name="s">\n <doc> x </doc>\n\n a\n   b <module name="a">\n\n</module></schema>',
         '<schema name="s" whitespace="preserve">\n  <doc> x </doc>\n\n a\n   b <module name="a"/>\n</schema>\n',
     ),
+    "preserved text that is indented as it would be stays before its end tag": (
+        '<schema whitespace="preserve" name="s"><system>\n    a\n</system></schema>',
+        '<schema name="s" whitespace="preserve">\n  <system>\n    a\n</system>\n</schema>\n',
+    ),
     "lines of collapsed text are indented alike": (
         '<schema name="s" whitespace="collapse">\na\n  b\n</schema>',
         '<schema name="s" whitespace="collapse">\n  a\n    b\n</schema>\n',

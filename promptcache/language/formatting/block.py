@@ -21,6 +21,8 @@ _SPACE = " \t\n"
 
 def laid_out(nodes: Sequence[Node], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]) -> str | None:
     """Return a block with each line behind `indent`, but for the first; None where that would say something else."""
+    if mode is Whitespace.PRESERVE:
+        return None  # the lines and indentation around a block are part of it
     lines = _lines(nodes, write_tag)
     kept = "\n".join(_indented(lines, indent)).strip("\n").removeprefix(indent)
     trimmed = kept.strip(_BLANK)
