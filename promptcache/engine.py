@@ -265,10 +265,10 @@ class Engine:
 
     def _warm(self, prepared: Prepared, progress: Progress | None) -> WarmReport:
         started = time.perf_counter()
-        fetched = self._fetcher.fetch(prepared, range(len(prepared.keys)), progress)
+        fetched = self._fetcher.fetch(prepared, range(len(prepared.recipes)), progress)
         return WarmReport(
             schema=prepared.schema.name,
-            num_encodings=len(prepared.keys),
+            num_encodings=len(prepared.recipes),
             num_encoded=len(fetched.encoded),
             num_encoded_tokens=fetched.num_encoded_tokens,
             nbytes=sum(size for _, size in prepared.sizes) * self.model.shape.token_bytes,

@@ -109,7 +109,7 @@ def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> 
         texts = [token_tensor(each.token_ids, model.device) for each in needed]
 
         def encoded(prepared: Any = prepared, needed: Any = needed) -> Any:
-            return encode(model, prepared.encodings, prepared.keys, needed, MemoryStore(model.shape), {})
+            return encode(model, prepared.encodings, prepared.recipes, needed, MemoryStore(model.shape), {})
 
         samples = interleave({"plain": partial(_prefill_all, model, texts), "encode": encoded}, repeats, model.device)
         speed = {name: sizes.cached_tokens / each.median for name, each in samples.items()}

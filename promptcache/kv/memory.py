@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from promptcache.diagnostics import StoreError
+from promptcache.kv.keys import Recipe
+from promptcache.kv.store import Lookup
 from promptcache.kv.types import KVShape, RunKV, Slab
 
 BLOCK_BYTES = 256 * 2**20
@@ -54,11 +56,11 @@ class MemoryStore:
         self._places: dict[str, tuple[Block, int, int]] = {}
         self._lock = threading.RLock()
 
-    def get(self, key: str) -> RunKV | None:
-        """Return the KV kept under `key`, or None."""
-        return self._runs.get(key)
+    def get(self, key: str) -> Lookup:
+        """Return the KV kept under `key`."""
+        return Lookup(self._runs.get(key))
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Copy the KV into its reserved place, or into a block of its own.
 
         Raises:
@@ -67,12 +69,12 @@ class MemoryStore:
         self._check(keys, values)
         num_tokens = keys.shape[2]
         with self._lock:
-            if (kept := self._runs.get(key)) is not None:
+            if (kept := self._runs.get(recipe.key)) is not None:
                 return kept
-            run = self._place(key, num_tokens)
+            run = self._place(recipe.key, num_tokens)
             run.keys.copy_(keys)
             run.values.copy_(values)
-            self._runs[key] = run
+            self._runs[recipe.key] = run
             return run
 
     def delete(self, key: str) -> bool:

@@ -1,30 +1,59 @@
 """What a store of encodings is.
 
-Comes in: keys and KV. Goes out: the same KV, or None. An implementation knows keys, tensors and where it keeps them; it
-knows no tokens, positions, schemas or models.
+Comes in: recipes and KV. Goes out: the same KV, or none. An implementation knows keys, tensors and where it keeps them;
+it knows no schemas or models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from enum import StrEnum
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from promptcache.kv.keys import Recipe
 from promptcache.kv.types import RunKV
+
+
+class Tier(StrEnum):
+    """Where KV was found; `MEMORY` is that of the model's device."""
+
+    MEMORY = "memory"
+    HOST = "host"
+    DISK = "disk"
+    REMOTE = "remote"
+
+
+class Lookup(NamedTuple):
+    """What a store has under a key.
+
+    Attributes:
+        run: The KV, ready to be linked; None where there is none. The caller may hold it at will and must not change
+            it.
+        tier: Where it was.
+        moved_bytes: Bytes that were copied to have it ready.
+        faults: What went wrong on the way, one sentence each: a tier that did not answer, a file that was set aside.
+    """
+
+    run: RunKV | None
+    tier: Tier = Tier.MEMORY
+    moved_bytes: int = 0
+    faults: tuple[str, ...] = ()
 
 
 @runtime_checkable
 class Store(Protocol):
     """Encodings by key. Every method may be called from any thread."""
 
-    def get(self, key: str) -> RunKV | None:
-        """Return the KV kept under `key`, or None. The caller may hold it at will and must not change it."""
+    def get(self, key: str) -> Lookup:
+        """Return what is kept under `key`, wherever it is."""
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
-        """Keep a copy of the KV under `key` and return where it rests; a key that is already there keeps what it has.
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """Keep the KV of an encoding and return it as the recipe's codec leaves it; what is there already stays.
 
         Args:
+            recipe: Names it; `recipe.key` is what `get` wants.
             keys: `[L, Hkv, T, D]` in position order; not changed and not kept.
             values: As `keys`.
         """

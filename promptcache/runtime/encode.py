@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from promptcache.kv.keys import Recipe
 from promptcache.kv.store import Store
 from promptcache.kv.types import RunKV
 from promptcache.layout.types import Encoding
@@ -50,16 +51,24 @@ class Chain:
 
 
 def missing_encodings(
-    encodings: Sequence[Encoding], keys: Sequence[str], wanted: Iterable[int], held: Mapping[str, RunKV]
+    encodings: Sequence[Encoding], wanted: Iterable[int], is_held: Callable[[int], bool]
 ) -> tuple[Encoding, ...]:
-    """Return what to compute for `wanted`, contexts first: wanted encodings and contexts that are not in `held`."""
+    """Return what to compute for `wanted`, contexts first: whatever is not held of these and of the contexts of those.
+
+    Args:
+        is_held: Asked once for each index that is wanted or that something missing attends to.
+    """
     found: set[int] = set()
-    stack = [index for index in wanted if keys[index] not in held]
+    asked: set[int] = set()
+    stack = list(wanted)
     while stack:
         index = stack.pop()
-        if index not in found:
+        if index in asked:
+            continue
+        asked.add(index)
+        if not is_held(index):
             found.add(index)
-            stack.extend(each for each in encodings[index].context if keys[each] not in held)
+            stack.extend(encodings[index].context)
     return tuple(encodings[index] for index in sorted(found))
 
 
@@ -105,7 +114,7 @@ def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[C
 def encode(
     model: Model,
     encodings: Sequence[Encoding],
-    keys: Sequence[str],
+    recipes: Sequence[Recipe],
     missing: Sequence[Encoding],
     store: Store,
     held: Mapping[str, RunKV],
@@ -116,7 +125,7 @@ def encode(
     Args:
         model: Computes.
         encodings: All encodings of the schema, by index.
-        keys: Their keys, by index.
+        recipes: Of each of them, by index.
         missing: What to compute, contexts first, as `missing_encodings` returns it.
         store: Takes each result as soon as it is there.
         held: KV of every context that is not itself missing, by key.
@@ -132,9 +141,10 @@ def encode(
         parts = [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
         for part in parts:
             context = [encodings[index] for index in part[0].context]
-            by_index = {each.index: runs[keys[each.index]] for each in context}
+            by_index = {each.index: runs[recipes[each.index].key] for each in context}
             for encoding, kv in _compute(model, part, whole_segments(context, by_index)):
-                made[keys[encoding.index]] = runs[keys[encoding.index]] = store.put(keys[encoding.index], *kv)
+                recipe = recipes[encoding.index]
+                made[recipe.key] = runs[recipe.key] = store.put(recipe, *kv)
             done += sum(chain.num_tokens for chain in part)
             if progress is not None:
                 progress(done, total)

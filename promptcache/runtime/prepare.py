@@ -1,6 +1,6 @@
 """Preparing a schema for one model, and fetching the KV that a request needs.
 
-Comes in: a checked schema, a tokenizer, a store. Goes out: layout, encodings and keys, computed once per schema; then,
+Comes in: a checked schema, a tokenizer, a store. Goes out: layout, encodings and recipes, made once per schema; then,
 per request, KV by encoding, with what is missing encoded first. This file knows no prompt.
 """
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from promptcache.kv import RunKV, Store, encoding_key
+from promptcache.kv import Codec, Lookup, Recipe, RunKV, Store, Tier, context_digest
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding, Layout, Tokenizer, check_length, encodings, lay_out
 from promptcache.runtime.encode import Progress, encode, missing_encodings
@@ -22,35 +22,53 @@ class Prepared:
     """A schema as one engine serves it: immutable, so that a request keeps the one it started with.
 
     Attributes:
-        keys: The store's key of each encoding, as long as `encodings`.
+        recipes: What each encoding's KV depends on, as long as `encodings`.
     """
 
     schema: CheckedSchema
     layout: Layout
     encodings: tuple[Encoding, ...]
-    keys: tuple[str, ...]
+    recipes: tuple[Recipe, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The store's key of each encoding."""
+        return tuple(recipe.key for recipe in self.recipes)
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
         """Keys with their numbers of tokens, in layout order."""
-        return tuple((key, len(each.token_ids)) for key, each in zip(self.keys, self.encodings, strict=True))
+        return tuple((recipe.key, recipe.num_tokens) for recipe in self.recipes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """KV by encoding index, and which encodings had to be computed for it (contexts included)."""
+    """KV by encoding index, and what it took to have it.
+
+    Attributes:
+        encoded: Encodings that had to be computed (contexts included).
+        tiers: Where each of the others in `runs` was found.
+        moved_bytes: Bytes that stores copied.
+        faults: What went wrong in stores and was made good, one sentence each.
+    """
 
     runs: Mapping[int, RunKV]
     encoded: frozenset[int]
     num_encoded_tokens: int
+    tiers: Mapping[int, Tier]
+    moved_bytes: int
+    faults: tuple[str, ...]
 
 
-def prepare(schema: CheckedSchema, tokenizer: Tokenizer, fingerprint: str, context_length: int) -> Prepared:
+def prepare(
+    schema: CheckedSchema, tokenizer: Tokenizer, fingerprint: str, context_length: int, codec: Codec = Codec.FULL
+) -> Prepared:
     """Lay a schema out and name its encodings.
 
     Args:
         fingerprint: Of model and tokenizer; enters every key.
         context_length: Positions that the model has.
+        codec: How its KV is kept.
 
     Raises:
         SchemaError: A filler longer than its slot, or more positions needed than the model has.
@@ -58,11 +76,24 @@ def prepare(schema: CheckedSchema, tokenizer: Tokenizer, fingerprint: str, conte
     layout = lay_out(schema, tokenizer)
     check_length(layout, context_length)
     made = encodings(layout)
-    keys: list[str] = []
+    return Prepared(schema=schema, layout=layout, encodings=made, recipes=make_recipes(made, fingerprint, codec))
+
+
+def make_recipes(made: Sequence[Encoding], fingerprint: str, codec: Codec = Codec.FULL) -> tuple[Recipe, ...]:
+    """Return the recipe of each encoding; contexts come first."""
+    recipes: list[Recipe] = []
     for each in made:
-        context_keys = [keys[index] for index in each.context]
-        keys.append(encoding_key(fingerprint, each.token_ids, each.position_ids, context_keys))
-    return Prepared(schema=schema, layout=layout, encodings=made, keys=tuple(keys))
+        context = context_digest(recipes[index].key for index in each.context)
+        recipes.append(
+            Recipe(
+                fingerprint=fingerprint,
+                token_ids=each.token_ids,
+                position_ids=each.position_ids,
+                context=context,
+                codec=codec,
+            )
+        )
+    return tuple(recipes)
 
 
 class Fetcher:
@@ -75,21 +106,47 @@ class Fetcher:
 
     def fetch(self, prepared: Prepared, wanted: Sequence[int], progress: Progress | None = None) -> Fetched:
         """Return the KV of the encodings `wanted` (indices), encoding them and their contexts where missing."""
-        held = self._held(prepared, wanted)
-        if len(held) == len({prepared.keys[index] for index in wanted}):
-            runs = {index: held[prepared.keys[index]] for index in wanted}
-            return Fetched(runs=runs, encoded=frozenset(), num_encoded_tokens=0)
+        lookups = self._look_up(prepared, wanted)
+        if all(lookup.run is not None for lookup in lookups.values()):
+            return _fetched(wanted, lookups, {}, ())
         with self._lock:  # whoever waited here may find the work done
-            held = self._held(prepared, range(len(prepared.keys)))
-            missing = missing_encodings(prepared.encodings, prepared.keys, wanted, held)
-            made = encode(self._model, prepared.encodings, prepared.keys, missing, self._store, held, progress)
-        by_key = {**held, **made}
-        return Fetched(
-            runs={index: by_key[prepared.keys[index]] for index in wanted},
-            encoded=frozenset(each.index for each in missing),
-            num_encoded_tokens=sum(len(each.token_ids) for each in missing),
-        )
+            return self._encode(prepared, wanted, lookups, progress)
 
-    def _held(self, prepared: Prepared, wanted: Iterable[int]) -> dict[str, RunKV]:
-        found = ((prepared.keys[index], self._store.get(prepared.keys[index])) for index in wanted)
-        return {key: run for key, run in found if run is not None}
+    def _look_up(self, prepared: Prepared, wanted: Iterable[int]) -> dict[int, Lookup]:
+        return {index: self._store.get(prepared.recipes[index].key) for index in wanted}
+
+    def _encode(
+        self, prepared: Prepared, wanted: Sequence[int], before: Mapping[int, Lookup], progress: Progress | None
+    ) -> Fetched:
+        lookups = dict(before)
+
+        def is_held(index: int) -> bool:
+            if index not in lookups or lookups[index].run is None:
+                faults = lookups[index].faults if index in lookups else ()
+                again = self._store.get(prepared.recipes[index].key)
+                lookups[index] = again._replace(faults=faults + again.faults)
+            return lookups[index].run is not None
+
+        missing = missing_encodings(prepared.encodings, wanted, is_held)
+        held = {prepared.recipes[index].key: each.run for index, each in lookups.items() if each.run is not None}
+        made = encode(self._model, prepared.encodings, prepared.recipes, missing, self._store, held, progress)
+        encoded = {each.index: made[prepared.recipes[each.index].key] for each in missing}
+        return _fetched(wanted, lookups, encoded, missing)
+
+
+def _fetched(
+    wanted: Sequence[int],
+    lookups: Mapping[int, Lookup],
+    encoded: Mapping[int, RunKV],
+    missing: Sequence[Encoding],
+) -> Fetched:
+    found = {index: each.run for index, each in lookups.items() if each.run is not None}
+    runs = {**found, **encoded}
+    return Fetched(
+        runs={index: runs[index] for index in wanted},
+        encoded=frozenset(encoded),
+        num_encoded_tokens=sum(len(each.token_ids) for each in missing),
+        tiers={index: lookups[index].tier for index in wanted if index in found},
+        moved_bytes=sum(each.moved_bytes for each in lookups.values()),
+        faults=tuple(fault for each in lookups.values() for fault in each.faults),
+    )

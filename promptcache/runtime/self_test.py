@@ -24,6 +24,7 @@ from promptcache.runtime.encode import encode, missing_encodings
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Linking, Model
 from promptcache.runtime.link import link
+from promptcache.runtime.prepare import make_recipes
 from promptcache.runtime.reference import reference_logits
 
 _log = logging.getLogger(__name__)
@@ -103,10 +104,10 @@ def _plan(model: Model) -> Plan:
 
 
 def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
-    keys = [str(each.index) for each in plan.encodings]
-    missing = missing_encodings(plan.encodings, keys, [reuse.encoding for reuse in plan.reuse], {})
-    made = encode(model, plan.encodings, keys, missing, MemoryStore(model.shape), {})
-    runs = {each.index: made[keys[each.index]] for each in missing}
+    recipes = make_recipes(plan.encodings, "self-test")
+    missing = missing_encodings(plan.encodings, [reuse.encoding for reuse in plan.reuse], lambda _: False)
+    made = encode(model, plan.encodings, recipes, missing, MemoryStore(model.shape), {})
+    runs = {each.index: made[recipes[each.index].key] for each in missing}
     return request_logits(model, link(plan, runs, model))
 
 

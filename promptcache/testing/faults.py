@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import RunKV, Store
+from promptcache.kv import Lookup, Recipe, RunKV, Store
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -51,13 +51,13 @@ class FaultyStore:
         self._store = store
         self._hit = hit
 
-    def get(self, key: str) -> RunKV | None:
+    def get(self, key: str) -> Lookup:
         """As the wrapped store."""
         return self._store.get(key)
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """As the wrapped store."""
-        return self._store.put(key, keys, values)
+        return self._store.put(recipe, keys, values)
 
     def delete(self, key: str) -> bool:
         """As the wrapped store."""
@@ -79,22 +79,22 @@ class FaultyStore:
 class LosingStore(FaultyStore):
     """Forgets what is hit: it was put, and is not there when somebody asks."""
 
-    def get(self, key: str) -> RunKV | None:
-        """Return None for what is hit."""
+    def get(self, key: str) -> Lookup:
+        """Find nothing of what is hit."""
         if self._hit(key):
             self._store.delete(key)
-            return None
+            return Lookup(None)
         return self._store.get(key)
 
 
 class CorruptingStore(FaultyStore):
     """Keeps noise in place of what is hit: the right shape, wrong numbers."""
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Put noise for what is hit."""
-        if self._hit(key):
+        if self._hit(recipe.key):
             keys, values = keys.flip(2) + 1, values.flip(2) - 1
-        return self._store.put(key, keys, values)
+        return self._store.put(recipe, keys, values)
 
 
 class DelayingStore(FaultyStore):
@@ -104,7 +104,7 @@ class DelayingStore(FaultyStore):
         super().__init__(store, hit)
         self._delay_s = delay_s
 
-    def get(self, key: str) -> RunKV | None:
+    def get(self, key: str) -> Lookup:
         """Wait, then return what is there."""
         if self._hit(key):
             time.sleep(self._delay_s)
@@ -114,12 +114,12 @@ class DelayingStore(FaultyStore):
 class RefusingStore(FaultyStore):
     """Raises for what is hit, as a store does whose disk is full or whose server is gone."""
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Put, or refuse.
 
         Raises:
             StoreError: the key is hit.
         """
-        if self._hit(key):
-            raise StoreError(f"encoding {key[:12]} is refused (a planted fault)")
-        return self._store.put(key, keys, values)
+        if self._hit(recipe.key):
+            raise StoreError(f"encoding {recipe.key[:12]} is refused (a planted fault)")
+        return self._store.put(recipe, keys, values)

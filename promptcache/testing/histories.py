@@ -92,7 +92,7 @@ class _Histories(RuleBasedStateMachine):
     def hold(self) -> None:
         """Keep every encoding in use, as requests in flight do."""
         for key in list(self.store.keys()):
-            run = self.store.get(key)
+            run = self.store.get(key).run
             if run is not None and key not in self.held:
                 self.held[key] = (run, run.keys.clone())
 

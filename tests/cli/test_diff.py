@@ -15,10 +15,10 @@ from promptcache.cli.diff import SchemaChanges, compare_layouts
 from promptcache.cli.diff_encodings import compare_encodings
 from promptcache.cli.diff_prompts import compare_prompts
 from promptcache.diagnostics import PromptError
-from promptcache.kv import encoding_key
 from promptcache.language import CheckedSchema, resolve_prompt
 from promptcache.language.prompt import Prompt
 from promptcache.layout import Layout, encodings, lay_out
+from promptcache.runtime.prepare import make_recipes
 from promptcache.testing import strategies
 from promptcache.testing.selecting import list_selections
 from tests.cli.conftest import TRAVEL, Command
@@ -37,11 +37,7 @@ def changes(old: str, new: str) -> SchemaChanges:
 
 def keys(layout: Layout) -> dict[str, int]:
     """The Merkle keys of a layout's encodings, with their numbers of tokens."""
-    found: list[str] = []
-    for each in encodings(layout):
-        context = [found[index] for index in each.context]
-        found.append(encoding_key("model", each.token_ids, each.position_ids, context))
-    return {key: len(each.token_ids) for key, each in zip(found, encodings(layout), strict=True)}
+    return {recipe.key: recipe.num_tokens for recipe in make_recipes(encodings(layout), "model")}
 
 
 @pytest.mark.law

@@ -20,7 +20,7 @@ from promptcache.diagnostics import (
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, RunKV
+from promptcache.kv import MemoryStore, Recipe, RunKV
 from promptcache.language import Prompt, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
@@ -43,10 +43,10 @@ class CountingStore(MemoryStore):
 
     puts = 0
 
-    def put(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Put and count."""
         self.puts += 1
-        return super().put(key, keys, values)
+        return super().put(recipe, keys, values)
 
 
 @pytest.fixture

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, MemoryStore, RunKV, Store
+from promptcache.kv import KVShape, MemoryStore, Recipe, RunKV, Store
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
-KEYS = st.sampled_from("abcdef")
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 5, "f": 4}
+RECIPES = {
+    name: Recipe(fingerprint=name, token_ids=(0,) * size, position_ids=tuple(range(size)), context="")
+    for name, size in SIZES.items()
+}
+NAMES = st.sampled_from(sorted(SIZES))
 
 
 def kv(num_tokens: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,30 +35,30 @@ class Agreement(RuleBasedStateMachine):
         self.held: list[tuple[RunKV, float]] = []
         self.counter = 0.0
 
-    @rule(keys=st.lists(KEYS, unique=True))
-    def reserve(self, keys: list[str]) -> None:
+    @rule(names=st.lists(NAMES, unique=True))
+    def reserve(self, names: list[str]) -> None:
         """Announce keys."""
-        self.store.reserve([(key, SIZES[key]) for key in keys])
+        self.store.reserve([(RECIPES[name].key, SIZES[name]) for name in names])
 
-    @rule(key=KEYS)
-    def put(self, key: str) -> None:
+    @rule(name=NAMES)
+    def put(self, name: str) -> None:
         """Put new content; what is there already stays."""
         self.counter += 1
-        self.store.put(key, *kv(SIZES[key], self.counter))
-        self.expected.setdefault(key, self.counter)
+        self.store.put(RECIPES[name], *kv(SIZES[name], self.counter))
+        self.expected.setdefault(name, self.counter)
 
-    @rule(key=KEYS)
-    def hold(self, key: str) -> None:
+    @rule(name=NAMES)
+    def hold(self, name: str) -> None:
         """Get and keep, as a live request does."""
-        run = self.store.get(key)
-        assert (run is None) == (key not in self.expected)
+        run = self.store.get(RECIPES[name].key).run
+        assert (run is None) == (name not in self.expected)
         if run is not None:
-            self.held.append((run, self.expected[key]))
+            self.held.append((run, self.expected[name]))
 
-    @rule(key=KEYS)
-    def delete(self, key: str) -> None:
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
         """Forget a key."""
-        assert self.store.delete(key) == (self.expected.pop(key, None) is not None)
+        assert self.store.delete(RECIPES[name].key) == (self.expected.pop(name, None) is not None)
 
     @rule()
     def finish_requests(self) -> None:
@@ -64,12 +68,12 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """Keys, bytes and contents are the dict's; what is held is unchanged."""
-        assert set(self.store.keys()) == set(self.expected)
-        assert self.store.nbytes() == sum(SIZES[key] for key in self.expected) * SHAPE.token_bytes
-        for key, value in self.expected.items():
-            run = self.store.get(key)
+        assert set(self.store.keys()) == {RECIPES[name].key for name in self.expected}
+        assert self.store.nbytes() == sum(SIZES[name] for name in self.expected) * SHAPE.token_bytes
+        for name, value in self.expected.items():
+            run = self.store.get(RECIPES[name].key).run
             assert run is not None
-            assert run.num_tokens == SIZES[key]
+            assert run.num_tokens == SIZES[name]
             assert (run.keys == value).all()
             assert (run.values == -value).all()
         for run, value in self.held:
@@ -82,9 +86,9 @@ TestAgreement = Agreement.TestCase
 def test_reserved_keys_lie_side_by_side() -> None:
     """Announced keys are neighbours in the announced order, in whatever order they arrive."""
     store = MemoryStore(SHAPE)
-    store.reserve([("a", 1), ("b", 2), ("c", 3)])
+    store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
 
-    runs = {key: store.put(key, *kv(SIZES[key], 1.0)) for key in "cab"}
+    runs = {name: store.put(RECIPES[name], *kv(SIZES[name], 1.0)) for name in "cab"}
 
     assert len({id(run.slab) for run in runs.values()}) == 1
     assert (runs["a"].stop, runs["b"].stop) == (runs["b"].start, runs["c"].start)
@@ -93,9 +97,9 @@ def test_reserved_keys_lie_side_by_side() -> None:
 def test_memory_comes_with_the_first_encoding() -> None:
     """Announcing costs no memory; blocks end where they are full."""
     store = MemoryStore(SHAPE, block_bytes=4 * SHAPE.token_bytes)
-    store.reserve([("a", 1), ("b", 2), ("c", 3)])
+    store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
 
-    runs = [store.put(key, *kv(SIZES[key], 1.0)) for key in "abc"]
+    runs = [store.put(RECIPES[name], *kv(SIZES[name], 1.0)) for name in "abc"]
 
     assert [run.slab.capacity for run in runs] == [3, 3, 3]
     assert runs[0].slab is runs[1].slab
@@ -112,7 +116,7 @@ def test_kv_of_another_shape_is_refused(wrong: str) -> None:
     store = MemoryStore(SHAPE)
 
     with pytest.raises(StoreError, match="this store holds"):
-        store.put("a", torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype))
+        store.put(RECIPES["c"], torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype))
 
     assert list(store.keys()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -157,8 +158,8 @@ def _from_zero(patch: Patch) -> None:
 def _narrow_dtype(patch: Patch) -> None:
     original = MemoryStore.put
 
-    def put(self: Any, key: str, keys: Any, values: Any) -> Any:
-        return original(self, key, keys.to(torch.float16).to(keys.dtype), values.to(torch.float16).to(values.dtype))
+    def put(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
+        return original(self, recipe, keys.to(torch.float16).to(keys.dtype), values.to(torch.float16).to(values.dtype))
 
     patch.setattr(MemoryStore, "put", put)
 
@@ -303,32 +304,34 @@ def _masked_by_order(patch: Patch) -> None:
     patch.setattr(generate, "position_mask", mask)
 
 
+def _recipes_with(patch: Patch, **constant: Callable[[Any], Any]) -> None:
+    """Plant recipes whose parts are not what they should be."""
+    original = prepare.Recipe
+
+    def recipe(**parts: Any) -> Any:
+        return original(**parts | {name: made(parts[name]) for name, made in constant.items()})
+
+    patch.setattr(prepare, "Recipe", recipe)
+
+
 @fault("keys of encodings leave out their positions", law=HISTORY)
 def _key_without_positions(patch: Patch) -> None:
-    original = prepare.encoding_key
-    patch.setattr(
-        prepare, "encoding_key", lambda name, ids, places, context: original(name, ids, [0] * len(ids), context)
-    )
+    _recipes_with(patch, position_ids=lambda places: (0,) * len(places))
 
 
 @fault("keys of encodings leave out their context", law=HISTORY)
 def _key_without_context(patch: Patch) -> None:
-    original = prepare.encoding_key
-    patch.setattr(prepare, "encoding_key", lambda name, ids, places, context: original(name, ids, places, ()))
+    _recipes_with(patch, context=lambda _: "")
 
 
 @fault("keys of encodings leave out their tokens", law=HISTORY)
 def _key_without_tokens(patch: Patch) -> None:
-    original = prepare.encoding_key
-    patch.setattr(
-        prepare, "encoding_key", lambda name, ids, places, context: original(name, [0] * len(ids), places, context)
-    )
+    _recipes_with(patch, token_ids=lambda ids: (0,) * len(ids))
 
 
 @fault("keys of encodings leave out the model", law="models do not mix")
 def _key_without_model(patch: Patch) -> None:
-    original = prepare.encoding_key
-    patch.setattr(prepare, "encoding_key", lambda name, ids, places, context: original("", ids, places, context))
+    _recipes_with(patch, fingerprint=lambda _: "")
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)

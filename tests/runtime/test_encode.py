@@ -12,6 +12,7 @@ from promptcache.language import CheckedSchema
 from promptcache.layout import encodings, lay_out
 from promptcache.runtime import encode as encode_module
 from promptcache.runtime.encode import batches, chains, encode, missing_encodings
+from promptcache.runtime.prepare import make_recipes
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -42,16 +43,15 @@ def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchem
 def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema) -> None:
     """Whatever a wanted encoding attends to is held or computed too, and nothing else is."""
     made = encodings(lay_out(schema, ByteTokenizer()))
-    keys = [str(each.index) for each in made]
     indices = st.sets(st.sampled_from(range(len(made)))) if made else st.just(set())
-    wanted, held = data.draw(indices), {keys[index] for index in data.draw(indices)}
+    wanted, held = data.draw(indices), data.draw(indices)
 
-    missing = {each.index for each in missing_encodings(made, keys, wanted, dict.fromkeys(held))}  # type: ignore[arg-type]
+    missing = {each.index for each in missing_encodings(made, wanted, held.__contains__)}
 
-    assert {index for index in wanted if keys[index] not in held} <= missing
+    assert wanted - held <= missing
     for index in missing:
-        assert keys[index] not in held
-        assert {each for each in made[index].context if keys[each] not in held} <= missing
+        assert index not in held
+        assert {*made[index].context} - held <= missing
         assert index in wanted or any(index in made[each].context for each in missing)
 
 
@@ -61,14 +61,14 @@ def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSch
 def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
     """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
     made = encodings(lay_out(schema, ByteTokenizer()))
-    keys = [str(each.index) for each in made]
-    together = encode(MODEL, made, keys, made, MemoryStore(MODEL.shape), {})
+    recipes = make_recipes(made, "model")
+    together = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
 
     alone = {}
     for each in made:
-        alone |= encode(MODEL, made, keys, [each], MemoryStore(MODEL.shape), dict(alone))
+        alone |= encode(MODEL, made, recipes, [each], MemoryStore(MODEL.shape), dict(alone))
 
-    for key in keys:
+    for key in together:
         assert torch.allclose(together[key].keys, alone[key].keys, atol=1e-11)
         assert torch.allclose(together[key].values, alone[key].values, atol=1e-11)
 
@@ -78,14 +78,14 @@ def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
 def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
     """A long run computed in several forward passes has the KV of one."""
     made = encodings(lay_out(schema, ByteTokenizer()))
-    keys = [str(each.index) for each in made]
-    whole = encode(MODEL, made, keys, made, MemoryStore(MODEL.shape), {})
+    recipes = make_recipes(made, "model")
+    whole = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_module, "CHUNK_TOKENS", 5)
-        chunked = encode(MODEL, made, keys, made, MemoryStore(MODEL.shape), {})
+        chunked = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
 
-    assert all(torch.allclose(whole[key].keys, chunked[key].keys, atol=1e-11) for key in keys)
+    assert all(torch.allclose(whole[key].keys, chunked[key].keys, atol=1e-11) for key in whole)
 
 
 @given(schema=strategies.schemas())
@@ -98,7 +98,7 @@ def test_progress_ends_at_the_total(schema: CheckedSchema) -> None:
     encode(
         MODEL,
         made,
-        [str(each.index) for each in made],
+        make_recipes(made, "model"),
         made,
         MemoryStore(MODEL.shape),
         {},
