@@ -13,7 +13,8 @@ line, server, notebook) renders. This file knows no XML, no tensors and no termi
     │   └── UnsupportedModel     a model or tokenizer that this library refuses, by name and with the reason
     ├── ContextLengthExceeded    positions or generated tokens beyond what the model has
     └── StoreError
-        └── CorruptEncoding      bytes that are not what their key promises
+        ├── CorruptEncoding      bytes that are not what their key promises
+        └── TierUnavailable      a disk or remote place that does not answer, is full or read-only
 """
 
 from __future__ import annotations
@@ -112,6 +113,10 @@ class StoreError(PromptCacheError):
 
 class CorruptEncoding(StoreError):
     """Stored bytes differ from what their key promises."""
+
+
+class TierUnavailable(StoreError):
+    """A place where encodings rest does not answer, is full or cannot be written; the message names it and says why."""
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -2,16 +2,20 @@
 
 from promptcache.kv.keys import Codec, Recipe, context_digest
 from promptcache.kv.memory import MemoryStore
+from promptcache.kv.shelf import Form, Resting, Shelf
 from promptcache.kv.store import Lookup, Store, Tier
 from promptcache.kv.types import KVShape, RunKV, Slab
 
 __all__ = [
     "Codec",
+    "Form",
     "KVShape",
     "Lookup",
     "MemoryStore",
     "Recipe",
+    "Resting",
     "RunKV",
+    "Shelf",
     "Slab",
     "Store",
     "Tier",
