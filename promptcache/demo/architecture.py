@@ -5,26 +5,31 @@ Comes in: a tokenizer and a seed. Goes out: an untrained `LlamaForCausalLM`. Kno
 Reading a fact means finding where the last few tokens stood before, and copying what came next there. Small models
 spend most of their early training on discovering that. Here the weights start near it: the first layer's heads look
 1, 2, 3 ... tokens back (by the biases of queries and keys), and queries and keys from the third layer on compare what
-those heads bring. All weights are trained afterwards.
+those heads bring. Tokens that differ by a leading space only start as neighbours, which are compared as one and the
+same. All weights are trained afterwards.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from promptcache.demo.samples import MAX_POSITIONS
-from promptcache.demo.tokenizer import BEGIN, END, PAD
+from promptcache.demo.tokenizer import BEGIN, END, PAD, TokenTexts
 
 _LOGIT_SCALE = 0.06  # of the final norm, since the embeddings are the output weights too
 _SHARPNESS = 9.0  # amplitude of the looking-back biases: an offset wins by about e^6 over its neighbours
 _MATCH = 1.6  # scale of the comparing queries and keys
 _FADING = 0.9  # weight of a token in the comparison, per token further back
 _COPY = 4.0  # how much stronger than the current token the copied one is written
+_SKIP = 30.0  # how much a position behind a space is preferred by the head that skips spaces
+_SPACE = 0.25  # share of the leading space in an embedding's squared length
 _SLOW_PLANES = 0.34  # share of the rotary planes that turn too fast to compare by
 
 
@@ -108,17 +113,23 @@ def _shape(config: LlamaConfig) -> _Shape:
 
 
 @torch.no_grad()
-def make_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """An untrained model that starts near looking back, comparing and copying."""
+def make_model(config: LlamaConfig, texts: TokenTexts, seed: int) -> LlamaForCausalLM:
+    """An untrained model that starts near looking back, comparing and copying.
+
+    Args:
+        config: The shape.
+        texts: Which tokens differ by a space, so that they can start alike.
+        seed: Of every random number.
+    """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
     shape, layers = _shape(config), model.model.layers
     directions = _orthogonal(shape.hidden_size).T  # rows are directions of the hidden state
     own, rest = directions[: shape.own_size], directions[shape.own_size :]
-    embeddings = torch.randn(shape.vocab_size, shape.own_size) @ own
-    model.model.embed_tokens.weight.copy_(embeddings * math.sqrt(shape.hidden_size / shape.own_size))
+    basis = _orthogonal(shape.own_size) @ own
+    code = basis[: shape.code_size]  # what of a token the heads bring along [code, hidden]
+    model.model.embed_tokens.weight.copy_(_embeddings(shape, texts.twins, basis))
     model.model.norm.weight.fill_(_LOGIT_SCALE)
-    code = _orthogonal(shape.own_size)[: shape.code_size] @ own  # what of a token the heads bring along [code, hidden]
     views = [code, *torch.split(rest, shape.code_size)]  # views[n] reads the code of the token n back
     for layer in layers:
         layer.mlp.down_proj.weight.zero_()
@@ -127,7 +138,20 @@ def make_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
         layer.self_attn.o_proj.weight.zero_()
     for layer in layers[2:]:
         _compare(layer.self_attn, shape, views, own)
+    space = model.model.embed_tokens.weight[texts.space_id]
+    _skip_spaces(layers[-1].self_attn, shape, views, code @ space)
     return model
+
+
+def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
+    """Random directions, shared by twins but for one direction, outside the code, that tells them apart."""
+    texts = torch.randn(shape.vocab_size, shape.own_size - 1) @ basis[:-1]
+    space = math.sqrt(shape.own_size) * basis[-1]
+    bare, spaced = torch.tensor(twins, dtype=torch.long).reshape(-1, 2).T
+    shared = math.sqrt(1 - _SPACE) * texts[bare]
+    texts[bare] = shared - math.sqrt(_SPACE) * space
+    texts[spaced] = shared + math.sqrt(_SPACE) * space
+    return texts * math.sqrt(shape.hidden_size / shape.own_size)
 
 
 def _orthogonal(size: int) -> Tensor:
@@ -156,24 +180,47 @@ def _rotated(shape: _Shape, position: int) -> Tensor:
 def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own: Tensor) -> None:
     """Let queries match keys one token further on, and copy the token found there.
 
-    Each distance has its own random projection, so that only tokens at the same distance match. The KV heads compare
-    different numbers of tokens. Only slow rotary planes are used: a match must not depend on how far away it is.
+    The KV heads compare different numbers of tokens.
     """
-    dim, slow = shape.head_dim, shape.slow
+    dim = shape.head_dim
     for kv_head in range(shape.num_kv_heads):
-        num_tokens = shape.num_heads - shape.num_kv_heads + 1 + kv_head
-        query, key = torch.zeros(dim, shape.hidden_size), torch.zeros(dim, shape.hidden_size)
-        for n in range(num_tokens):
-            projection = _FADING**n * _columns(len(slow), shape.code_size)
-            query[slow] += projection @ views[n]
-            key[slow] += projection @ views[n + 1]
-        scale = _MATCH * math.sqrt(8 / num_tokens)
-        attention.k_proj.weight[kv_head * dim : (kv_head + 1) * dim] += scale * key
+        query, key = _match(shape, views, num_tokens=shape.num_heads - shape.num_kv_heads + 1 + kv_head, further=1)
+        attention.k_proj.weight[kv_head * dim : (kv_head + 1) * dim] += key
         value = _columns(dim, shape.own_size) @ own
         attention.v_proj.weight[kv_head * dim : (kv_head + 1) * dim] = value
         for head in range(kv_head * shape.group, (kv_head + 1) * shape.group):
-            attention.q_proj.weight[head * dim : (head + 1) * dim] += scale * query
+            attention.q_proj.weight[head * dim : (head + 1) * dim] += query
             attention.o_proj.weight[:, head * dim : (head + 1) * dim] = _COPY * value.T
+
+
+def _skip_spaces(attention: LlamaAttention, shape: _Shape, views: list[Tensor], space: Tensor) -> None:
+    """Let the first KV head look two tokens further on, at what stands behind a space that is a token of its own.
+
+    So an argument is found behind the text in front of its slot. `space` is that token's code.
+    """
+    dim = shape.head_dim
+    query, key = _match(shape, views, num_tokens=shape.num_heads - 2, further=2)
+    wish = torch.zeros(dim)
+    wish[shape.slow] = functional.normalize(torch.randn(len(shape.slow)), dim=0)
+    attention.k_proj.weight[:dim] = key + torch.outer(wish, functional.normalize(space, dim=0) @ views[1])
+    attention.q_proj.weight[: shape.group * dim] = query.repeat(shape.group, 1)
+    attention.q_proj.bias[: shape.group * dim] = _SKIP * wish.repeat(shape.group)
+
+
+def _match(shape: _Shape, views: list[Tensor], *, num_tokens: int, further: int) -> tuple[Tensor, Tensor]:
+    """Query and key weights by which a position finds where the same tokens stood `further` tokens earlier.
+
+    Each distance has its own random projection, so that only tokens at the same distance match. Only slow rotary planes
+    are used: a match must not depend on how far away it is.
+    """
+    slow = shape.slow
+    query, key = torch.zeros(shape.head_dim, shape.hidden_size), torch.zeros(shape.head_dim, shape.hidden_size)
+    for n in range(num_tokens):
+        projection = _FADING**n * _columns(len(slow), shape.code_size)
+        query[slow] += projection @ views[n]
+        key[slow] += projection @ views[n + further]
+    scale = _MATCH * math.sqrt(8 / num_tokens)
+    return scale * query, scale * key
 
 
 def _columns(rows: int, columns: int) -> Tensor:

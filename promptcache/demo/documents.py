@@ -157,6 +157,8 @@ def _distinct(
 
 def _similar_entity(rng: Random, name: str) -> str:
     bare = name.removeprefix("the ")
+    if name != bare and rng.random() < 0.7:  # "the student plan" beside "the basic plan"
+        return f"the {rng.choice(rng.choice((words.ADJECTIVES, words.NOUNS, words.COMMON)))} {bare.split()[-1]}"
     if rng.random() < 0.6:
         return f"{rng.choice(words.NAME_PREFIXES)} {bare.split()[-1].capitalize()}"
     return f"{bare.split()[0].capitalize()} {rng.choice(words.NAME_SUFFIXES)}"
@@ -208,9 +210,9 @@ def unsaid_fact(rng: Random, names: NameSource, facts: tuple[Fact, ...]) -> Fact
     while True:
         attribute, entity, kind = rng.choice(facts).attribute, rng.choice(facts).entity, rng.random()
         if kind < 0.5:
-            entity = _similar_entity(rng, entity) if rng.random() < 0.2 else names.entity(rng)
+            entity = _similar_entity(rng, entity) if rng.random() < 0.4 else names.entity(rng)
         elif kind < 0.75:
-            attribute = _similar_attribute(rng, attribute) if rng.random() < 0.2 else names.attribute(rng)
+            attribute = _similar_attribute(rng, attribute) if rng.random() < 0.4 else names.attribute(rng)
         elif kind < 0.8:
             attribute, entity = names.attribute(rng), names.entity(rng)
         if (attribute.lower(), entity.lower()) not in said and len(entity) <= 40:

@@ -52,7 +52,7 @@ class QuestionSet:
         left_out: Ask about a module that was left out: the right answer is "unknown".
         names: "words" (real-looking), "mixed" (as in training) or "unseen" (syllables that training never uses).
         gaps: Share of documents with gaps between the position IDs of modules.
-        slots: 1.0: in half of the documents, every value is tokenized apart, as an argument is.
+        slots: Share of documents in which every value is tokenized apart, as an argument is.
     """
 
     num_entities: int
@@ -73,7 +73,7 @@ def _question_sets() -> Iterator[QuestionSet]:
             yield QuestionSet(num_entities=4, num_attributes=3, names=names, left_out=left_out)
     for gaps in (0.0, 1.0):
         yield QuestionSet(num_entities=4, num_attributes=3, gaps=gaps)
-    yield QuestionSet(num_entities=4, num_attributes=3, slots=1.0)
+    yield QuestionSet(num_entities=4, num_attributes=3, slots=0.5)
 
 
 QUESTION_SETS = tuple(_question_sets())
@@ -83,7 +83,7 @@ def make_samples(question_set: QuestionSet, tokenizer: Tokenizer, *, seed: int, 
     """Draw `count` documents of a set, each laid out with its one question."""
     rng = Random(f"evaluate {seed} {question_set}")
     names = _names(question_set.names, tokenizer)
-    layout = LayoutSettings(gaps=question_set.gaps, slots=question_set.slots)
+    layout = LayoutSettings(gaps=question_set.gaps, slots=question_set.slots, filled=(1.0,))
     for _ in range(count):
         modules = grid_facts(rng, names, question_set.num_entities + question_set.left_out, question_set.num_attributes)
         fact = rng.choice(rng.choice(modules))
@@ -123,7 +123,7 @@ def table(model: LlamaForCausalLM, tokenizer: Tokenizer, *, seed: int, count: in
         rate = measure(model, [*make_samples(question_set, tokenizer, seed=seed, count=count)])
         asked = "a module left out" if question_set.left_out else "a fact of the document"
         shape = f"{question_set.num_entities} x {question_set.num_attributes}"
-        shares = f"{question_set.gaps:.0%} | {question_set.slots / 2:.0%}"
+        shares = f"{question_set.gaps:.0%} | {question_set.slots:.0%}"
         yield f"| {shape} | {question_set.names} | {shares} | {asked} | {rate} |"
 
 
