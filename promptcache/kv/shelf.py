@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -43,7 +42,7 @@ class Resting:
     recipe: Recipe
     shape: KVShape
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    facts: Mapping[str, str] = MappingProxyType({})
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
