@@ -1,10 +1,12 @@
 """The command line: files and options in, text or JSON and an exit code out.
 
 ```
-app (options)   -> check | layout | rendered | explain | diff | run | …   the work, as plain values
-the work        -> formats, render, layout_tree, explain_text, …            text, JSON or another form
-files, sources     documents that were read; exits: how a command ends; completion: what a shell is offered
+app -> commands/NAME            the options of a command
+    -> check | layout | rendering | explain | diff | schema_tests | run | …    its work, as plain values
+    -> output | layout_tree | explain_text | schema_tests_text | …             what people and programs read
 ```
+
+files, sources: documents that were read; exits: how a command ends; completion, shells: what a shell is offered.
 
 Comes in: what stands in the shell. Goes out: data on stdout, everything else on stderr, an exit code. This room decides
 nothing about the language, positions or KV.

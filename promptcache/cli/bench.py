@@ -6,47 +6,59 @@ Comes in: sizes, and what to measure on. Goes out: a table for people, then one 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from promptcache.cli.bench_options import (
+    adjacent_option,
+    decoded_option,
+    device_option,
+    measured,
+    modules_option,
+    new_option,
+    number,
+    numbers,
+    repeats_option,
+    threads_option,
+    tokens_option,
+)
 from promptcache.cli.exits import UsageMistake, ending
-from promptcache.cli.render import stdout, write_text
+from promptcache.cli.options import CommandGroup
+from promptcache.cli.output import write_text
 
 if TYPE_CHECKING:
     from promptcache.bench.report import Report
     from promptcache.bench.workload import Sizes
     from promptcache.runtime.hf.model import Model
 
-bench = typer.Typer(name="bench", help="Measure Prompt Cache against what you would do instead.", no_args_is_help=True)
 
-_Shape = Annotated[str, typer.Option(help="A published model shape with random weights.")]
-_Model = Annotated[str | None, typer.Option(help="A model's folder or hub id instead of a shape.")]
-_Dtype = Annotated[str, typer.Option(help="Of weights and KV: float32, bfloat16 or float16.")]
-_Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
-_Modules = Annotated[int, typer.Option(min=1, help="Modules present in the request.")]
-_Tokens = Annotated[list[int], typer.Option(min=1, help="Tokens of each module; give it several times to compare.")]
-_New = Annotated[list[int], typer.Option(min=1, help="New tokens of the request; give it several times.")]
-_Adjacent = Annotated[bool, typer.Option(help="Whether the present modules are neighbours.")]
-_Repeats = Annotated[int, typer.Option(min=1, help="Rounds that count; one more warms up.")]
-_Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
-_Decoded = Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")]
-
-_QWEN = "qwen2.5-0.5b"
+@click.group("bench", cls=CommandGroup, no_args_is_help=True)
+def command() -> None:
+    """Measure Prompt Cache against what you would do instead."""
 
 
-@bench.command()
+@command.command()
+@measured
+@device_option
+@modules_option(8)
+@tokens_option(512)
+@new_option(1, 16, 64)
+@adjacent_option
+@repeats_option(5)
+@threads_option
 def ttft(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    device: _Device = "cpu",
-    modules: _Modules = 8,
-    module_tokens: _Tokens = [512],  # noqa: B006 - typer copies it
-    new: _New = [1, 16, 64],  # noqa: B006
-    adjacent: _Adjacent = False,
-    repeats: _Repeats = 5,
-    threads: _Threads = None,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    new: tuple[int, ...],
+    adjacent: bool,
+    repeats: int,
+    threads: int | None,
 ) -> None:
     """Time to first token of a planned request: linked modules against every alternative."""
     with ending(as_json=False):
@@ -56,17 +68,24 @@ def ttft(
         _write(compare_ttft(measured, _sizes(modules, module_tokens, new, adjacent), repeats), model or shape, dtype)
 
 
-@bench.command()
+@command.command()
+@measured
+@device_option
+@modules_option(16)
+@tokens_option(256, 1024)
+@adjacent_option
+@repeats_option(20)
+@threads_option
 def linking(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    device: _Device = "cpu",
-    modules: _Modules = 16,
-    module_tokens: _Tokens = [256, 1024],  # noqa: B006
-    adjacent: _Adjacent = False,
-    repeats: _Repeats = 20,
-    threads: _Threads = None,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    adjacent: bool,
+    repeats: int,
+    threads: int | None,
 ) -> None:
     """Linking by itself: seconds, and resident memory that each linked request adds."""
     with ending(as_json=False):
@@ -77,17 +96,24 @@ def linking(
         _write(measure_linking(measured, sizes, repeats), model or shape, dtype)
 
 
-@bench.command()
+@command.command()
+@measured
+@device_option
+@modules_option(8)
+@tokens_option(512)
+@decoded_option
+@repeats_option(5)
+@threads_option
 def decode(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    device: _Device = "cpu",
-    modules: _Modules = 8,
-    module_tokens: _Tokens = [512],  # noqa: B006
-    tokens: _Decoded = 16,
-    repeats: _Repeats = 5,
-    threads: _Threads = None,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    tokens: int,
+    repeats: int,
+    threads: int | None,
 ) -> None:
     """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
     with ending(as_json=False):
@@ -98,14 +124,13 @@ def decode(
         _write(compare_decoding(measured, sizes, repeats, tokens), model or shape, dtype)
 
 
-@bench.command()
+@command.command()
+@measured
+@modules_option(8)
+@tokens_option(512)
+@number("--requests", 20, "Live requests.")
 def memory(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    modules: _Modules = 8,
-    module_tokens: _Tokens = [512],  # noqa: B006
-    requests: Annotated[int, typer.Option(min=1, help="Live requests.")] = 20,
+    shape: str, model: str | None, dtype: str, modules: int, module_tokens: tuple[int, ...], requests: int
 ) -> None:
     """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
     with ending(as_json=False):
@@ -116,18 +141,26 @@ def memory(
         _write(compare_memory(measured, sizes, requests), model or shape, dtype)
 
 
-@bench.command()
+@command.command()
+@measured
+@device_option
+@modules_option(4)
+@number("--module-tokens", 512, "Tokens of each module.")
+@number("--rows", 32, "Requests in the batch.")
+@decoded_option
+@repeats_option(3)
+@threads_option
 def batch(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    device: _Device = "cpu",
-    modules: _Modules = 4,
-    module_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each module.")] = 512,
-    rows: Annotated[int, typer.Option(min=1, help="Requests in the batch.")] = 32,
-    tokens: _Decoded = 16,
-    repeats: _Repeats = 3,
-    threads: _Threads = None,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    modules: int,
+    module_tokens: int,
+    rows: int,
+    tokens: int,
+    repeats: int,
+    threads: int | None,
 ) -> None:
     """Tokens per second of rows that share modules: linked together, and with copies of their own."""
     with ending(as_json=False):
@@ -138,16 +171,22 @@ def batch(
         _write(compare_batch(measured, sizes, rows, tokens, repeats), model or shape, dtype)
 
 
-@bench.command()
+@command.command()
+@measured
+@device_option
+@modules_option(8)
+@tokens_option(128, 512)
+@repeats_option(3)
+@threads_option
 def encode(
-    shape: _Shape = _QWEN,
-    model: _Model = None,
-    dtype: _Dtype = "float32",
-    device: _Device = "cpu",
-    modules: _Modules = 8,
-    module_tokens: _Tokens = [128, 512],  # noqa: B006
-    repeats: _Repeats = 3,
-    threads: _Threads = None,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    repeats: int,
+    threads: int | None,
 ) -> None:
     """Encoding a schema's modules against plain prefill of equally long texts."""
     with ending(as_json=False):
@@ -158,18 +197,11 @@ def encode(
         _write(compare_encoding(measured, sizes, repeats), model or shape, dtype)
 
 
-@bench.command()
-def plan(
-    modules: Annotated[list[int], typer.Option(min=1, help="Modules of the schema; several times to compare.")] = [  # noqa: B006
-        10,
-        100,
-        1000,
-        2000,
-        10000,
-    ],
-    named: Annotated[int, typer.Option(min=1, help="Modules that the prompt names.")] = 20,
-    repeats: _Repeats = 20,
-) -> None:
+@command.command()
+@numbers("--modules", (10, 100, 1000, 2000, 10000), "Modules of the schema; several times to compare.")
+@number("--named", 20, "Modules that the prompt names.")
+@repeats_option(20)
+def plan(modules: tuple[int, ...], named: int, repeats: int) -> None:
     """Parsing, checking and planning one prompt, in schemas of different sizes."""
     with ending(as_json=False):
         from promptcache.bench.many import measure_planning
@@ -177,14 +209,13 @@ def plan(
         _write(measure_planning(modules, named, repeats), "none", "none")
 
 
-@bench.command()
-def prompt(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A prompt file.")],
-    schema: Annotated[str, typer.Option(metavar="FILE", help="Its schema.")],
-    model: Annotated[str, typer.Option(help="demo, a model's folder, or a hub id.")] = "demo",
-    repeats: _Repeats = 10,
-    threads: _Threads = None,
-) -> None:
+@command.command()
+@click.argument("prompt", metavar="PROMPT")
+@click.option("--schema", metavar="FILE", required=True, help="Its schema.")
+@click.option("--model", default="demo", help="demo, a model's folder, or a hub id.")
+@repeats_option(10)
+@threads_option
+def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> None:
     """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens."""
     with ending(as_json=False):
         from promptcache.bench.prompt import compare_prompt
@@ -216,7 +247,7 @@ def _load(shape: str, model: str | None, dtype: str, device: str, threads: int |
     return Model(random_shape(shape, kind, torch.device(device)))
 
 
-def _sizes(modules: int, module_tokens: list[int], new: list[int], adjacent: bool) -> list[Sizes]:
+def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool) -> list[Sizes]:
     from promptcache.bench.workload import Sizes
 
     return [
@@ -230,6 +261,7 @@ def _write(report: Report, model: str, dtype: str) -> None:
     from rich.table import Table
 
     from promptcache.bench.report import hardware
+    from promptcache.cli.console import stdout
 
     table = Table(*report.columns, title=report.title)
     for cells in report.cells:

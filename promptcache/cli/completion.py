@@ -1,7 +1,7 @@
-"""What a shell offers to complete: files of the right kind, parameters of a prompt, codes.
+"""What a shell offers to complete: files of the right kind, parameters of a prompt and their choices, codes.
 
-Comes in: what has been typed so far. Goes out: words with a few words of help. What cannot be read offers nothing; the
-shell then completes file names by itself. Every command loads this file, so what does the work is imported when a shell
+Comes in: what has been typed so far. Goes out: words with a few words of help. Where nothing can be offered, the shell
+is told to complete file names by itself. Every command loads this file, so what does the work is imported when a shell
 asks.
 """
 
@@ -10,12 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import typer
+import click
 
 from promptcache.cli.model_folder import DEMO
 from promptcache.diagnostics import CODES, PromptCacheError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    Items: TypeAlias = list[CompletionItem[str]]
 
 Offer: TypeAlias = tuple[str, str]
 """A word, and what it is."""
@@ -24,33 +29,34 @@ _PLAIN = re.compile(r"[\w./-]+")  # whatever else a file or schema is called, a 
 _MAX_FILES = 500
 
 
-def complete_schemas(incomplete: str) -> list[Offer]:
+def complete_schemas(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer schema files near what has been typed, with the names of their schemas."""
     from promptcache.cli.report import Kind
 
-    return _documents(incomplete, {Kind.SCHEMA})
+    return _items(_documents(incomplete, {Kind.SCHEMA}), incomplete, otherwise="file")
 
 
-def complete_prompts(incomplete: str) -> list[Offer]:
+def complete_prompts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer prompt files near what has been typed."""
     from promptcache.cli.report import Kind
 
-    return _documents(incomplete, {Kind.PROMPT})
+    return _items(_documents(incomplete, {Kind.PROMPT}), incomplete, otherwise="file")
 
 
-def complete_documents(incomplete: str) -> list[Offer]:
+def complete_documents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer schema and prompt files near what has been typed."""
     from promptcache.cli.report import Kind
 
-    return _documents(incomplete, {Kind.SCHEMA, Kind.PROMPT})
+    return _items(_documents(incomplete, {Kind.SCHEMA, Kind.PROMPT}), incomplete, otherwise="file")
 
 
-def complete_arguments(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    """Offer the parameters of the prompt that the command line names, each as `name=` or `module/path.name=`."""
-    # behind a lone --arg the words before are left unparsed (typer 0.29)
+def complete_arguments(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Offer the parameters of the prompt that the command line names, as `name=`; behind the `=`, their choices."""
+    # behind a lone --arg the words before are left unparsed (click 8.5)
     prompt, schemas = ctx.params.get("prompt") or next(iter(ctx.args), "-"), ctx.params.get("schema") or ()
-    if prompt == "-" or "=" in incomplete:
+    if prompt == "-":
         return []
+    from promptcache.cli.parameter_text import described
     from promptcache.cli.request import open_parameters
     from promptcache.cli.sources import Sources
 
@@ -58,29 +64,37 @@ def complete_arguments(ctx: typer.Context, incomplete: str) -> list[Offer]:
         found = open_parameters(prompt, [name for name in schemas if name != "-"], Sources())
     except (PromptCacheError, OSError):
         return []
-    return _matching(((f"{name}=", about) for name, about in found), incomplete)
+    if "=" not in incomplete:
+        return _items(((f"{name}=", described(parameter)) for name, parameter in found), incomplete)
+    named = incomplete.partition("=")[0]
+    choices = (choice for name, parameter in found if name == named for choice in parameter.choices)
+    return _items(((f"{named}={choice}", "") for choice in choices if _PLAIN.fullmatch(choice)), incomplete)
 
 
-def complete_codes(incomplete: str) -> list[Offer]:
+def complete_codes(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer diagnostic codes with their titles, in the case in which one was begun."""
     codes = ((entry.code.lower() if incomplete.islower() else entry.code, entry.title) for entry in CODES.values())
-    return _matching(codes, incomplete)
+    return _items(codes, incomplete)
 
 
-def complete_models(incomplete: str) -> list[Offer]:
-    """Offer the model that ships with the package; folders are completed by the shell."""
-    return _matching([(DEMO, "the model that ships with promptcache")], incomplete)
+def complete_models(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Offer the model that ships with the package, else folders."""
+    return _items([(DEMO, "the model that ships with promptcache")], incomplete, otherwise="dir")
 
 
-def complete_starters(incomplete: str) -> list[Offer]:
+def complete_starters(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer the schemas that come with the package."""
     from promptcache.cli.starters import shipped_schemas
 
-    return _matching(((name, "a schema to start from") for name in shipped_schemas()), incomplete)
+    return _items(((name, "a schema to start from") for name in shipped_schemas()), incomplete)
 
 
-def _matching(offers: Iterable[Offer], incomplete: str) -> list[Offer]:
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
+def _items(offers: Iterable[Offer], incomplete: str, otherwise: str = "") -> Items:
+    """Return the offers that go on as was begun; where there are none, `otherwise` says what the shell completes."""
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(word, help=about or None) for word, about in offers if word.startswith(incomplete)]
+    return found or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 
 
 def _documents(incomplete: str, kinds: set[str]) -> list[Offer]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from promptcache.cli.diff import ModuleChanges, SchemaChanges, SlotChange
 from promptcache.cli.diff_encodings import EncodingChanges, MadeEncoding, Reason
 from promptcache.cli.diff_prompts import PromptChanges
-from promptcache.cli.render import counted
+from promptcache.cli.output import counted
 
 _ROOT = "(root)"
 _ADDED, _REMOVED, _CHANGED = "green", "red", "yellow"

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 
-import typer
+from click.exceptions import Exit, UsageError
 
-from promptcache.cli.render import as_data, print_diagnostics, stderr, write_json
+from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -76,22 +76,28 @@ def ending(*, as_json: bool) -> Iterator[Sources]:
         if as_json:
             write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
         else:
-            print_diagnostics(error.diagnostics, sources, stderr())
-        raise typer.Exit(exit_code(error)) from None
+            print_diagnostics(error.diagnostics, sources, beside=True)
+        raise Exit(exit_code(error)) from None
     except PromptCacheError as error:
         _tell(str(error), as_json=as_json)
-        raise typer.Exit(exit_code(error)) from None
+        raise Exit(exit_code(error)) from None
+    except UsageError as error:
+        if as_json:
+            _tell(error.format_message(), as_json=True)
+        else:
+            error.show()
+        raise Exit(ExitCode.USAGE) from None
     except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
         _leave_pipe()
-        raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        raise Exit(ExitCode.BROKEN_PIPE) from None
     except MemoryError:
         _tell("not enough memory", as_json=as_json)
-        raise typer.Exit(ExitCode.ENVIRONMENT) from None
+        raise Exit(ExitCode.ENVIRONMENT) from None
     except OSError as error:
         _tell(str(error), as_json=as_json)
-        raise typer.Exit(ExitCode.ENVIRONMENT) from None
+        raise Exit(ExitCode.ENVIRONMENT) from None
 
 
 def _tell(message: str, *, as_json: bool) -> None:
@@ -99,7 +105,7 @@ def _tell(message: str, *, as_json: bool) -> None:
     if as_json:
         write_json({"error": line})
     else:
-        stderr().print(f"error: {line}", markup=False, soft_wrap=True)
+        tell(f"error: {line}")
 
 
 def _leave_pipe() -> None:

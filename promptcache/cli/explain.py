@@ -19,15 +19,19 @@ from promptcache.language import CheckedSchema, count_combinations
 from promptcache.language.explain import describe
 from promptcache.language.names import ancestors
 from promptcache.language.rules import RuleKind
+from promptcache.language.schema import Parameter, ParameterType
 from promptcache.layout import HubTokenizer, Layout, Slot, Stretch, Tokenizer, lay_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFacts:
-    """A slot, and what stands in it when a prompt says nothing."""
+    """A slot, what it takes, and what stands in it when a prompt says nothing."""
 
     name: str
     length: int
+    type: ParameterType
+    choices: tuple[str, ...]
+    pattern: str | None
     required: bool
     default: str | None
     placeholder: str | None
@@ -153,17 +157,21 @@ def _modules(schema: CheckedSchema, combinations: Combinations, num_tokens: Mapp
                 presence="never" if dead else "always" if not path or path in always else "optional",
                 cached=not path or schema.modules[path].cache,
                 brings=tuple(sorted(brings, key=order.__getitem__)),
-                parameters=tuple(
-                    ParameterFacts(
-                        name=parameter.name,
-                        length=parameter.length,
-                        required=parameter.required,
-                        default=parameter.default,
-                        placeholder=parameter.placeholder,
-                    )
-                    for parameter in schema.parameters[path].values()
-                ),
+                parameters=tuple(map(_parameter, schema.parameters[path].values())),
             )
+
+
+def _parameter(parameter: Parameter) -> ParameterFacts:
+    return ParameterFacts(
+        name=parameter.name,
+        length=parameter.length,
+        type=parameter.type,
+        choices=parameter.choices,
+        pattern=parameter.pattern,
+        required=parameter.required,
+        default=parameter.default,
+        placeholder=parameter.placeholder,
+    )
 
 
 def _rules(schema: CheckedSchema) -> Iterator[RuleFacts]:

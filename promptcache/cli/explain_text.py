@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from promptcache.cli.explain import ModuleFacts, ParameterFacts, PromptFacts, SchemaFacts
-from promptcache.cli.render import counted
+from promptcache.cli.output import counted
+from promptcache.cli.parameter_text import accepted
 
 _ROOT = "(root)"
 _MAX_BROUGHT = 6
@@ -62,7 +63,7 @@ def _brought(module: ModuleFacts) -> str:
 
 
 def _parameter(parameter: ParameterFacts) -> str:
-    words = [counted(parameter.length, "position"), "required" if parameter.required else ""]
+    words = [counted(parameter.length, "position"), *accepted(parameter), "required" if parameter.required else ""]
     words += [f"default {parameter.default!r}" if parameter.default is not None else ""]
     words += [f"placeholder {parameter.placeholder!r}" if parameter.placeholder is not None else ""]
     return f"{parameter.name}  {' · '.join(filter(None, words))}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.render import print_report, report_data, stdout, write_json, write_text
+from promptcache.cli.output import print_report, report_data, write_json, write_text
 from promptcache.cli.report import Report
 from promptcache.cli.sources import Sources
 
@@ -37,7 +37,7 @@ def write_report(report: Report, form: Format, sources: Sources) -> None:
     """Write a report to stdout."""
     match form:
         case Format.TEXT:
-            print_report(report, sources, stdout())
+            print_report(report, sources)
         case Format.JSON:
             write_json(report_data(report))
         case Format.GITHUB:

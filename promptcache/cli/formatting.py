@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake
 from promptcache.cli.files import Document, read
-from promptcache.cli.render import as_data, print_diagnostics, write_text
+from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language.formatter import format_document
@@ -81,19 +79,17 @@ def formatted_data(found: Sequence[Formatted]) -> dict[str, Any]:
     return {"documents": documents}
 
 
-def print_formatted(
-    found: Sequence[Formatted], sources: Sources, notes: Console, *, only_check: bool, as_diff: bool
-) -> None:
+def print_formatted(found: Sequence[Formatted], sources: Sources, *, only_check: bool, as_diff: bool) -> None:
     """Print findings, then differences or the new text of standard input, then one line for each file that changes."""
     for each in found:
-        print_diagnostics(each.diagnostics, sources, notes)
+        print_diagnostics(each.diagnostics, sources, beside=True)
         if as_diff and each.changed:
             write_text(_difference(each))
         elif each.path is None and not only_check and not as_diff and not each.diagnostics:
             write_text(each.after)
         if each.changed and (only_check or as_diff or each.path is not None):
             verb = "would be formatted" if only_check or as_diff else "formatted"
-            notes.print(f"{each.name}: {verb}", markup=False, soft_wrap=True)
+            tell(f"{each.name}: {verb}")
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.layout_view import Node, NodeKind, View
-from promptcache.cli.render import counted
+from promptcache.cli.output import counted
 
 _ROOT = "(root)"
 _MAX_SEEN = 4

@@ -15,6 +15,7 @@ from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, re
 from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, Prompt, resolve_prompt
+from promptcache.language.schema import Parameter
 from promptcache.layout import HubTokenizer, Plan, check_length, check_positions, encodings, lay_out, make_plan
 
 
@@ -69,15 +70,14 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     return replace(request, prompt=prompt)
 
 
-def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, str]]:
-    """Return the parameters of a prompt, by the names that `--arg` takes, with the lengths of their slots.
+def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
+    """Return the parameters of a prompt, by the names that `--arg` takes.
 
     Raises:
         PromptCacheError: a document cannot be used, or is not there.
     """
     request = _read(file, schema_files, sources)
-    found = parameter_names(request.prompt, request.schema)
-    return [(name, f"at most {parameter.length} tokens") for name, parameter in found]
+    return list(parameter_names(request.prompt, request.schema))
 
 
 def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:

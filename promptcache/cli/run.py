@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from promptcache.cli.model_folder import model_folder
-from promptcache.cli.render import stderr, write_json, write_text
+from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import RunOptions, plan_request, read_request
 from promptcache.cli.sources import Sources
 
@@ -38,8 +38,7 @@ def run_prompt(
         plan_request(request, folder, options.max_new_tokens or 1)  # checks lengths in tokens; the engine makes its own
         # nothing will be downloaded, so transformers has no progress worth a line; it reads this when it is imported
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    waiting = stderr().status("loading the model") if folder is not None and sys.stderr.isatty() else nullcontext()
-    with waiting:
+    with _waiting() if folder is not None and sys.stderr.isatty() else nullcontext():
         # torch and transformers take seconds to import: not before the prompt has passed its checks
         from promptcache.cli.answer import answer_data, answer_request, load_engine, usage_line
 
@@ -49,7 +48,13 @@ def run_prompt(
         write_json(answer_data(answered, request, options.model))
     else:
         write_text("\n")
-        stderr().print(usage_line(answered), markup=False, soft_wrap=True)
+        tell(usage_line(answered))
+
+
+def _waiting() -> AbstractContextManager[object]:
+    from promptcache.cli.console import stderr
+
+    return stderr().status("loading the model")
 
 
 def _discard(piece: str) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.measure import interleave

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
-from typer.testing import CliRunner
+from click.shell_completion import get_completion_class
 
-from promptcache.cli.app import app
+from promptcache.cli.app import COMMANDS, app
+from promptcache.cli.shells import COMPLETE, NAME
 from promptcache.diagnostics import CODES
+from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder")
 
 
+def asked(line: str) -> list[str]:
+    """What bash is told about the last word of a line, which it has cut at every `=`."""
+    words = [word for part in line.split(" ") for word in (re.findall(r"=|[^=]+", part) or [""])]
+    env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        shell = get_completion_class("bash")
+        return shell(app, {}, NAME, COMPLETE).complete().split()
+
+
 def offered(line: str) -> list[str]:
     """The words that bash is offered for the last word of a line."""
-    words = line.split(" ")
-    env = {"_PROMPTCACHE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    return CliRunner().invoke(app, [], prog_name="promptcache", env=env).stdout.split()
+    return [word.removeprefix("plain,") for word in asked(line) if word.startswith("plain,")]
 
 
 def test_commands_are_offered() -> None:
@@ -82,3 +99,127 @@ def test_codes_are_offered() -> None:
 def test_model_that_ships_is_offered() -> None:
     """A model is a name or a folder; the name is offered."""
     assert offered("promptcache layout travel.xml --model d") == ["demo"]
+
+
+def test_choices_of_a_parameter_are_offered(folder: Path) -> None:
+    """Behind `name=` stand the parameter's choices; bash, which cuts words at `=`, gets the values alone."""
+    (folder / "fare.xml").write_text(
+        '<schema name="fare"><module name="seat">'
+        '<parameter name="class" length="4" type="choice" choices="first|second"/>'
+        '<parameter name="row" length="4" type="int"/></module></schema>'
+    )
+    (folder / "prompts" / "fare.xml").write_text('<prompt schema="fare"><seat/></prompt>')
+
+    assert offered("promptcache run prompts/fare.xml --arg ") == ["class=", "row="]
+    assert offered("promptcache run prompts/fare.xml --arg class=") == ["first", "second"]
+    assert offered("promptcache run prompts/fare.xml --arg class=s") == ["second"]
+    assert offered("promptcache run prompts/fare.xml --arg seat.class=s") == []
+    assert offered("promptcache run prompts/fare.xml --arg row=") == []
+    assert offered("promptcache run prompts/fare.xml --arg row=1 --arg class=f") == ["first"]
+
+
+def test_parameters_are_offered_with_what_they_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells that show more than words show a parameter's length, type, choices and pattern."""
+    (folder / "fare.xml").write_text(
+        '<schema name="fare"><parameter name="class" length="4" type="choice" choices="first|second"/>'
+        '<parameter name="row" length="1" type="int"/><parameter name="x" length="2" pattern="[a-z]+"/></schema>'
+    )
+    (folder / "prompts" / "fare.xml").write_text('<prompt schema="fare"/>')
+    monkeypatch.setenv("COMP_WORDS", "promptcache run prompts/fare.xml --arg ")
+    monkeypatch.setenv("COMP_CWORD", "4")
+
+    told = get_completion_class("zsh")(app, {}, NAME, COMPLETE).complete()
+
+    assert told.splitlines()[1::3] == ["class=", "row=", "x="]
+    assert told.splitlines()[2::3] == [
+        "at most 4 tokens, one of first, second",
+        "at most 1 token, a whole number",
+        "at most 2 tokens, matches [a-z]+",
+    ]
+
+
+def test_files_are_left_to_the_shell_where_none_fits() -> None:
+    """Where no document is known, the shell completes file names by itself; a model may be a folder."""
+    assert asked("promptcache layout nowhere/") == ["file,nowhere/"]
+    assert asked("promptcache layout travel.xml --model ./x") == ["dir,./x"]
+
+
+def test_commands_are_loaded_one_by_one_and_known_by_one_name() -> None:
+    """The name of each command is the one that the table has for it."""
+    assert [app.get_command(click.Context(app), name).name for name in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_scripts_are_printed(command: Command, shell: str) -> None:
+    """A shell's script calls us with the variable by which we know what is asked."""
+    result = command("--show-completion", shell)
+
+    assert result.exit_code == 0
+    assert COMPLETE in result.stdout
+
+
+def test_shells_without_a_script_are_named(command: Command) -> None:
+    """A shell that we do not know is a usage mistake that lists those we do."""
+    result = command("--show-completion", "tcsh")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "bash, zsh, fish, powershell" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "start"),
+    [
+        ("bash", ".local/share/promptcache/completion.bash", ".bashrc"),
+        ("zsh", ".local/share/promptcache/completion.zsh", ".zshrc"),
+        ("fish", ".config/fish/completions/promptcache.fish", None),
+    ],
+)
+def test_a_shell_is_set_up_once(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, shell: str, file: str, start: str | None
+) -> None:
+    """The script lies in a file that the shell's start file reads, however often it was installed."""
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+    results = [command("--install-completion") for _ in range(2)]
+
+    assert [result.exit_code for result in results] == [0, 0]
+    assert COMPLETE in (folder / file).read_text()
+    if start is not None:
+        assert (folder / start).read_text().split() == ["source", str(folder / file)]
+
+
+@pytest.mark.parametrize("shell", ["", "/bin/tcsh"])
+def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    """Where $SHELL is not a shell that we can set up, nothing is written and the other way is named."""
+    monkeypatch.setenv("SHELL", shell)
+
+    result = command("--install-completion")
+
+    assert result.exit_code == 2
+    assert "--show-completion SHELL" in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_with_the_script(folder: Path) -> None:
+    """In bash itself, with its own way of cutting words, the script ends in the words that it inserts."""
+    (folder / "fare.xml").write_text(
+        '<schema name="fare"><parameter name="class" length="4" type="choice" choices="first|second"/></schema>'
+    )
+    (folder / "prompts" / "fare.xml").write_text('<prompt schema="fare"/>')
+    script = get_completion_class("bash")(app, {}, NAME, COMPLETE).source()
+    test = f"""{script}
+COMP_WORDS=(promptcache run prompts/fare.xml --arg class = s); COMP_CWORD=6
+_promptcache_completion promptcache s =
+echo "${{COMPREPLY[@]}}"
+"""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "promptcache").write_text(f'#!/bin/sh\nexec {sys.executable} -m promptcache "$@"\n')
+    (folder / "bin" / "promptcache").chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+    done = subprocess.run(["bash", "-c", test], capture_output=True, text=True, check=True, env=env)
+
+    assert done.stdout.split() == ["second"]

@@ -80,7 +80,16 @@ def test_modules_say_what_they_bring_and_hold(command: Command, folder: Path) ->
     assert modules["a/in"]["brings"] == ["c"]
     assert [path for path, module in modules.items() if not module["cached"]] == ["c"]
     assert modules["a"]["parameters"] == [
-        {"name": "p", "length": 3, "required": False, "default": "x", "placeholder": None}
+        {
+            "name": "p",
+            "length": 3,
+            "type": "text",
+            "choices": [],
+            "pattern": None,
+            "required": False,
+            "default": "x",
+            "placeholder": None,
+        }
     ]
     assert (data["num_combinations"], data["combinations_exact"]) == (3, True)
 
@@ -123,3 +132,32 @@ def test_what_cannot_be_explained_is_told(command: Command, words: tuple[str, ..
 
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
+
+
+TYPED = """\
+<schema name="typed">
+  <parameter name="days" length="3" type="int"/>
+  <parameter name="class" length="4" type="choice" choices="first|second"/>
+  <parameter name="code" length="6" type="line" pattern="[A-Z]{2}\\d+"/>
+  <parameter name="many" length="2" type="choice" choices="a|b|c|d|e|f|g|h"/>
+</schema>
+"""
+
+
+def test_parameters_say_what_they_take(folder: Path, command: Command) -> None:
+    """Each parameter shows its type, its choices – of many, some – and its pattern; JSON has them all."""
+    (folder / "typed.xml").write_text(TYPED)
+
+    text = command("explain", "typed.xml").stdout
+    parameters = json.loads(command("explain", "typed.xml", "--json").stdout)["modules"][0]["parameters"]
+
+    assert "    days  3 positions · a whole number\n" in text
+    assert "    class  4 positions · one of first, second\n" in text
+    assert "    code  6 positions · one line · matches [A-Z]{2}\\d+\n" in text
+    assert "    many  2 positions · one of a, b, c, d, e, f and 2 more\n" in text
+    assert [(each["type"], each["choices"], each["pattern"]) for each in parameters] == [
+        ("int", [], None),
+        ("choice", ["first", "second"], None),
+        ("line", [], "[A-Z]{2}\\d+"),
+        ("choice", ["a", "b", "c", "d", "e", "f", "g", "h"], None),
+    ]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from promptcache.cli.console import stdout
 from promptcache.cli.layout_tree import print_layout
 from promptcache.cli.layout_view import View, view_layout
 from promptcache.cli.model_folder import Dtype, ModelFacts
-from promptcache.cli.render import stdout
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.counting import count_combinations
 from promptcache.layout import encodings, lay_out

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from promptcache.cli.rendered import print_text, render_prompt
+from promptcache.cli.rendering import print_text, render_prompt
 from promptcache.cli.sources import Sources
 from tests.cli.conftest import Command
 

@@ -19,8 +19,8 @@ from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.model_folder import DEMO, declared_positions, model_folder
 from promptcache.cli.report import Kind
+from promptcache.cli.schema_tests_text import Result, ResultKind, Tested
 from promptcache.cli.sources import Sources
-from promptcache.cli.tested import Result, ResultKind, Tested
 from promptcache.diagnostics import LanguageError, ModelNotFound
 from promptcache.language.examples import example_prompt
 from promptcache.layout import HubTokenizer, check_length

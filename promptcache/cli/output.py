@@ -1,7 +1,7 @@
-"""Findings in the forms that people and programs read them.
+"""What commands write: lines, findings, JSON.
 
-Comes in: diagnostics and reports. Goes out: text on a console, or plain data for JSON. A further form is one more
-function of a `Report`, which has everything that was found. This file does not know how findings are made.
+Comes in: words, diagnostics and reports. Goes out: data on stdout, everything else on stderr. This file does not know
+how findings are made, and loads no rich before there is a finding to be coloured.
 """
 
 from __future__ import annotations
@@ -9,53 +9,38 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
-from promptcache.cli.excerpt import diagnostic_text
 from promptcache.cli.report import Kind, Report
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, Span
 
-_UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
+
+def tell(*lines: str) -> None:
+    """Write lines that are not data to stderr."""
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
-class _Console(Console):
-    """A console that leaves a closed pipe to whoever ends the command; rich would exit by itself."""
+def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Sources, *, beside: bool = False) -> None:
+    """Print diagnostics with their source lines, an empty line after each: as data, or beside it on stderr."""
+    if not diagnostics:
+        return
+    from promptcache.cli.console import stderr, stdout
+    from promptcache.cli.excerpt import diagnostic_text
 
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def stdout() -> Console:
-    """Return a console for data; colours only on a terminal, never with NO_COLOR."""
-    return _Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
-
-
-def stderr() -> Console:
-    """Return a console for everything that is not data."""
-    return _Console(file=sys.stderr, highlight=False)
-
-
-def print_diagnostics(diagnostics: Iterable[Diagnostic], sources: Sources, console: Console) -> None:
-    """Print diagnostics with their source lines, an empty line after each."""
+    sys.stdout.flush()
+    console = stderr() if beside else stdout()
     for diagnostic in diagnostics:
         console.print(diagnostic_text(diagnostic, sources), soft_wrap=True)
 
 
-def print_notes(notes: Iterable[str], console: Console) -> None:
-    """Print what is worth knowing but stands nowhere in a document."""
-    for note in notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-
-
-def print_report(report: Report, sources: Sources, console: Console) -> None:
+def print_report(report: Report, sources: Sources) -> None:
     """Print every finding of a report, its notes, and one line that sums it up."""
-    print_diagnostics(report.diagnostics, sources, console)
-    print_notes((f"{each.name}: {each.note}" for each in report.documents if each.note), console)
-    console.print(_summary(report), markup=False, soft_wrap=True)
+    print_diagnostics(report.diagnostics, sources)
+    notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
+    write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 
 
 def report_data(report: Report) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a test of schemas found, and how it is told: text, data, an exit code.
 
-Comes in: results. Goes out: lines on a console, or plain data. This file does not know how schemas are tested.
+Comes in: results. Goes out: lines, or plain data. This file does not know how schemas are tested.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rich.console import Console
-
 from promptcache.cli.exits import UNREADABLE, ExitCode
-from promptcache.cli.render import as_data, counted, print_diagnostics
+from promptcache.cli.output import as_data, counted, print_diagnostics, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic
 
@@ -82,18 +80,14 @@ def tested_data(found: Sequence[Tested]) -> dict[str, Any]:
     return {"schemas": documents, "passed": all(each.passed for each in found)}
 
 
-def print_tested(found: Sequence[Tested], sources: Sources, console: Console) -> None:
+def print_tested(found: Sequence[Tested], sources: Sources) -> None:
     """Print what failed, then one line for each schema."""
     for each in found:
-        print_diagnostics(each.diagnostics, sources, console)
+        print_diagnostics(each.diagnostics, sources)
         for result in each.failures:
-            console.print(
-                f"{each.file}:{result.line}: {result.kind} '{result.name}' failed", markup=False, soft_wrap=True
-            )
             told = "".join(f"    {line}\n" for line in (result.failure or "").splitlines())
-            console.print(told, markup=False, soft_wrap=True)
-    for each in found:
-        console.print(f"{each.file}: {_summary(each)}", markup=False, soft_wrap=True)
+            write_text(f"{each.file}:{result.line}: {result.kind} '{result.name}' failed\n{told}\n")
+    write_text("".join(f"{each.file}: {_summary(each)}\n" for each in found))
 
 
 def _summary(each: Tested) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from promptcache.cli.excerpt import printable
 from promptcache.cli.model_folder import DEMO, model_folder
-from promptcache.cli.render import counted, write_text
+from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import ModelNotFound

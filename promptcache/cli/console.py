@@ -1,0 +1,34 @@
+"""Consoles: where styled text goes. Only what prints styled text loads this file, for rich takes its time.
+
+Comes in: styled text. Goes out: text on a stream; colours on a terminal only, never with NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+
+_UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to whoever ends the command; rich would exit by itself."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def stdout() -> Console:
+    """Return a console for data."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Return a console for everything that is not data."""
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    return _Console(file=stream, highlight=False, width=None if stream.isatty() else _UNBOUNDED)

@@ -1,0 +1,55 @@
+"""Options and arguments that several commands have.
+
+Comes in: nothing. Goes out: decorators of click. This file knows no command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
+from promptcache.cli.model_folder import DEMO
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+
+
+class CommandGroup(click.Group):
+    """A group whose help has the first sentence of every command whole; click itself cuts it."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, (command.help or "").partition("\n")[0]) for name, command in found if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
+schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
+prompt_argument = click.argument("prompt", metavar="PROMPT", shell_complete=complete_prompts)
+output_option = click.option("-o", "--output", metavar="FILE", type=FILE, help="Default: NAME.xml.")
+schemas_option = click.option(
+    "--schema",
+    metavar="FILE",
+    multiple=True,
+    help="The prompt's schema; default: one of that name near the prompt.",
+    shell_complete=complete_schemas,
+)
+arguments_option = click.option(
+    "--arg",
+    metavar="[MODULE.]NAME=VALUE",
+    multiple=True,
+    help="Fill a parameter of the prompt, or replace its argument.",
+    shell_complete=complete_arguments,
+)
+
+
+def model_option(
+    words: str = "demo, or a model's folder.", default: str | None = DEMO
+) -> Callable[[Decorated], Decorated]:
+    """Return the option that names a model."""
+    return click.option("--model", default=default, help=words, shell_complete=complete_models)
