@@ -27,7 +27,7 @@ MAY_IMPORT = {
 DOORS = {
     "cli": {"bench", "demo", "testing"},
     "__main__": {"cli"},
-    "bench": {"testing"},
+    "bench": {"demo", "testing"},
     "demo": set(),
     "testing": {"demo"},
 }

@@ -1,11 +1,11 @@
 """Measures a trained model: `python -m promptcache.demo.evaluate FOLDER`.
 
 Comes in: a model folder. Goes out: whole answers right, per set of documents, with 95 % intervals, as a Markdown table.
-Every question is asked alone, about a document drawn from a seed that training never uses. Knows nothing of caches.
+Every question is asked alone, about a document drawn from a seed that training never uses. Knows nothing of caches:
+`promptcache bench quality` asks the same questions through schemas.
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from promptcache.demo.batches import collate, score
-from promptcache.demo.documents import Document, Fact, Question, grid_facts, question_text
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import Document
+from promptcache.demo.questions import QuestionSet, Rate, draw_cases
 from promptcache.demo.samples import LayoutSettings, Sample, lay_out
 from promptcache.demo.tokenizer import single_token_texts
 
@@ -26,72 +26,50 @@ _BATCH_TOKENS = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Answers right out of those asked."""
-
-    right: int
-    asked: int
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{100 * self.right / self.asked:.1f} ({100 * low:.1f}-{100 * high:.1f})"
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval."""
-        n, p, z = self.asked, self.right / self.asked, 1.96
-        middle, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (middle - spread) / (1 + z * z / n), (middle + spread) / (1 + z * z / n)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionSet:
-    """Documents of `num_entities` modules with `num_attributes` facts each, and one question about each document.
+class Row:
+    """One row of the table: a set of questions, and how its documents are laid out.
 
     Args:
-        left_out: Ask about a module that was left out: the right answer is "unknown".
-        names: "words" (real-looking), "mixed" (as in training) or "unseen" (syllables that training never uses).
+        questions: The set.
         gaps: Share of documents with gaps between the position IDs of modules.
         slots: Share of documents in which every value is tokenized apart, as an argument is.
     """
 
-    num_entities: int
-    num_attributes: int
-    left_out: bool = False
-    names: str = "words"
+    questions: QuestionSet
     gaps: float = 0.5
     slots: float = 0.0
 
+    def __str__(self) -> str:
+        asked = {"fact": "a fact of the document", "left out": "a module left out", "near": "a name like one present"}
+        shape = f"{self.questions.num_entities} x {self.questions.num_attributes}"
+        return f"{shape} | {self.questions.names} | {self.gaps:.0%} | {self.slots:.0%} | {asked[self.questions.asked]}"
 
-def _question_sets() -> Iterator[QuestionSet]:
+
+def _rows() -> Iterator[Row]:
     for shape in ((1, 1), (2, 3), (4, 1), (4, 3), (8, 1), (4, 6), (8, 3), (24, 1)):
-        yield QuestionSet(num_entities=shape[0], num_attributes=shape[1])
+        yield Row(questions=_set(shape))
     for shape in ((2, 3), (4, 1), (4, 3), (8, 1), (8, 3)):
-        yield QuestionSet(num_entities=shape[0], num_attributes=shape[1], left_out=True)
+        yield Row(questions=_set(shape, asked="left out"))
+    yield Row(questions=_set((4, 3), asked="near"))
     for names in ("mixed", "unseen"):
-        for left_out in (False, True):
-            yield QuestionSet(num_entities=4, num_attributes=3, names=names, left_out=left_out)
+        for asked in ("fact", "left out"):
+            yield Row(questions=_set((4, 3), asked=asked, names=names))
     for gaps in (0.0, 1.0):
-        yield QuestionSet(num_entities=4, num_attributes=3, gaps=gaps)
-    yield QuestionSet(num_entities=4, num_attributes=3, slots=0.5)
+        yield Row(questions=_set((4, 3)), gaps=gaps)
+    for slots in (0.5, 1.0):
+        yield Row(questions=_set((4, 3)), slots=slots)
 
 
-QUESTION_SETS = tuple(_question_sets())
+def _set(shape: tuple[int, int], *, asked: str = "fact", names: str = "words") -> QuestionSet:
+    return QuestionSet(num_entities=shape[0], num_attributes=shape[1], asked=asked, names=names)
 
 
-def make_samples(question_set: QuestionSet, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
+def make_samples(row: Row, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
     """Draw `count` documents of a set, each laid out with its one question."""
-    rng = Random(f"evaluate {seed} {question_set}")
-    names = _names(question_set.names, tokenizer)
-    layout = LayoutSettings(gaps=question_set.gaps, slots=question_set.slots, filled=(1.0,))
-    for _ in range(count):
-        modules = grid_facts(rng, names, question_set.num_entities + question_set.left_out, question_set.num_attributes)
-        fact = rng.choice(rng.choice(modules))
-        if question_set.left_out:
-            modules = [module for module in modules if fact not in module]
-            fact = Fact(attribute=fact.attribute, entity=fact.entity)
-        question = Question(text=question_text(rng, fact), fact=fact)
-        document = Document(introduction=None, modules=tuple(map(tuple, modules)), questions=(question,))
+    rng = Random(f"layout {seed} {row}")
+    layout = LayoutSettings(gaps=row.gaps, slots=row.slots, filled=(1.0,))
+    for case in draw_cases(row.questions, seed, count, single_token_texts(tokenizer)):
+        document = Document(introduction=None, modules=case.present, questions=(case.question,))
         yield lay_out(document, tokenizer, rng, layout)
 
 
@@ -109,22 +87,12 @@ def measure(model: LlamaForCausalLM, samples: Sequence[Sample]) -> Rate:
     return Rate(right=right, asked=sum(len(sample.answers) for sample in samples))
 
 
-def _names(kind: str, tokenizer: Tokenizer) -> NameSource:
-    if kind == "words":
-        return NameSource(made_up=0.0)
-    return NameSource(pieces=single_token_texts(tokenizer)) if kind == "mixed" else NameSource(unseen=True)
-
-
 def table(model: LlamaForCausalLM, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[str]:
     """Lines of a Markdown table, one per question set."""
     yield "| modules x facts | names | gaps | slots | asked about | whole answers right, % (95 % interval) |"
     yield "|---|---|---|---|---|---|"
-    for question_set in QUESTION_SETS:
-        rate = measure(model, [*make_samples(question_set, tokenizer, seed=seed, count=count)])
-        asked = "a module left out" if question_set.left_out else "a fact of the document"
-        shape = f"{question_set.num_entities} x {question_set.num_attributes}"
-        shares = f"{question_set.gaps:.0%} | {question_set.slots:.0%}"
-        yield f"| {shape} | {question_set.names} | {shares} | {asked} | {rate} |"
+    for row in _rows():
+        yield f"| {row} | {measure(model, [*make_samples(row, tokenizer, seed=seed, count=count)])} |"
 
 
 def main() -> None:

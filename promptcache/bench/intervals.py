@@ -1,0 +1,63 @@
+"""How sure a measured figure is: intervals for paired differences and for means.
+
+Comes in: what was counted or measured, one value for each question. Goes out: 95 % intervals. Wilson's interval of a
+single proportion is `Rate`'s in `promptcache.demo.questions`. This file knows nothing of what the values mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from promptcache.demo.questions import Rate
+
+_RESAMPLES = 2000
+
+
+def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:
+    """Return the share of `first` less the share of `second`, and its 95 % interval.
+
+    Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 1998, 17, 2635-2650, method 10): it
+    combines the Wilson limits of both shares and allows for their correlation. It stays honest where nearly all answers
+    are right, and is not empty where both are right about the same questions.
+    """
+    total = len(first)
+    both = sum(a and b for a, b in zip(first, second, strict=True))
+    one, other = sum(first), sum(second)
+    (low, high), (other_low, other_high) = (Rate(right=right, asked=total).interval for right in (one, other))
+    phi = _correlation(both, one - both, other - both, total - one - other + both)
+    share, other_share = one / total, other / total
+    difference = share - other_share
+    below = _hypotenuse(share - low, other_high - other_share, phi)
+    above = _hypotenuse(other_share - other_low, high - share, phi)
+    return difference, difference - below, difference + above
+
+
+def _correlation(both: int, only_first: int, only_second: int, neither: int) -> float:
+    margins = (both + only_first) * (only_second + neither) * (both + only_second) * (only_first + neither)
+    if margins == 0:
+        return 0.0
+    product: float = both * neither - only_first * only_second
+    if product > 0:  # the method's correction for continuity
+        product = max(product - (both + only_first + only_second + neither) / 2, 0.0)
+    return product / math.sqrt(margins)
+
+
+def _hypotenuse(a: float, b: float, phi: float) -> float:
+    return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+
+def mean_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean of one value for each question, and its 95 % interval: the percentile bootstrap over questions.
+
+    Differences from another way of answering the same question are values like any other: the interval is paired then.
+    """
+    observed = torch.tensor(values, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.empty(_RESAMPLES, dtype=torch.float64)
+    for index in range(_RESAMPLES):  # one at a time: all draws together would take resamples x questions
+        means[index] = observed[torch.randint(len(values), (len(values),), generator=generator)].mean()
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return float(observed.mean()), low, high

@@ -1,0 +1,154 @@
+"""`promptcache bench quality`: what caching by modules costs in quality, on questions whose answers are known.
+
+Comes in: an engine, and how many questions of which sets. Goes out: a report. Every document is served in every way –
+plain prefill, `context="guaranteed"`, `context="own"`, a scaffold over all modules in use – with the same question, so
+that all comparisons are paired. Answers are greedy and judged whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from promptcache.bench.intervals import mean_interval, paired_difference
+from promptcache.bench.measure import Samples, interleave
+from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
+from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.bench.report import Report
+from promptcache.demo.questions import Rate, draw_cases
+from promptcache.engine import Engine
+
+_CHUNK = 16  # documents whose KV is held at a time
+
+Progress = Callable[[str, int, int], None]
+"""Told the set, and how many of its questions are answered out of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualitySettings:
+    """What to ask.
+
+    Attributes:
+        sets: Names in `SETS`.
+        count: Questions of each set, each about a document of its own.
+        seed: Of the documents and questions.
+        instruction: What every document says first, for models that must be told how to answer.
+        max_new_tokens: Of an answer; a longer one is wrong.
+        repeats: Rounds in which TTFT is measured, on one document of each set.
+    """
+
+    sets: Sequence[str]
+    count: int
+    seed: int
+    instruction: str = ""
+    max_new_tokens: int = 48
+    repeats: int = 10
+
+
+def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress) -> Report:
+    """Ask all questions in every way.
+
+    Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from plain prefill,
+    the bootstrap over questions for the others.
+    """
+    cells, rows = [], []
+    for name in settings.sets:
+        outcomes = [*_outcomes(engine, settings, name, progress)]
+        seconds = _seconds_to_first_token(engine, settings, name)
+        for way in Way:
+            row = _row(name, way, outcomes, seconds[way])
+            rows.append(row)
+            cells.append(_cells(row, seconds[Way.PLAIN].median / seconds[way].median))
+    return Report(
+        name="quality",
+        title=f"{settings.count} questions per set, seed {settings.seed} (95 % intervals)",
+        columns=(
+            *("set", "way", "whole answers right, %", "points from plain"),
+            *("KL divergence, millinats", "same top token, %", "TTFT, ms"),
+        ),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
+
+
+def _outcomes(
+    engine: Engine, settings: QualitySettings, name: str, progress: Progress
+) -> Iterator[Mapping[Way, Outcome]]:
+    cases = draw_cases(SETS[name].questions, settings.seed, settings.count)
+    done = 0
+    while chunk := _chunk(engine, settings, name, [*islice(cases, _CHUNK)]):
+        yield from chunk.outcomes()
+        done += len(chunk.cases)
+        progress(name, done, settings.count)
+
+
+def _chunk(engine: Engine, settings: QualitySettings, name: str, cases: Sequence[Any]) -> Chunk | None:
+    if not cases:
+        return None
+    return Chunk(
+        engine=engine,
+        cases=cases,
+        arguments=SETS[name].arguments,
+        instruction=settings.instruction,
+        max_new_tokens=settings.max_new_tokens,
+    )
+
+
+def _seconds_to_first_token(engine: Engine, settings: QualitySettings, name: str) -> Mapping[Way, Samples]:
+    """Measure, on one document and warm schemas, from the call to the first token."""
+    cases = [*draw_cases(SETS[name].questions, settings.seed, 1)]
+    chunk = _chunk(engine, settings, name, cases)
+    assert chunk is not None
+    chunk.add_schemas()
+    engine.warm()
+    ways: dict[str, Callable[[], object]] = {Way.PLAIN: partial(plain_answers, engine, chunk.prompts(Way.PLAIN), 1)}
+    for way in CACHED:
+        ways[way] = partial(engine.generate, chunk.prompts(way)[0], max_new_tokens=1, do_sample=False)
+    samples = interleave(ways, settings.repeats, engine.model.device)
+    return {way: samples[way] for way in Way}
+
+
+def _row(name: str, way: Way, outcomes: Sequence[Mapping[Way, Outcome]], seconds: Samples) -> dict[str, Any]:
+    here, plain = [each[way] for each in outcomes], [each[Way.PLAIN] for each in outcomes]
+    rate = Rate(right=sum(each.right for each in here), asked=len(here))
+    return {
+        "set": name,
+        "way": way.value,
+        "levels": sorted({each.level for each in here}),
+        "asked": rate.asked,
+        "right": rate.right,
+        "share": _interval(rate.share, *rate.interval),
+        "difference": _interval(*paired_difference([each.right for each in here], [each.right for each in plain])),
+        "divergence": _interval(*mean_interval([each.divergence for each in here])),
+        "agreement": _interval(*mean_interval([each.agreement for each in here])),
+        "ttft_s": list(seconds.seconds),
+        "answers": "".join("+" if each.right else "-" for each in here),
+    }
+
+
+def _interval(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+def _cells(row: Mapping[str, Any], speedup: float) -> tuple[str, ...]:
+    median = Samples(seconds=tuple(row["ttft_s"])).median
+    ttft = f"{1e3 * median:.1f} ({speedup:.1f}x)"
+    if row["way"] == Way.PLAIN:
+        return row["set"], row["way"], _shown(row["share"], 100, 1), "", "", "", ttft
+    return (
+        row["set"],
+        row["way"],
+        _shown(row["share"], 100, 1),
+        _shown(row["difference"], 100, 1, sign="+"),
+        _shown(row["divergence"], 1000, 2),
+        _shown(row["agreement"], 100, 1),
+        ttft,
+    )
+
+
+def _shown(interval: Mapping[str, float], scale: float, digits: int, sign: str = "") -> str:
+    value, low, high = (f"{scale * interval[key]:{sign}.{digits}f}" for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"

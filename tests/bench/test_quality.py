@@ -1,0 +1,97 @@
+"""The quality benchmark compares like with like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from promptcache.bench.quality import QualitySettings, compare_quality
+from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers, plain_token_ids
+from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.demo.questions import draw_cases
+from promptcache.engine import Engine
+
+NUM_CASES = 3
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The demo model."""
+    return Engine.from_pretrained("demo")
+
+
+def chunk(engine: Engine, name: str, *, num_cases: int = NUM_CASES, seed: int = 0) -> Chunk:
+    return Chunk(
+        engine=engine,
+        cases=[*draw_cases(SETS[name].questions, seed, num_cases)],
+        arguments=SETS[name].arguments,
+        instruction="Answer from the facts below.",
+        max_new_tokens=40,
+    )
+
+
+def outcomes(engine: Engine, name: str) -> list[Mapping[Way, Outcome]]:
+    return [*chunk(engine, name).outcomes()]
+
+
+@pytest.mark.parametrize("name", ["facts", "near", "unseen"])
+def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None:
+    """Where all modules are present, a scaffold over all of them predicts what plain prefill does, up to rounding."""
+    for each in outcomes(engine, name):
+        assert each[Way.SCAFFOLD].level == "exact"
+        assert each[Way.SCAFFOLD].divergence < 1e-6
+        assert each[Way.SCAFFOLD].agreement == 1.0
+        assert each[Way.SCAFFOLD].right == each[Way.PLAIN].right
+
+
+def test_modules_that_have_not_seen_each_other_differ(engine: Engine) -> None:
+    """The comparison sees a difference where there is one."""
+    for each in outcomes(engine, "facts"):
+        assert each[Way.GUARANTEED].level == "modular"
+        assert each[Way.GUARANTEED].divergence > 1e-6
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
+    """All ways of serving a document give the model the same text, whatever is left out or filled in."""
+    served = chunk(engine, name, num_cases=6)
+    served.add_schemas()
+
+    for index in range(6):
+        texts = {engine.tokenizer.detokenize(plain_token_ids(engine, served.prompts(way)[index])) for way in Way}
+        assert len(texts) == 1
+
+
+def test_plain_answers_do_not_depend_on_their_company(engine: Engine) -> None:
+    """Plain prompts answered together, padded, give what each gives alone."""
+    served = chunk(engine, "facts")
+    served.add_schemas()
+    prompts = served.prompts(Way.PLAIN)
+
+    assert plain_answers(engine, prompts, 40) == [plain_answers(engine, [prompt], 40)[0] for prompt in prompts]
+
+
+def test_chunks_replace_each_other() -> None:
+    """However many questions are asked, the store holds about as many encodings as for one chunk."""
+    engine = Engine.from_pretrained("demo")
+    held = []
+    for seed in range(3):
+        served = chunk(engine, "facts", seed=seed)
+        list(served.outcomes())
+        held.append(len([*engine.store.keys()]))
+
+    assert max(held) < 1.5 * held[0]
+
+
+def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
+    """Each set has a row for each way, over the same number of questions, and progress reaches the count."""
+    told: list[tuple[str, int, int]] = []
+    settings = QualitySettings(sets=["facts", "arguments"], count=2, seed=5, max_new_tokens=40, repeats=1)
+    report = compare_quality(engine, settings, lambda *each: told.append(each))
+
+    assert [(row["set"], row["way"]) for row in report.rows] == [(s, way) for s in settings.sets for way in Way]
+    assert {row["asked"] for row in report.rows} == {2}
+    assert told == [("facts", 2, 2), ("arguments", 2, 2)]
+    assert all(len(cells) == len(report.columns) for cells in report.cells)
+    assert {row["way"] for row in report.rows} == {Way.PLAIN, *CACHED}
