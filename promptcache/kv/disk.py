@@ -1,0 +1,276 @@
+"""The disk tier: one file per encoding in a folder that any number of processes may share.
+
+Comes in: encodings at rest. Goes out: the same, as memory mapped from their files. The folder is the index, and nothing
+has to be rebuilt after a crash: what stands in it under a name is whole. A file that is not what its name promises is
+never served; it is moved to `quarantine/`, with a line in the log there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from promptcache.diagnostics import CorruptEncoding, TierUnavailable
+from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
+from promptcache.kv.folder import SUFFIX, Folder, Identity, Incoming
+from promptcache.kv.format import check_payload, pack, unpack
+from promptcache.kv.header import Header
+from promptcache.kv.reading import open_encoding, open_header
+from promptcache.kv.shelf import Resting
+from promptcache.kv.store import Tier
+
+
+class Verify(StrEnum):
+    """When a payload is compared with its checksum. Headers always are."""
+
+    FIRST = "first"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Verdict(NamedTuple):
+    """What `verify_all` found out about a file.
+
+    Attributes:
+        name: Of the file.
+        nbytes: Its size.
+        fault: What is wrong with it; None for what may be served.
+    """
+
+    name: str
+    nbytes: int
+    fault: str | None
+
+
+class DiskShelf:
+    """A `Shelf` in a folder.
+
+    Args:
+        folder: Made where it is missing. One that cannot be written is read all the same.
+        budget_bytes: What encodings, files being written and files set aside may take together. What is over is
+            evicted, by this process's record of uses and the files' times. None is no limit.
+        verify: `first` reads a payload before its first use in this process; `always` before every use.
+        mmap: Map files, so that processes share memory and nothing is read before it is used. Only for folders that
+            nobody but this library writes in: a mapped file that is truncated kills the process.
+        cost: What it takes to make an encoding again.
+    """
+
+    tier = Tier.DISK
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        budget_bytes: int | None = None,
+        verify: Verify | str = Verify.FIRST,
+        mmap: bool = True,
+        cost: Cost = encoding_cost,
+    ) -> None:
+        self._folder = Folder(Path(folder).expanduser())
+        self._budget_bytes = budget_bytes
+        self._verify = Verify(verify)
+        self._mmap = mmap
+        self._cost = cost
+        self._verified: dict[str, Identity] = {}
+        self._bad: dict[str, Identity] = {}  # what is wrong and could not be set aside
+        self._uses = GreedyDual()
+        self._sizes: dict[str, int] = {}  # of what `_uses` knows
+        self._lock = threading.Lock()  # guards `_uses` and `_sizes`
+        if budget_bytes is not None:
+            with suppress(TierUnavailable):
+                self.trim()
+
+    def __str__(self) -> str:
+        return str(self._folder.root)
+
+    def read(self, key: str) -> Resting | None:
+        """Return the encoding under `key`, its tensors mapped from the file."""
+        path = self._folder.path(key)
+        with self._folder.refusing("read"), suppress(FileNotFoundError):  # may be evicted at any time
+            identity = Identity.of(path.lstat())
+            if self._bad.get(key) == identity:
+                return None
+            try:
+                return self._open(key, path, identity)
+            except CorruptEncoding as error:
+                if self._set_aside(key, path, identity, error):
+                    raise
+            return self.read(key)  # another process was faster, and may have written it anew
+        return None
+
+    def write(self, resting: Resting) -> bool:
+        """Write an encoding to a file of its own."""
+        key = resting.recipe.key
+        path = self._folder.path(key)
+        if self._stands(key, path):
+            return True
+        head, payload = pack(resting)
+        with self._folder.refusing("write"):
+            self._folder.make()
+            incoming = self._reserve(key, len(head) + resting.nbytes)
+            if incoming is None:
+                return False
+            with incoming:
+                incoming.fill((head, *payload))
+                incoming.publish(path)
+        return True
+
+    def delete(self, key: str) -> bool:
+        """Remove the file of `key`."""
+        with self._folder.refusing("delete"):
+            try:
+                self._folder.path(key).unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys whose files stand here now."""
+        with self._folder.refusing("list"):
+            found = self._folder.scan()
+        yield from found
+
+    def nbytes(self) -> int:
+        """Bytes of the files of all encodings."""
+        with self._folder.refusing("list"):
+            return sum(status.st_size for status in self._folder.scan().values())
+
+    def pin(self, key: str) -> None:
+        """Keep `key` from eviction, in every process."""
+        self._folder.path(key)
+        with self._folder.refusing("pin"):
+            self._folder.make()
+            (self._folder.pins / key).touch()
+
+    def unpin(self, key: str) -> None:
+        """Let `key` be evicted again."""
+        self._folder.path(key)
+        with self._folder.refusing("unpin"):
+            (self._folder.pins / key).unlink(missing_ok=True)
+
+    def pinned(self) -> frozenset[str]:
+        """Return the keys that are pinned, by whatever process."""
+        with self._folder.refusing("list"):
+            return self._folder.pinned()
+
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """Be the only one, of all processes, that makes `key`; a claim ends with the process that holds it."""
+        return self._folder.claimed(key, timeout_s)
+
+    def header(self, key: str) -> Header | None:
+        """Return what a file says of itself; its payload is not read.
+
+        Raises:
+            CorruptEncoding: It is not what its name promises. It stays where it is.
+        """
+        with self._folder.refusing("read"), suppress(FileNotFoundError):
+            return open_header(self._folder.path(key), key)
+        return None
+
+    def gc(self) -> tuple[str, ...]:
+        """Remove the files that writers left when they were killed, and return their names; touch nothing else."""
+        with self._folder.refusing("clean up"), self._folder.locked():
+            self._folder.sweep_locks()
+            return self._folder.sweep()
+
+    def verify_all(self) -> Iterator[Verdict]:
+        """Read every file among the encodings, and say of each whether it may be served; nothing is moved."""
+        with self._folder.refusing("list"):
+            paths = sorted(self._folder.encodings.iterdir()) if self._folder.encodings.exists() else []
+        for path in paths:
+            with self._folder.refusing("read"), suppress(FileNotFoundError):
+                yield Verdict(path.name, path.lstat().st_size, _fault(path, mapped=self._mmap))
+
+    def trim(self) -> None:
+        """Evict until the budget holds, as far as what is pinned and being written allows."""
+        with self._folder.refusing("evict"), self._folder.locked(), self._lock:
+            if not self._make_room(0):
+                self._evict(tuple(self._uses.ranked()))
+
+    def _open(self, key: str, path: Path, identity: Identity) -> Resting:
+        header, payload = open_encoding(path, key, mapped=self._mmap)
+        known = self._verify is Verify.NEVER or self._verified.get(key) == identity
+        if not known or self._verify is Verify.ALWAYS:
+            check_payload(header, payload, str(path))
+            self._verified[key] = identity
+        with suppress(OSError):  # a read-only folder: then only this process knows of the use
+            os.utime(path, ns=(time.time_ns(), identity.modified_ns), follow_symlinks=False)
+        with self._lock:
+            self._uses.touch(key)
+        return unpack(header, payload)
+
+    def _set_aside(self, key: str, path: Path, identity: Identity, fault: CorruptEncoding) -> bool:
+        try:
+            return self._folder.set_aside(path, identity, str(fault))
+        except (OSError, TierUnavailable) as error:
+            fault.add_note(f"It could not be set aside and is ignored from now on: {error}")
+            self._bad[key] = identity
+            return True
+
+    def _stands(self, key: str, path: Path) -> bool:
+        with self._folder.refusing("read"), suppress(FileNotFoundError):
+            status = path.lstat()
+            return stat.S_ISREG(status.st_mode) and self._bad.get(key) != Identity.of(status)
+        return False
+
+    def _reserve(self, key: str, nbytes: int) -> Incoming | None:
+        with self._folder.locked(), self._lock:
+            self._folder.sweep()
+            if self._budget_bytes is not None and not self._make_room(nbytes):
+                return None
+            return self._folder.open_incoming(key, nbytes)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Evict until `nbytes` more fit; evict nothing, and return False, where they cannot."""
+        assert self._budget_bytes is not None, "only a budget is ever full"
+        incoming_bytes = self._folder.incoming_bytes()  # first: what is published meanwhile counts twice, not never
+        self._follow(self._folder.scan())
+        aside_bytes = sum(status.st_size for _, status in self._folder.quarantined())
+        needed = self._uses.nbytes + incoming_bytes + aside_bytes + nbytes - self._budget_bytes
+        victims = self._uses.victims(needed - aside_bytes, lambda _: False)
+        if victims is None:
+            return False
+        self._folder.empty_quarantine(needed)
+        self._evict(victims)
+        return True
+
+    def _evict(self, victims: Sequence[str]) -> None:
+        for key in victims:
+            self._folder.path(key).unlink(missing_ok=True)  # who holds it keeps it
+            del self._sizes[key]
+        self._uses.evict(victims)
+
+    def _follow(self, files: Mapping[str, os.stat_result]) -> None:
+        """Learn what other processes wrote, removed and pinned."""
+        for key in [key for key, size in self._sizes.items() if key not in files or files[key].st_size != size]:
+            del self._sizes[key]
+            self._uses.remove(key)
+        for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_atime_ns):
+            self._sizes[key] = files[key].st_size
+            self._uses.add(key, max(1, files[key].st_size), self._cost_of(key))
+        pinned = self._folder.pinned()
+        self._uses.unpin(self._uses.pinned - pinned)
+        self._uses.pin(pinned)
+
+    def _cost_of(self, key: str) -> float:
+        try:
+            return self._cost(open_header(self._folder.path(key), key).recipe)
+        except (CorruptEncoding, OSError):
+            return 0.0  # nothing is lost with it
+
+
+def _fault(path: Path, *, mapped: bool) -> str | None:
+    key = path.name.removesuffix(SUFFIX)
+    try:
+        header, payload = open_encoding(path, key, mapped=mapped)
+        check_payload(header, payload, str(path))
+    except CorruptEncoding as error:
+        return str(error)
+    return None

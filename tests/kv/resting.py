@@ -1,0 +1,80 @@
+"""Encodings at rest for tests: small ones of any dtype, their bytes, and what it means that two are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from promptcache.kv import Codec, KVShape, Recipe, Resting
+from promptcache.kv.codec import forms
+from promptcache.kv.format import check_payload, pack, unpack
+from promptcache.kv.header import read_header
+
+HOST = torch.device("cpu")
+
+
+def shape(
+    dtype: torch.dtype = torch.float32, *, num_layers: int = 2, num_kv_heads: int = 1, head_dim: int = 8
+) -> KVShape:
+    """The shape of a small model's KV."""
+    return KVShape(num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype, device=HOST)
+
+
+def recipe(name: str, num_tokens: int = 3, codec: Codec = Codec.FULL) -> Recipe:
+    """A recipe that differs from every other name's."""
+    tokens, positions = tuple(range(7, 7 + num_tokens)), tuple(range(num_tokens))
+    return Recipe(fingerprint=name, token_ids=tokens, position_ids=positions, context="c" * 64, codec=codec)
+
+
+def random_resting(made_of: Recipe, kv: KVShape, facts: dict[str, str] | None = None, seed: int = 0) -> Resting:
+    """An encoding whose tensors hold random bits, signalling NaNs among them."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: torch.randint(0, 256, (form.dtype.itemsize * torch.Size(form.shape).numel(),), generator=generator)
+        .to(torch.uint8)
+        .view(form.dtype)
+        .view(form.shape)
+        for name, form in forms(made_of.codec, kv, made_of.num_tokens).items()
+    }
+    return Resting(recipe=made_of, shape=kv, tensors=tensors, facts=facts or {})
+
+
+def small(name: str = "small", num_tokens: int = 3, seed: int = 0) -> Resting:
+    """One of the smallest encodings there are."""
+    return random_resting(recipe(name, num_tokens), shape(), seed=seed)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The memory of a tensor."""
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def content(resting: Resting) -> tuple[object, ...]:
+    """Everything that an encoding at rest is: two are the same when this is equal, to the last bit."""
+    tensors = {name: (each.dtype, tuple(each.shape), bits(each)) for name, each in resting.tensors.items()}
+    return resting.recipe, resting.recipe.key, resting.shape, tensors, dict(resting.facts)
+
+
+def whole_file(resting: Resting) -> bytes:
+    """The bytes of an encoding's file."""
+    head, payload = pack(resting)
+    return head + b"".join(payload)
+
+
+def file_bytes(resting: Resting) -> int:
+    """How many bytes its file has."""
+    return len(whole_file(resting))
+
+
+def read_whole(data: bytes, key: str | None = None) -> Resting:
+    """What a reader makes of a file's bytes."""
+    header, start = read_header(data, len(data), "the file", key)
+    payload = memoryview(bytearray(data[start:]))
+    check_payload(header, payload, "the file")
+    return unpack(header, payload)
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names of the encodings in a shelf's folder."""
+    return sorted(path.name for path in (folder / "encodings").iterdir())

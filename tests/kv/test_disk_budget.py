@@ -1,0 +1,301 @@
+"""A budget in bytes holds after every step, also while writing, and what is given up is what is missed least."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from promptcache.diagnostics import CorruptEncoding
+from promptcache.kv.disk import DiskShelf
+from tests.conftest import law_examples
+from tests.kv.processes import finish, start
+from tests.kv.resting import content, file_bytes, small
+
+NAMES = "abcdefgh"
+ALL = {name: small(name, 3 + 5 * index) for index, name in enumerate(NAMES)}
+KEYS = {name: resting.recipe.key for name, resting in ALL.items()}
+SIZES = {name: file_bytes(resting) for name, resting in ALL.items()}
+THIRD = sum(SIZES.values()) // 3
+
+
+def used_bytes(folder: Path) -> int:
+    """Bytes of all files that the budget is about; one that is moved while we look is counted once."""
+    files = {}
+    for part in ("incoming", "encodings", "quarantine"):
+        for entry in os.scandir(folder / part):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if entry.name != "log.jsonl":
+                files[status.st_ino] = status.st_size
+    return sum(files.values())
+
+
+@contextmanager
+def watched(folder: Path, budget_bytes: int) -> Iterator[list[int]]:
+    """Look at the folder after every system call of this thread."""
+    seen: list[int] = []
+
+    def look(_: FrameType, event: str, function: object) -> None:
+        if event == "c_return" and getattr(function, "__module__", None) == "posix":
+            seen.append(used_bytes(folder))
+
+    sys.setprofile(look)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+    assert seen
+    assert max(seen) <= budget_bytes
+
+
+def test_the_budget_holds_after_every_system_call(tmp_path: Path) -> None:
+    """Room is taken before anything is written: there is no moment at which the folder is too large."""
+    shelf = DiskShelf(tmp_path, budget_bytes=THIRD)
+    chance = random.Random(0)
+
+    with watched(tmp_path, THIRD) as seen:
+        for _ in range(40):
+            assert shelf.write(ALL[chance.choice(NAMES)])
+
+    assert max(seen) > THIRD / 2
+
+
+def test_an_encoding_that_takes_the_whole_budget_fits(tmp_path: Path) -> None:
+    """The budget can be used to the last byte, and not by one more."""
+    shelf = DiskShelf(tmp_path / "enough", budget_bytes=SIZES["h"])
+    short = DiskShelf(tmp_path / "short", budget_bytes=SIZES["h"] - 1)
+
+    assert shelf.write(ALL["a"])
+    assert shelf.write(ALL["h"])
+    assert short.write(ALL["a"])
+    assert not short.write(ALL["h"])
+
+    assert list(shelf.keys()) == [KEYS["h"]]
+    assert list(short.keys()) == [KEYS["a"]]
+
+
+def test_what_is_used_stays(tmp_path: Path) -> None:
+    """Of encodings of one kind, the one that is not used is given up."""
+    same = [small(str(number), 9) for number in range(4)]
+    shelf = DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0]))
+    for each in same[:3]:
+        shelf.write(each)
+    shelf.read(same[0].recipe.key)
+    shelf.read(same[2].recipe.key)
+
+    shelf.write(same[3])
+
+    assert set(shelf.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
+
+
+def test_uses_are_remembered_by_the_files(tmp_path: Path) -> None:
+    """A new process knows from the files' times which encoding was not used for longest."""
+    same = [small(str(number), 9) for number in range(4)]
+    shelf = DiskShelf(tmp_path)
+    for each in same[:3]:
+        shelf.write(each)
+        time.sleep(0.01)
+    shelf.read(same[0].recipe.key)
+
+    DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0])).write(same[3])
+
+    assert set(shelf.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
+
+
+def test_what_is_dear_to_make_stays(tmp_path: Path) -> None:
+    """Of encodings of one size, the one that costs least to make again is given up."""
+    same = [small(str(number), 9) for number in range(3)]
+    shelf = DiskShelf(
+        tmp_path,
+        budget_bytes=2 * file_bytes(same[0]),
+        cost=lambda recipe: {"0": 5.0, "1": 1.0}.get(recipe.fingerprint, 3.0),
+    )
+
+    for each in same:
+        shelf.write(each)
+
+    assert set(shelf.keys()) == {same[0].recipe.key, same[2].recipe.key}
+
+
+def test_a_smaller_budget_trims_when_it_is_opened(tmp_path: Path) -> None:
+    """A budget is not only for what comes."""
+    shelf = DiskShelf(tmp_path)
+    for resting in ALL.values():
+        shelf.write(resting)
+
+    DiskShelf(tmp_path, budget_bytes=THIRD)
+
+    assert 0 < used_bytes(tmp_path) <= THIRD
+
+
+def test_pins_hold_in_every_process(tmp_path: Path) -> None:
+    """What is pinned is not evicted, by whomever it was pinned; what fits only without it is not kept."""
+    shelf, other = (DiskShelf(tmp_path, budget_bytes=SIZES["g"] + SIZES["a"]) for _ in range(2))
+    shelf.pin(KEYS["g"])  # comes later
+    shelf.write(ALL["g"])
+
+    assert other.pinned() == {KEYS["g"]}
+    assert other.write(ALL["a"])
+    assert not other.write(ALL["h"])
+    assert set(shelf.keys()) == {KEYS["g"], KEYS["a"]}
+
+    other.unpin(KEYS["g"])
+    assert shelf.pinned() == frozenset()
+    assert shelf.write(ALL["h"])
+    assert KEYS["g"] not in set(shelf.keys())
+
+
+def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
+    """Damaged files count, and are given up before anything that is whole."""
+    budget = SIZES["a"] + SIZES["b"] + SIZES["c"]
+    shelf = DiskShelf(tmp_path, budget_bytes=budget)
+    for name in "abc":
+        shelf.write(ALL[name])
+    path = tmp_path / "encodings" / f"{KEYS['b']}.safetensors"
+    path.write_bytes(bytes(SIZES["b"]))
+    with pytest.raises(CorruptEncoding):
+        shelf.read(KEYS["b"])
+
+    with watched(tmp_path, budget):
+        shelf.write(ALL["b"])
+
+    assert set(shelf.keys()) == {KEYS[name] for name in "abc"}
+
+
+def churn(folder: str, seed: int) -> None:
+    """Write and read at random, as one of several processes."""
+    shelf = DiskShelf(folder, budget_bytes=THIRD)
+    chance = random.Random(seed)
+    for _ in range(60):
+        name = chance.choice(NAMES)
+        found = shelf.read(KEYS[name])
+        if found is None:
+            shelf.write(ALL[name])
+        else:
+            assert content(found) == content(ALL[name])
+
+
+def test_the_budget_is_that_of_all_processes_together(tmp_path: Path) -> None:
+    """Several processes fill one folder: none sees it too large, and all read what was written."""
+    shelf = DiskShelf(tmp_path, budget_bytes=THIRD)
+    children = [start(churn, str(tmp_path), seed) for seed in range(3)]
+
+    seen = []
+    while any(child.is_alive() for child in children):
+        with shelf._folder.locked():  # nothing is added or evicted while we count
+            seen.append(used_bytes(tmp_path))
+        time.sleep(0.002)
+    for child in children:
+        finish(child)
+
+    assert THIRD / 2 < max(seen) <= THIRD
+    assert all(verdict.fault is None for verdict in shelf.verify_all())
+
+
+class Agreement(RuleBasedStateMachine):
+    """Two shelves in one folder, as two processes have them, and a dict that knows what was written."""
+
+    folder: Path
+
+    @initialize(budget=st.sampled_from([None, THIRD, 2 * THIRD]))
+    def open(self, budget: int | None) -> None:
+        """Start with an empty folder."""
+        import tempfile
+
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder, self.budget = Path(self.temporary.name), budget
+        self.shelves = [DiskShelf(self.folder, budget_bytes=budget) for _ in range(2)]
+        self.expected: set[str] = set()  # at most these are there; without a budget, exactly these
+        self.damaged: set[str] = set()
+
+    @rule(which=st.integers(0, 1))
+    def reopen(self, which: int) -> None:
+        """One of the processes is started anew."""
+        self.shelves[which] = DiskShelf(self.folder, budget_bytes=self.budget)
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
+    def write(self, which: int, name: str) -> None:
+        """What was written is there, whole, unless it was there already and is damaged."""
+        if self.shelves[which].write(ALL[name]):
+            self.expected.add(name)
+            assert KEYS[name] in set(self.shelves[1 - which].keys())
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
+    def read(self, which: int, name: str) -> None:
+        """What is read is what was written."""
+        try:
+            found = self.shelves[which].read(KEYS[name])
+        except CorruptEncoding:
+            assert name in self.damaged
+            self.damaged.discard(name)
+            self.expected.discard(name)
+            return
+        if found is not None:
+            assert name in self.expected - self.damaged
+            assert content(found) == content(ALL[name])
+        else:
+            assert name not in self.expected or self.budget is not None
+            self.expected.discard(name)
+            self.damaged.discard(name)
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
+    def delete(self, which: int, name: str) -> None:
+        """What was deleted is gone for both."""
+        self.shelves[which].delete(KEYS[name])
+        self.expected.discard(name)
+        self.damaged.discard(name)
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES), on=st.booleans())
+    def pin(self, which: int, name: str, on: bool) -> None:
+        """Pin and unpin."""
+        (self.shelves[which].pin if on else self.shelves[which].unpin)(KEYS[name])
+        assert (KEYS[name] in self.shelves[1 - which].pinned()) == on
+
+    @rule(name=st.sampled_from(NAMES), cut=st.integers(0, 400))
+    def damage(self, name: str, cut: int) -> None:
+        """A file loses its end; mapped files are replaced, not cut, for this process lives on."""
+        path = self.folder / "encodings" / f"{KEYS[name]}.safetensors"
+        if path.exists() and cut:
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data[:-cut])
+            self.damaged.add(name)
+
+    @rule(which=st.integers(0, 1))
+    def collect(self, which: int) -> None:
+        """Nothing was left behind."""
+        assert self.shelves[which].gc() == ()
+
+    @invariant()
+    def holds(self) -> None:
+        """The budget holds, and nothing is there that was not written."""
+        if not hasattr(self, "shelves"):
+            return
+        keys = set(self.shelves[0].keys())
+        assert keys == set(self.shelves[1].keys()) <= {KEYS[name] for name in self.expected | self.damaged}
+        if self.budget is None:
+            assert keys == {KEYS[name] for name in self.expected | self.damaged}
+        else:
+            assert used_bytes(self.folder) <= self.budget
+
+    def teardown(self) -> None:
+        """Leave nothing behind."""
+        if hasattr(self, "temporary"):
+            self.temporary.cleanup()
+
+
+Agreement.TestCase.settings = settings(max_examples=law_examples(0.1), stateful_step_count=30)
+TestAgreement = pytest.mark.law(Agreement.TestCase)

@@ -1,0 +1,308 @@
+"""A file of an encoding is read back to the last bit, or it is refused; there is nothing between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import random
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import CorruptEncoding, StoreError
+from promptcache.kv import Codec, Recipe, Resting
+from promptcache.kv.format import PIECE_BYTES, pack, payload_digest
+from promptcache.kv.keys import FORMAT_VERSION
+from tests.kv.resting import bits, content, random_resting, read_whole, recipe, shape, small, whole_file
+
+SPEC = Path(__file__).parents[2] / "docs" / "store-format.md"
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+FILE = whole_file(small())
+KEY = small().recipe.key
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_dtype_comes_back_to_the_last_bit(dtype: torch.dtype, codec: Codec) -> None:
+    """Reading gives what was written, NaNs and facts included."""
+    resting = random_resting(recipe("m", 37, codec), shape(dtype, head_dim=16), {"loss": "0.1 %", "ärger": "\n"})
+
+    assert content(read_whole(whole_file(resting), resting.recipe.key)) == content(resting)
+
+
+def test_views_are_kept_by_their_content() -> None:
+    """What is written is what a tensor shows, whatever its memory looks like."""
+    kv = torch.randn(2, 1, 8, 6).transpose(2, 3)[:, :, 1:4]
+    resting = Resting(recipe=recipe("m"), shape=shape(), tensors={"keys": kv, "values": -kv})
+
+    found = read_whole(whole_file(resting))
+
+    assert torch.equal(found.tensors["keys"], kv)
+    assert torch.equal(found.tensors["values"], -kv)
+
+
+@given(
+    fingerprint=st.text(max_size=5),
+    tokens=st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 9) | st.integers(0, 2**63 - 1)), min_size=1),
+    context=st.text(max_size=5),
+)
+def test_any_recipe_comes_back(fingerprint: str, tokens: list[tuple[int, int]], context: str) -> None:
+    """Whatever entered a key stands in the header, in any order, and names the file again."""
+    made_of = Recipe(
+        fingerprint=fingerprint,
+        token_ids=tuple(token for token, _ in tokens),
+        position_ids=tuple(position for _, position in tokens),
+        context=context,
+    )
+
+    found = read_whole(whole_file(random_resting(made_of, shape(head_dim=1))), made_of.key)
+
+    assert found.recipe == made_of
+    assert found.recipe.key == made_of.key
+
+
+def test_positions_are_written_as_ranges() -> None:
+    """A long run costs a few characters of positions, not a number for each token."""
+    made_of = Recipe(fingerprint="m", token_ids=(5,) * 6, position_ids=(0, 1, 2, 9, 11, 12), context="")
+
+    assert b'"position_ids":"0-2 9 11-12"' in whole_file(random_resting(made_of, shape()))
+
+
+def test_other_readers_of_safetensors_read_it(tmp_path: Path) -> None:
+    """It is a plain safetensors file."""
+    resting = small()
+    (tmp_path / "file").write_bytes(whole_file(resting))
+
+    with safetensors.safe_open(tmp_path / "file", "pt") as file:
+        assert file.metadata()["fingerprint"] == "small"
+        assert {name: bits(file.get_tensor(name)) for name in file.keys()} == {  # noqa: SIM118
+            name: bits(tensor) for name, tensor in resting.tensors.items()
+        }
+
+
+def test_tensors_are_aligned() -> None:
+    """The payload starts at a multiple of 64 bytes, so that mapped tensors are aligned for any kernel."""
+    for name in ("m", "mm", "mmm", "ä" * 40):
+        head, _ = pack(small(name))
+
+        assert len(head) % 64 == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 5])
+def test_threads_compute_the_checksum_of_the_specification(size: int) -> None:
+    """The payload's checksum is that of its tensors' pieces, however many cores share the work."""
+    parts = [memoryview(random.Random(size).randbytes(size)), memoryview(b"another")]
+    pieces = [part[at : at + PIECE_BYTES] for part in parts for at in range(0, len(part), PIECE_BYTES)]
+
+    expected = hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
+
+    assert payload_digest(parts) == expected
+
+
+def test_no_truncated_file_is_read() -> None:
+    """However much is missing at the end, the file is refused."""
+    for length in range(len(FILE)):
+        with pytest.raises(CorruptEncoding):
+            read_whole(FILE[:length], KEY)
+
+
+@pytest.mark.parametrize("more", [b"\0", b" ", FILE])
+def test_nothing_may_follow(more: bytes) -> None:
+    """A file with more bytes than it speaks of is refused."""
+    with pytest.raises(CorruptEncoding, match="its header says"):
+        read_whole(FILE + more, KEY)
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    """The same bytes but for one bit."""
+    changed = bytearray(data)
+    changed[position // 8] ^= 1 << position % 8
+    return bytes(changed)
+
+
+def test_no_flipped_bit_goes_unnoticed() -> None:
+    """Length, metadata, names, padding, payload: one bit that is wrong anywhere, and the file is refused."""
+    for position in random.Random(0).sample(range(8 * len(FILE)), 400):
+        with pytest.raises(CorruptEncoding):
+            read_whole(flipped(FILE, position), KEY)
+
+
+@pytest.mark.slow
+def test_no_flipped_bit_goes_unnoticed_anywhere() -> None:
+    """The same for 2,000 positions of a larger file, and for every bit of a small one."""
+    large = whole_file(small("large", 64))
+    for position in random.Random(1).sample(range(8 * len(large)), 2000):
+        with pytest.raises(CorruptEncoding):
+            read_whole(flipped(large, position))
+    for position in range(8 * len(FILE)):
+        with pytest.raises(CorruptEncoding):
+            read_whole(flipped(FILE, position), KEY)
+
+
+def test_a_file_under_another_name_is_refused() -> None:
+    """The key is computed anew from what the header says, and must be the name."""
+    with pytest.raises(CorruptEncoding, match=f"holds the encoding {KEY}, which is not its name"):
+        read_whole(FILE, small("other").recipe.key)
+
+
+def forged(change: Callable[[dict], object]) -> bytes:
+    """The file with its header changed, and the header's checksum made right for that."""
+    length = int.from_bytes(FILE[:8], "little")
+    tree = json.loads(FILE[8 : 8 + length])
+    text = change(tree)
+    return signed(json.dumps(tree, separators=(",", ":")) if not isinstance(text, str) else text, FILE[8 + length :])
+
+
+def signed(text: str, payload: bytes) -> bytes:
+    """A file with this header, its checksum made right."""
+    blank = re.sub(r'"header_sha256":"[0-9a-f]{64}"', f'"header_sha256":"{"0" * 64}"', text, count=1).encode()
+    blank += b" " * (-(8 + len(blank)) % 64)
+    digest = hashlib.sha256(len(blank).to_bytes(8, "little") + blank).hexdigest().encode()
+    return len(blank).to_bytes(8, "little") + blank.replace(b"0" * 64, digest, 1) + payload
+
+
+def test_the_forger_knows_the_craft() -> None:
+    """A forged file with nothing changed is the file: what is refused below is refused for its change."""
+    assert forged(lambda tree: None) == FILE
+
+
+def test_another_version_is_refused_by_its_number() -> None:
+    """A reader says which version it met and which it reads."""
+    file = forged(lambda tree: tree["__metadata__"].update(version=str(FORMAT_VERSION + 1)))
+
+    with pytest.raises(
+        CorruptEncoding, match=rf"has format version {FORMAT_VERSION + 1}; this library reads version {FORMAT_VERSION}$"
+    ):
+        read_whole(file, KEY)
+
+
+FORGERIES: dict[str, Callable[[dict], object]] = {
+    "keys shorter than values": lambda tree: tree["keys"].update(shape=[2, 1, 2, 8]),
+    "values longer than keys": lambda tree: tree["values"].update(shape=[2, 1, 4, 8]),
+    "other layout of the same bytes": lambda tree: tree["keys"].update(shape=[1, 2, 3, 8]),
+    "dtype": lambda tree: tree["keys"].update(dtype="I32"),
+    "dtype of the KV": lambda tree: tree["__metadata__"].update(dtype="F64"),
+    "unknown dtype": lambda tree: tree["__metadata__"].update(dtype="F12"),
+    "overlapping tensors": lambda tree: tree["values"].update(data_offsets=[0, 192]),
+    "offsets beyond the end": lambda tree: tree["values"].update(data_offsets=[2**62, 2**62 + 192]),
+    "negative offsets": lambda tree: tree["values"].update(data_offsets=[-192, 0]),
+    "tensor missing": lambda tree: tree.pop("values"),
+    "tensor more": lambda tree: tree.update(more=tree["keys"]),
+    "metadata more": lambda tree: tree["__metadata__"].update(more="x"),
+    "metadata missing": lambda tree: tree["__metadata__"].pop("context"),
+    "metadata no text": lambda tree: tree["__metadata__"].update(num_layers=2),
+    "no layers": lambda tree: tree["__metadata__"].update(num_layers="0"),
+    "negative heads": lambda tree: tree["__metadata__"].update(num_kv_heads="-1", num_layers="-2"),
+    "number spelled otherwise": lambda tree: tree["__metadata__"].update(num_layers="02"),
+    "enormous number": lambda tree: tree["__metadata__"].update(head_dim="9" * 5000),
+    "sizes beyond memory": lambda tree: tree["__metadata__"].update(head_dim=str(2**62)),
+    "sizes beyond memory, in groups": lambda tree: tree["__metadata__"].update(head_dim=str(2**62), codec="int8"),
+    "codec": lambda tree: tree["__metadata__"].update(codec="zip"),
+    "other codec": lambda tree: tree["__metadata__"].update(codec="int8"),
+    "fewer tokens": lambda tree: tree["__metadata__"].update(token_ids="7 8"),
+    "no tokens": lambda tree: tree["__metadata__"].update(token_ids="", num_tokens="0", position_ids=""),
+    "token beyond 64 bits": lambda tree: tree["__metadata__"].update(token_ids=f"7 8 {2**64}"),
+    "fewer positions": lambda tree: tree["__metadata__"].update(position_ids="0-1"),
+    "more positions": lambda tree: tree["__metadata__"].update(position_ids="0-3"),
+    "positions beyond memory": lambda tree: tree["__metadata__"].update(position_ids=f"0-{2**62}"),
+    "positions spelled otherwise": lambda tree: tree["__metadata__"].update(position_ids="0 1 2"),
+    "range backwards": lambda tree: tree["__metadata__"].update(position_ids="2-0"),
+    "fingerprint of half a character": lambda tree: tree["__metadata__"].update(fingerprint="\ud800"),
+    "a name twice": lambda tree: json.dumps(tree, separators=(",", ":")).replace('"keys":', '"keys":{},"keys":'),
+    "nested too deeply": lambda tree: json.dumps(tree)[:-1] + ',"x":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "cut short": lambda tree: json.dumps(tree, separators=(",", ":"))[:-1],
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_header_is_refused(name: str) -> None:
+    """A header with a right checksum is believed no more: it must be the one that its own content is written as."""
+    file = forged(FORGERIES[name])
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptEncoding):
+            read_whole(file, KEY)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+class Planted:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+HOSTILE = {
+    "empty": b"",
+    "zeros": bytes(4096),
+    "pickle": pickle.dumps(Planted()),
+    "text": b"<schema/>" * 100,
+    "header beyond the end": (2**40).to_bytes(8, "little") + FILE[8:],
+    "header of all that is there": (2**64 - 1).to_bytes(8, "little") + FILE[8:],
+    "header of nothing": bytes(8) + FILE[8:],
+    "another safetensors file": (2).to_bytes(8, "little") + b"{}" + bytes(400),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_foreign_files_are_refused(name: str) -> None:
+    """Anything may lie in a folder; what is no encoding is refused at once."""
+    started = time.perf_counter()
+
+    with pytest.raises(CorruptEncoding):
+        read_whole(HOSTILE[name], KEY)
+
+    assert time.perf_counter() - started < 1
+
+
+WRONG = {
+    "keys shorter": {"keys": torch.zeros(2, 1, 2, 8), "values": torch.zeros(2, 1, 3, 8)},
+    "dtype": {"keys": torch.zeros(2, 1, 3, 8), "values": torch.zeros(2, 1, 3, 8).double()},
+    "one missing": {"keys": torch.zeros(2, 1, 3, 8)},
+    "one more": {name: torch.zeros(2, 1, 3, 8) for name in ("keys", "values", "more")},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_the_codec_does_not_prescribe_is_not_written(name: str) -> None:
+    """No file comes into being that no reader would take."""
+    with pytest.raises(StoreError, match="cannot keep"):
+        pack(Resting(recipe=recipe("m"), shape=shape(), tensors=WRONG[name]))
+
+
+def test_kv_of_no_tokens_is_not_written() -> None:
+    """Attention over nothing kills some kernels: such an encoding is refused on both ways."""
+    nothing = torch.zeros(2, 1, 0, 8)
+
+    with pytest.raises(StoreError, match="no tokens"):
+        pack(Resting(recipe=recipe("m", 0), shape=shape(), tensors={"keys": nothing, "values": nothing}))
+
+
+def test_the_specification_shows_a_real_file() -> None:
+    """The worked example in the documentation is, byte for byte, what is written and read today."""
+    dump = re.findall(r"^[0-9a-f]{8}  ((?:[0-9a-f]{2} ?){1,16})", SPEC.read_text(encoding="utf-8"), re.MULTILINE)
+    documented = bytes.fromhex("".join(dump))
+    keys, values = torch.tensor([1.0, -2.0]).view(1, 1, 1, 2), torch.tensor([0.5, 3.0]).view(1, 1, 1, 2)
+    made_of = Recipe(fingerprint="demo", token_ids=(72,), position_ids=(4,), context="root")
+    resting = Resting(
+        recipe=made_of,
+        shape=shape(num_layers=1, head_dim=2),
+        tensors={"keys": keys, "values": values},
+        facts={"note": "worked example"},
+    )
+
+    assert documented == whole_file(resting)
+    assert content(read_whole(documented, made_of.key)) == content(resting)
+    assert made_of.key in SPEC.read_text(encoding="utf-8")
