@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from promptcache.bench.quality_documents import SETS
 from promptcache.cli.bench_options import (
     adjacent_option,
     decoded_option,
@@ -26,7 +27,7 @@ from promptcache.cli.bench_options import (
 )
 from promptcache.cli.exits import UsageMistake, ending
 from promptcache.cli.options import CommandGroup
-from promptcache.cli.output import write_text
+from promptcache.cli.output import tell, write_text
 
 if TYPE_CHECKING:
     from promptcache.bench.report import Report
@@ -226,6 +227,32 @@ def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | No
         engine = Engine.from_pretrained(model)
         engine.add_schema(schema)
         _write(compare_prompt(engine, prompt, repeats), model, str(engine.model.shape.dtype).removeprefix("torch."))
+
+
+@command.command()
+@click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Of questions; default: all.")
+@number("--count", 100, "Questions of each set.")
+@click.option("--seed", type=int, default=0, help="Of documents and questions.")
+@click.option("--model", default="demo", help="demo, a model's folder, or a hub id.")
+@click.option("--instruction", default="", help="What every document says first.")
+@repeats_option(10)
+@threads_option
+def quality(
+    sets: tuple[str, ...], count: int, seed: int, model: str, instruction: str, repeats: int, threads: int | None
+) -> None:
+    """Right answers, and distance from plain prefill: of modules apart, and of a scaffold over them."""
+    with ending(as_json=False):
+        from promptcache.bench.quality import QualitySettings, compare_quality
+        from promptcache.bench.ttft import set_threads
+        from promptcache.engine import Engine
+
+        set_threads(threads)
+        engine = Engine.from_pretrained(model)
+        settings = QualitySettings(
+            sets=sets or tuple(SETS), count=count, seed=seed, instruction=instruction, repeats=repeats
+        )
+        report = compare_quality(engine, settings, lambda name, done, of: tell(f"{name}: {done} of {of}"))
+        _write(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
 def _load(shape: str, model: str | None, dtype: str, device: str, threads: int | None) -> Model:

@@ -80,6 +80,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["encode", *_TINY, "--repeats", "1"],
         ["plan", "--modules", "30", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
+        ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
     ],
     ids=lambda words: words[0],
 )
