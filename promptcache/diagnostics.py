@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+_MAX_SLIPS = 3
+
 
 class Severity(StrEnum):
     """How much a diagnostic matters: an error stops the work, a warning does not."""
@@ -124,20 +126,11 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.span))
 
 
-_MAX_SLIPS = 3
-
-
 def suggest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was most likely meant to be, or None when nothing is near."""
-    folded: dict[str, str] = {}
-    for candidate in known:
-        folded.setdefault(candidate.casefold(), candidate)
+    folded = {candidate.casefold(): candidate for candidate in reversed(tuple(known))}
     wanted = name.casefold()
-    if wanted in folded:
-        return folded[wanted]
-    near = _nearest(wanted, folded)
-    if near is None:
-        near = next(iter(difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)), None)
+    near = _nearest(wanted, folded) or next(iter(difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)), None)
     return None if near is None else folded[near]
 
 
