@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from promptcache.testing.breaking import BrokenSchema, broken_schemas
     from promptcache.testing.byte_tokenizer import ByteTokenizer
     from promptcache.testing.cases import arguments, invalid_prompts, pairs, prompts, selections
     from promptcache.testing.cover import all_prompts, covering
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from promptcache.testing.subject import PromptCase, Subject
 
 _HOMES = {
+    "BrokenSchema": "promptcache.testing.breaking",
     "ByteTokenizer": "promptcache.testing.byte_tokenizer",
     "InvalidPrompt": "promptcache.testing.faulty",
     "PromptCase": "promptcache.testing.subject",
     "Subject": "promptcache.testing.subject",
     "all_prompts": "promptcache.testing.cover",
     "arguments": "promptcache.testing.cases",
+    "broken_schemas": "promptcache.testing.breaking",
     "covering": "promptcache.testing.cover",
     "invalid_prompts": "promptcache.testing.cases",
     "pairs": "promptcache.testing.cases",
@@ -44,12 +47,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "BrokenSchema",
     "ByteTokenizer",
     "InvalidPrompt",
     "PromptCase",
     "Subject",
     "all_prompts",
     "arguments",
+    "broken_schemas",
     "covering",
     "invalid_prompts",
     "pairs",

@@ -6,6 +6,7 @@ Comes in: a schema as a path, XML text or object. Goes out: strategies for `Prom
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -87,14 +88,15 @@ def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStr
 def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
     """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow it.
 
-    Half of the time they are a valid selection but for one module, so that one rule alone forbids them.
+    Mostly they are a valid selection but for one module, or two of them joined, so that one rule alone forbids them.
     """
     paths = list(read_schema(schema).modules)
     if not paths:
         return st.just(frozenset())
     few = st.sets(st.sampled_from(paths), max_size=6)
     near = st.builds(lambda modules, other: modules ^ {other}, selections(schema), st.sampled_from(paths))
-    return st.one_of(few, near).map(
+    joined = st.builds(operator.or_, selections(schema), selections(schema))
+    return st.one_of(few, near, joined).map(
         lambda named: frozenset(outer for path in named for outer in (path, *ancestors(path)))
     )
 

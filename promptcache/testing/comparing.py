@@ -33,6 +33,7 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         without_places(schema.scaffolds),
         schema.open_separator,
         without_places(schema.rules.rules),
+        without_places(schema.examples),
     )
 
 

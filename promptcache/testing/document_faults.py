@@ -14,6 +14,8 @@ from promptcache.testing.choices import Said
 from promptcache.testing.faulty import MARK, Fault, Way, at_attribute, at_name, at_tag, at_text, at_value
 from promptcache.testing.prompt_xml import PromptTree
 
+_DEEP = f"<{MARK}>" * 100
+
 
 def structure_faults(tree: PromptTree) -> Iterator[tuple[str, Way]]:
     """Yield the ways to break the structure of a prompt."""
@@ -28,6 +30,9 @@ def reading_faults() -> Iterator[tuple[str, Way]]:
     yield "bare <", lambda: Fault(code="PC001", spot=at_text(f"< {MARK}"), edit=_ending_in(f"< {MARK}"))
     yield "bare &", lambda: Fault(code="PC001", spot=at_text(f"& {MARK}"), edit=_ending_in(f"& {MARK}"))
     yield "unknown entity", lambda: Fault(code="PC003", spot=at_text(f"&{MARK};"), edit=_ending_in(f"&{MARK};"))
+    yield "nested too deeply", lambda: Fault(code="PC005", spot=_deepest, edit=_ending_in(_DEEP))
+    encoding = '<?xml version="1.0" encoding="latin-1"?>'
+    yield "another encoding", lambda: Fault(code="PC006", spot=at_text(encoding), edit=lambda xml: f"{encoding}{xml}")
     doctype = "<!DOCTYPE prompt>"
     yield "doctype", lambda: Fault(code="PC002", spot=at_text(doctype), edit=lambda xml: f"{doctype}\n{xml}")
     instruction = f"<?{MARK} ?>"
@@ -40,6 +45,11 @@ def reading_faults() -> Iterator[tuple[str, Way]]:
         "namespace",
         lambda: Fault(code="PC008", spot=at_text(namespace), edit=lambda xml: f"<prompt {namespace}{xml[7:]}"),
     )
+
+
+def _deepest(document: str) -> int:
+    """Return where the hundredth element inside the prompt has its name."""
+    return document.index(_DEEP) + _DEEP.rindex(MARK)
 
 
 def _without_end(document: str) -> str:
@@ -66,7 +76,12 @@ def _misnamed(tree: PromptTree) -> Iterator[tuple[str, Way]]:
         root.set("schema", f"{root.get('schema')}x")
         return Fault(code="PC413", spot=at_tag(root))
 
+    def no_range() -> Fault:
+        root.set("version", MARK)
+        return Fault(code="PC105", spot=at_value(root, "version"))
+
     yield "another document", another_document
+    yield "no range of versions", no_range
     yield "no schema", no_schema
     yield "another schema", another_schema
 

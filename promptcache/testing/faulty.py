@@ -59,13 +59,18 @@ class Fault:
     def applied(self, mutation: str, tree: PromptTree) -> InvalidPrompt:
         """Return the prompt whose tree, already broken, is `tree`."""
         xml = self.edit(tree.document(self.messages))
-        before = xml[: self.spot(xml)]
-        column = len(before) - (before.rfind("\n") + 1) + 1
-        return InvalidPrompt(xml=xml, code=self.code, mutation=mutation, line=before.count("\n") + 1, column=column)
+        line, column = line_and_column(xml, self.spot(xml))
+        return InvalidPrompt(xml=xml, code=self.code, mutation=mutation, line=line, column=column)
 
 
 Way: TypeAlias = Callable[[], Fault]
 """Breaks a tree when it is called."""
+
+
+def line_and_column(document: str, offset: int) -> tuple[int, int]:
+    """Return where an offset lies, both from 1."""
+    before = document[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
 def at_text(text: str = MARK) -> Spot:

@@ -6,11 +6,31 @@ Neither the compiled rules nor a solver is used: this is what those are compared
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+import re
+from collections.abc import Collection, Iterator, Sequence, Set
+from itertools import groupby
 
-from promptcache.language.schema import Doc, Module, Parameter, Scaffold, Schema, Text, Turn, Union, join_path, walk
+from promptcache.language.schema import (
+    Assert,
+    Choose,
+    Combination,
+    Doc,
+    Example,
+    Exclude,
+    Module,
+    Parameter,
+    Require,
+    RuleList,
+    Scaffold,
+    Schema,
+    Text,
+    Turn,
+    Union,
+    join_path,
+    walk,
+)
 
-_KNOWN = (Doc, Module, Parameter, Scaffold, Text, Turn, Union)
+_KNOWN = (Doc, Example, Module, Parameter, RuleList, Scaffold, Text, Turn, Union)
 
 
 def is_understood(schema: Schema) -> bool:
@@ -42,6 +62,10 @@ def violations(schema: Schema, present: Set[str]) -> Iterator[str]:
                 yield f"none of {', '.join(members)}"
         elif isinstance(item, Module):
             yield from _module_violations(item, parent, here, present)
+        elif isinstance(item, RuleList):
+            for rule in item.combinations:
+                if not _kept(rule, present):
+                    yield rule.message or f"the rule at {rule.span.line}:{rule.span.column} is broken"
 
 
 def _module_violations(module: Module, parent: str, here: bool, present: Set[str]) -> Iterator[str]:
@@ -58,6 +82,51 @@ def _module_violations(module: Module, parent: str, here: bool, present: Set[str
     for other in module.excludes:
         if _absolute(other, parent) in present:
             yield f"{path} with {other}"
+
+
+def _kept(rule: Combination, present: Set[str]) -> bool:
+    match rule:
+        case Require():
+            return not is_true(rule.condition, present) or is_true(rule.consequence, present)
+        case Assert():
+            return is_true(rule.test, present)
+        case Exclude():
+            return _number_of(rule.modules, present) <= 1
+        case Choose():
+            number, most = _number_of(rule.modules, present), rule.maximum
+            return (rule.minimum or 0) <= number and (most is None or number <= most)
+
+
+def _number_of(paths: Sequence[str], present: Set[str]) -> int:
+    return len(present & {_absolute(path, "") for path in paths})
+
+
+def is_true(condition: str, present: Set[str]) -> bool:
+    """Whether a condition holds: innermost parentheses first, then `implies` from the right, `or`, `and`, `not`."""
+    return _judged(re.findall(r"[()]|[^()\s]+", condition), present)
+
+
+def _judged(words: Sequence[str | bool], present: Set[str]) -> bool:
+    while ")" in words:
+        stop = words.index(")")
+        start = max(place for place in range(stop) if words[place] == "(")
+        words = [*words[:start], _judged(words[start + 1 : stop], present), *words[stop + 1 :]]
+    held = [_any(part, present) for part in _parts(words, "implies")]
+    return held[-1] or not all(held[:-1])
+
+
+def _any(words: Sequence[str | bool], present: Set[str]) -> bool:
+    return any(all(_one(each, present) for each in _parts(part, "and")) for part in _parts(words, "or"))
+
+
+def _one(words: Sequence[str | bool], present: Set[str]) -> bool:
+    last = words[-1]
+    held = last if isinstance(last, bool) else _absolute(last, "") in present
+    return held is (len(words) % 2 == 1)  # every word before the last is a `not`
+
+
+def _parts(words: Sequence[str | bool], word: str) -> list[list[str | bool]]:
+    return [list(part) for is_word, part in groupby(words, lambda each: each == word) if not is_word]
 
 
 def _absolute(path: str, parent: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from hypothesis import reject
@@ -20,11 +21,13 @@ from lxml import etree
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
 from promptcache.language.values import refusal
+from promptcache.language.versions import is_version
 from promptcache.testing.choices import Slots, draw_arguments, slots
 from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
-from promptcache.testing.rule_faults import BrokenSelection, broken_selections
+from promptcache.testing.rule_faults import BrokenSelection, broken_selections, incompatible_pairs
+from promptcache.testing.walk import has_tokens
 
 _T = TypeVar("_T")
 _NUMBERS = st.integers(0, 2**16)
@@ -36,7 +39,9 @@ CODE_OF = {
     "require broken": "PC418",
     "wrong number chosen": "PC419",
     "another document": "PC107",
+    "another encoding": "PC006",
     "another schema": "PC413",
+    "another version": "PC421",
     "argument missing": "PC404",
     "argument without name": "PC104",
     "bare &": "PC001",
@@ -45,11 +50,15 @@ CODE_OF = {
     "default breaks a rule": "PC411",
     "doctype": "PC002",
     "element of a schema": "PC102",
+    "empty prompt": "PC506",
     "given twice": "PC403",
     "malformed path": "PC207",
+    "modules that cannot be used together": "PC417",
     "modules that exclude each other": "PC410",
     "named twice": "PC405",
     "namespace": "PC008",
+    "nested too deeply": "PC005",
+    "no range of versions": "PC105",
     "no value of the type": "PC420",
     "no schema": "PC104",
     "not closed": "PC001",
@@ -103,7 +112,8 @@ class _Source:
 def _broken_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
     """Draw what the fault is about (rules, references, structure, XML), then its kind, then a way to make it."""
     schema, tree = source.schema, draw(source.trees)
-    selections = broken_selections(schema, tree.choice.modules, draw(source.selections))
+    valid, other = tree.choice.modules, draw(source.selections)
+    selections = chain(broken_selections(schema, valid, other), incompatible_pairs(schema, valid, other))
     families: list[dict[str, list[Callable[[], InvalidPrompt]]]] = [
         _by_kind((broken.mutation, partial(_write, draw, source, tree, broken)) for broken in selections),
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, schema)),
@@ -154,6 +164,15 @@ def _reference_faults(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple
     yield from _unknown_modules(tree, schema)
     yield from _references(tree, schema)
     yield from _arguments(tree, schema)
+    yield "another version", partial(_another_version, tree.root, schema)
+    if not has_tokens(schema.children, tree.choice.modules, tree.choice.arguments):
+        yield "empty prompt", lambda: Fault(code="PC506", spot=at_tag(tree.root), messages=())
+
+
+def _another_version(root: etree._Element, schema: CheckedSchema) -> Fault:
+    has_version = schema.version is not None and is_version(schema.version)
+    root.set("version", f"!={schema.version}" if has_version else "1")
+    return Fault(code="PC421", spot=at_tag(root))
 
 
 def _unknown_modules(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:

@@ -15,6 +15,7 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema, CheckedUnion
 from promptcache.language.names import ancestors
+from promptcache.language.versions import is_version
 from promptcache.testing.choices import Key, Said
 from promptcache.testing.markup import append_text, indent, to_text
 from promptcache.testing.walk import walk_checked
@@ -24,6 +25,7 @@ Draw = Callable[[st.SearchStrategy[int]], int]
 _COIN = st.integers(0, 1)
 _FORM = st.integers(0, 3)
 _INDEX = st.integers(0, 15)
+_BOUNDS = ("", ">=", "<=", "==")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
         in_full: Name every module itself, also those that others or a default would bring.
     """
     root = etree.Element("prompt", schema=schema.name)
+    if schema.version is not None and is_version(schema.version) and (bounds := _BOUNDS[draw(_FORM)]):
+        root.set("version", f"{bounds}{schema.version}")
     references = {"": root}
     for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
         references[path] = _write_reference(draw, path, references)

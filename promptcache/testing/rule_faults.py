@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import islice
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.names import ancestors
 from promptcache.language.rules import Default, Exclusive, Rule, RuleKind
 from promptcache.testing.selecting import can_be_completed
+
+_MAX_PAIRS = 6
+"""How many pairs of modules are tried: each asks the solver."""
 
 _CODES = {
     RuleKind.UNION: ("two members of a union", "PC408"),
@@ -47,6 +51,28 @@ def broken_selections(schema: CheckedSchema, valid: frozenset[str], other: froze
             found = _judged(schema, named, present, broken[0])
             if found is not None:
                 yield found
+
+
+def incompatible_pairs(
+    schema: CheckedSchema, first: frozenset[str], second: frozenset[str]
+) -> Iterator[BrokenSelection]:
+    """Yield two modules, one of each valid selection, that no selection has both, although no one rule says so."""
+    pairs = ((one, other) for one in _own(schema, first - second) for other in _own(schema, second - first))
+    for one, other in islice(pairs, _MAX_PAIRS):
+        named = frozenset(path for inner in (one, other) for path in (inner, *ancestors(inner)))
+        present = schema.rules.complete(named).keys()
+        clashes = (rule for rule in schema.rules.broken(present) if isinstance(rule, Exclusive) or not rule.then)
+        if any(True for _ in clashes) or can_be_completed(schema, named):
+            continue
+        if not _lacks_arguments(schema, named, present):
+            mutation = "modules that cannot be used together"
+            yield BrokenSelection(named=named, mutation=mutation, code="PC417", places=(one, other))
+
+
+def _own(schema: CheckedSchema, modules: frozenset[str]) -> list[str]:
+    """Return the modules in document order, without those that hold others of them."""
+    outer = {path for module in modules for path in ancestors(module)}
+    return sorted(modules - outer, key=schema.rules.order.__getitem__)
 
 
 def _neighbours(schema: CheckedSchema, valid: frozenset[str], other: frozenset[str]) -> Iterator[frozenset[str]]:

@@ -13,7 +13,7 @@ from operator import or_
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from lxml.etree import SubElement
+from lxml.etree import SubElement, _Element
 
 from promptcache.testing.rule_forms import FORMS, write_form
 from promptcache.testing.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
@@ -45,19 +45,38 @@ class ScaffoldWish:
     named: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleWish:
+    """A worked prompt: that of the valid selection of this `number`, counted round, or one that is not valid."""
+
+    number: int
+    valid: bool
+    contains: bool
+    named: bool
+
+
+def example_wishes() -> SearchStrategy[list[ExampleWish]]:
+    """Draw no example, mostly, or one or two."""
+    flags = {name: st.booleans() for name in ("valid", "contains", "named")}
+    wishes = st.lists(st.builds(ExampleWish, number=st.integers(0, 99), **flags), min_size=1, max_size=2)
+    none: SearchStrategy[list[ExampleWish]] = st.just([])
+    options = (none, none, none, wishes)
+    return st.integers(0, 3).flatmap(options.__getitem__)
+
+
 def rule_wishes() -> SearchStrategy[list[RuleWish]]:
     """Draw a few rules."""
     kinds = st.sampled_from(("requires", "excludes", "after"))
     wish = st.builds(RuleWish, kind=kinds, number=st.integers(0, 99), absolute=st.booleans())
     listed = st.builds(
         RuleWish,
-        kind=st.sampled_from(tuple(FORMS)),
+        kind=st.sampled_from((*FORMS, "exclude")),  # seldom leaves all modules usable
         number=st.integers(0, 2),
         absolute=st.booleans(),
         members=st.lists(_INDICES, min_size=2, max_size=3, unique=True).map(tuple),
         message=st.booleans(),
     )
-    return st.lists(st.one_of(wish, wish, listed), max_size=3)
+    return st.lists(st.one_of(wish, listed), max_size=3)
 
 
 def scaffold_wishes() -> SearchStrategy[list[ScaffoldWish]]:
@@ -77,6 +96,49 @@ def grant(tree: SchemaTree, rules: Sequence[RuleWish], scaffolds: Sequence[Scaff
     for scaffold in scaffolds:
         _grant_scaffold(tree, masks, scaffold, names)
     return replace(tree, masks=masks)
+
+
+def add_examples(tree: SchemaTree, wishes: Sequence[ExampleWish]) -> None:
+    """Write examples behind everything else in the document."""
+    for number, wish in enumerate(wishes):
+        example = SubElement(tree.root, "example")
+        if wish.named:
+            example.set("name", f"e{number}")
+        prompt = SubElement(example, "prompt", schema=str(tree.root.get("name")))
+        if not wish.valid:
+            example.set("valid", "false")
+            SubElement(prompt, "nowhere")
+            continue
+        if wish.contains:
+            example.set("contains", "Ask")
+        else:
+            example.set("valid", "true")
+        _write_selection(prompt, tree, sorted(tree.masks)[wish.number % len(tree.masks)])
+
+
+def _write_selection(prompt: _Element, tree: SchemaTree, mask: int) -> None:
+    """Name the modules of a selection, each inside its parent, with the arguments that they need; then ask."""
+    _give(prompt, tree.root)
+    references = {"": prompt}
+    for module in tree.modules:
+        if mask & module.bit:
+            name = module.path.rpartition("/")[2]
+            references[module.path] = SubElement(references[module.parent], name)
+            _give(references[module.path], module.element)
+    last = prompt[-1] if len(prompt) else None
+    if last is None:
+        prompt.text = "Ask."
+    else:
+        last.tail = "Ask."
+
+
+def _give(reference: _Element, declared: _Element) -> None:
+    """Give the required parameters of a module what they take by default; those of inner modules are not its own."""
+    for child in declared:
+        if child.tag == "parameter" and child.get("required") == "true":
+            reference.set(str(child.get("name")), str(child.get("default", "")))
+        elif child.tag in ("system", "user", "assistant"):
+            _give(reference, child)
 
 
 def _grant_rule(

@@ -24,7 +24,16 @@ from promptcache.testing.markup import indent, to_text
 from promptcache.testing.mutations import broken_prompts
 from promptcache.testing.prompt_xml import PromptTree
 from promptcache.testing.prompting import filler_prompt_trees, prompt_tree_pairs, prompt_trees
-from promptcache.testing.rules_xml import RuleWish, ScaffoldWish, grant, rule_wishes, scaffold_wishes
+from promptcache.testing.rules_xml import (
+    ExampleWish,
+    RuleWish,
+    ScaffoldWish,
+    add_examples,
+    example_wishes,
+    grant,
+    rule_wishes,
+    scaffold_wishes,
+)
 from promptcache.testing.schema_xml import grow
 from promptcache.testing.selecting import selections
 
@@ -131,11 +140,14 @@ def invalid_prompts(schema: CheckedSchema, codes: Collection[str] | None = None)
 def _documents(elements: Elements) -> SearchStrategy[str]:
     rules = rule_wishes() if elements.rules else st.just([])
     scaffolds = scaffold_wishes() if elements.scaffolds else st.just([])
-    return st.builds(_write_schema, schema_drafts(elements), rules, scaffolds)
+    return st.builds(_write_schema, schema_drafts(elements), rules, scaffolds, example_wishes())
 
 
-def _write_schema(draft: SchemaDraft, rules: list[RuleWish], scaffolds: list[ScaffoldWish]) -> str:
+def _write_schema(
+    draft: SchemaDraft, rules: list[RuleWish], scaffolds: list[ScaffoldWish], examples: list[ExampleWish]
+) -> str:
     tree = grant(grow(draft), rules, scaffolds)
+    add_examples(tree, examples)
     if draft.indented:
         indent(tree.root)
     return to_text(tree.root)

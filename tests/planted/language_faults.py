@@ -39,6 +39,22 @@ for _kind in (RuleKind.EXCLUDES, RuleKind.REQUIRES, RuleKind.AFTER, RuleKind.REQ
     )
 
 
+def _without_listed(kind: RuleKind) -> Any:
+    def plant(patch: Patch) -> None:
+        original = compile_.combine
+
+        def combine(*args: Any) -> Any:
+            return tuple(check for check in original(*args) if all(each.kind is not kind for each in check.clauses))
+
+        patch.setattr(compile_, "combine", combine)
+
+    return plant
+
+
+for _kind in (RuleKind.REQUIRE, RuleKind.EXCLUDE, RuleKind.CHOOSE, RuleKind.ASSERT):
+    fault(f"rules of the element {_kind.value!r} are ignored", law=RULES)(_without_listed(_kind))
+
+
 @fault("a union's default is not taken", law=RULES)
 def _no_default(patch: Patch) -> None:
     patch.setattr(Rules, "complete", lambda self, named: {"": None, **dict.fromkeys(named)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from promptcache.language import CheckedSchema, check_schema, parse_schema
 
 RICH = """
-<schema name="travel">
+<schema name="travel" version="2.1">
   <system>Plan trips.</system>
   <module name="plan" required="true">Stay <parameter name="days" length="6" required="true"/> days,
     <parameter name="style" length="12" default="calm" placeholder="any"/>.
@@ -44,6 +44,11 @@ RULED = """
 </schema>
 """
 """With a `rules` element of every form of rule."""
+
+EMPTY = """
+<schema name="empty" version="1.2"><module name="a">A.</module><module name="b"/></schema>
+"""
+"""A schema with a version, whose prompts need not have any text."""
 
 WIDE = f"""
 <schema name="wide">

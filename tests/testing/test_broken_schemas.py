@@ -1,0 +1,56 @@
+"""Schemas with one fault each: each reports its fault first, in its place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, find, given, settings
+
+from promptcache.diagnostics import CODES
+from promptcache.testing import BrokenSchema, broken_schemas
+from promptcache.testing.breaking import first_diagnostic
+from promptcache.testing.schema_faults import SCHEMA_FAULTS
+from tests.conftest import law_examples
+from tests.testing.occurring import occurring
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(broken=broken_schemas())
+def test_faults_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
+    """Every broken schema gets the code of its fault first, as severe as that code, at the fault's line and column."""
+    first = first_diagnostic(broken.xml)
+
+    assert first is not None
+    assert (first.code, first.span.line, first.span.column) == (broken.code, broken.line, broken.column)
+    assert first.severity is CODES[broken.code].severity
+
+
+def test_every_fault_occurs() -> None:
+    """No fault of the table is out of reach, and no two have one name and code."""
+    wanted = {f"{fault.code} {fault.name}" for fault in SCHEMA_FAULTS}
+
+    assert len(wanted) == len(SCHEMA_FAULTS)
+    assert occurring(broken_schemas(), lambda broken: [f"{broken.code} {broken.mutation}"], wanted) == wanted
+
+
+@given(broken=broken_schemas(codes=["PC203", "PC311"]))
+@settings(max_examples=20)
+def test_faults_can_be_chosen(broken: BrokenSchema) -> None:
+    """Only the faults asked for are made."""
+    assert broken.code in {"PC203", "PC311"}
+
+
+def test_a_code_that_is_never_made_is_refused() -> None:
+    """Whoever asks for a fault that no strategy makes is told so at once."""
+    with pytest.raises(ValueError, match="no schema is drawn that gets PC004"):
+        broken_schemas(codes=["PC004"])
+
+
+def test_broken_schemas_shrink() -> None:
+    """A broken schema shrinks to the smallest schema, with the fault in it and nothing else."""
+    search = settings(max_examples=500, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+
+    found = find(broken_schemas(), lambda broken: broken.mutation == "slot without length", settings=search)
+
+    assert found.xml == '<schema name="s"><parameter name="stray"/></schema>'
+    assert (found.line, found.column) == (1, 19)
