@@ -54,6 +54,12 @@ def _token(source: Source, reason: str, offset: int, here: Span) -> Diagnostic:
     return Diagnostic(code="PC001", message=f"the document is not well-formed: {reason}", span=here)
 
 
+def control(source: Source, offset: int) -> Diagnostic:
+    """Refuse a character that no text has."""
+    message = f"the document holds a control character, U+{ord(source.text[offset]):04X}"
+    return Diagnostic(code="PC001", message=message, span=source.span(offset, offset + 1), help="remove it")
+
+
 def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
     """Describe what lxml refuses although expat read it."""
     line, column = fault.position

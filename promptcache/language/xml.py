@@ -107,6 +107,8 @@ def parse_xml(text: str | bytes, name: str, error: type[LanguageError]) -> Eleme
     start = _prolog_stop(source.text)
     if source.text[start : start + 9].upper() == "<!DOCTYPE":
         raise error([malformed.doctype(source, start)])
+    if (nul := source.text.find("\0")) >= 0:
+        raise error([malformed.control(source, nul)])  # expat would take it for half a character of UTF-16
     reader = _Reader(source)
     root = reader.read(error)
     _agree(source, reader.data, error)
@@ -237,9 +239,12 @@ class _Reader:
     def _end(self, name: str) -> None:
         here = self._here()
         self._close_text(here)
-        if self.source.text.startswith("</", here):
-            self._text_start = self.source.text.index(">", here) + 1
-        element = self._stack.pop().done(self.source, self._text_start)
+        opened = self._stack.pop()
+        if self.source.text[opened.stop - 2] != "/":  # else the start tag was the whole of it, and expat is behind it
+            end = self.source.text.find(">", here)
+            assert end >= 0, "expat has read the whole tag"
+            self._text_start = end + 1
+        element = opened.done(self.source, self._text_start)
         if self._stack:
             self._stack[-1].children.append(element)
         else:

@@ -33,7 +33,10 @@ def elements(draw: Draw, depth: int = 0) -> tuple[Any, str]:
         value = "".join(" " if character in "\t\n" else character for character in value)
         attributes.append((key, value))
         written += f'{draw(space)}{key}{draw(st.sampled_from(["=", " =", "= "]))}"{escape(value, {chr(34): "&quot;"})}"'
-    written += draw(st.sampled_from(["", " ", "\n"])) + ">"
+    written += draw(st.sampled_from(["", " ", "\n"]))
+    if draw(st.booleans()):
+        return (name, attributes, []), f"{written}/>"
+    written += ">"
     children: list[Any] = []
     for _ in range(draw(st.integers(0, 3)) if depth < 3 else 0):
         if draw(st.booleans()) and not (children and isinstance(children[-1], str)):
@@ -53,6 +56,7 @@ def _plain(element: Element) -> Any:
 
 
 def _check_places(element: Element, text: str) -> None:
+    assert _plain(parse_xml(text[element.start : element.end], "part", SchemaError)) == _plain(element)
     assert cut(text, element.name_span) == element.name
     assert cut(text, element.span).startswith(f"<{element.name}")
     assert cut(text, element.span).endswith(">")
@@ -170,3 +174,27 @@ def test_only_utf8_is_read(document):
     with pytest.raises(SchemaError) as caught:
         parse_xml(document, "doc", SchemaError)
     assert codes(caught.value.diagnostics) == ["PC006"]
+
+
+@pytest.mark.parametrize("text", ["<a><b/></", "<a><b c=''/></a", "<a><b/></a", "<a><b/></\n"])
+def test_end_tag_that_is_cut_off_behind_an_empty_element_is_not_well_formed(text: str) -> None:
+    """What follows an element without content is not taken for its end tag (found by fuzzing)."""
+    with pytest.raises(SchemaError) as caught:
+        parse_xml(text, "doc", SchemaError)
+    assert codes(caught.value.diagnostics) == ["PC001"]
+
+
+@pytest.mark.parametrize("text", ["<\0M]>\0", "<\0a\0/\0>\0", "\0<\0a\0/\0>", "<a>\0</a>", "<a b='\0'/>"])
+def test_null_characters_are_refused(text: str) -> None:
+    """A document with null characters is not read as UTF-16, whatever the parser takes them for (found by fuzzing)."""
+    with pytest.raises(SchemaError) as caught:
+        parse_xml(text, "doc", SchemaError)
+    assert codes(caught.value.diagnostics) == ["PC001"]
+
+
+def test_empty_element_is_its_start_tag() -> None:
+    """An element without content ends where its start tag does (found by fuzzing: it reached to the next end tag)."""
+    (inner,) = parse_xml("<a><b c='1'/></a>", "doc", SchemaError).children
+
+    assert isinstance(inner, Element)
+    assert inner.source.text[inner.start : inner.end] == "<b c='1'/>"
