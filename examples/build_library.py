@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from promptcache.language import CheckedSchema, Prompt, check_schema, load_schema, print_schema, resolve_prompt, text_of
+from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, print_schema, resolve_prompt, text_of
 
 FOLDER = Path(__file__).parent / "library"
 
@@ -13,7 +13,7 @@ def build() -> CheckedSchema:
     """Render the template with the notes of the folder, and check the schema that it makes."""
     files = sorted((FOLDER / "notes").glob("*.txt"))
     notes = [{"name": file.stem, "text": file.read_text(encoding="utf-8").strip()} for file in files]
-    return check_schema(load_schema(FOLDER / "library.xml.j2", context={"notes": notes}))
+    return check_schema(Schema.from_file(FOLDER / "library.xml.j2", context={"notes": notes}))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.engine import Engine
-from promptcache.language import check_schema, load_prompt, load_schema, resolve_prompt
+from promptcache.language import Schema, check_schema, load_prompt, resolve_prompt
 from promptcache.language.schema import Doc
 
 ROOT = Path(__file__).parents[1]
@@ -38,13 +38,13 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
 def test_schemas_have_no_findings(path: Path) -> None:
     """A schema that people start from has neither errors nor warnings."""
-    assert check_schema(load_schema(path)).warnings == ()
+    assert check_schema(Schema.from_file(path)).warnings == ()
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("schemas/*.xml")), ids=lambda path: path.stem)
 def test_schemas_show_how_they_are_used(path: Path) -> None:
     """A schema that people start from says what it is for, and has a valid example, an invalid one and a prompt."""
-    schema = check_schema(load_schema(path))
+    schema = check_schema(Schema.from_file(path))
 
     assert any(isinstance(child, Doc) for child in schema.source.children)
     assert {example.valid for example in schema.examples} == {True, False}

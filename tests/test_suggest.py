@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import did_you_mean, num_slips, suggest
-from promptcache.language import check_schema, load_schema
+from promptcache.language import Schema, check_schema
 
 SCHEMAS = sorted((Path(__file__).parents[1] / "schemas").glob("*.xml"))
 WORDS = st.text("abc", max_size=6)
@@ -22,7 +22,7 @@ WORDS = st.text("abc", max_size=6)
 
 def names(file: Path) -> list[str]:
     """The names of all modules and parameters of a schema."""
-    schema = check_schema(load_schema(file))
+    schema = check_schema(Schema.from_file(file))
     modules = (path.rpartition("/")[2] for path in schema.modules)
     parameters = (name for found in schema.parameters.values() for name in found)
     return list(dict.fromkeys([*modules, *parameters]))

@@ -13,7 +13,6 @@ from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
-from promptcache.language.read_schema import load_schema, parse_schema
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.schema import (
     Assert,
@@ -28,6 +27,7 @@ from promptcache.language.schema import (
     Schema,
     Whitespace,
     module,
+    parse_schema,
     slot,
 )
 
@@ -51,7 +51,6 @@ __all__ = [
     "count_combinations",
     "example_prompt",
     "load_prompt",
-    "load_schema",
     "module",
     "parse_prompt",
     "parse_schema",

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"\S+")
 _CHARACTER = re.compile(r".", re.DOTALL)
 _WORDS = {
-    **dict.fromkeys(("requires", "excludes", "after", "modules"), _WORD),
+    **dict.fromkeys(("requires", "excludes", "after", "modules", "select"), _WORD),
     **dict.fromkeys(("if", "then", "test"), TOKEN),
     "pattern": _CHARACTER,
 }
@@ -102,7 +102,7 @@ class AttributeReader:
         """Return the words of a value, which whitespace separates; a value without words is a fault."""
         value = self.text(name)
         if value is not None and not value.split():
-            self._not_allowed(name, "at least one path")
+            self._not_allowed(name, "at least one name or path")
         return tuple(value.split()) if value else ()
 
     def alternatives(self, name: str) -> tuple[str, ...]:

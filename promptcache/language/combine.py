@@ -23,8 +23,8 @@ from promptcache.language.conditions import (
     read_condition,
 )
 from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.nodes import Assert, Choose, Combination, Exclude, Require, RuleList, place
 from promptcache.language.rules import Check, Declaration, Implication, RuleKind
-from promptcache.language.schema import Assert, Choose, Combination, Exclude, Require, RuleList, place
 
 _MAX_SUGGESTIONS = 100
 _MAX_ALL_CLAUSES = 100_000

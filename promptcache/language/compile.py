@@ -12,8 +12,8 @@ from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.combine import combine
 from promptcache.language.index import Index, ModuleEntry, UnionEntry
 from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.nodes import Module, Scaffold, join_path, place
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
-from promptcache.language.schema import Module, Scaffold, join_path, place
 
 _MAX_SUGGESTIONS = 100
 """Looking for suggestions takes time: a document with more faults gets no more of them."""

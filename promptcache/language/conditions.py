@@ -26,7 +26,7 @@ TOKEN = re.compile(r"[()]|[^\s()]+")
 _MAX_TOKENS = 1_000
 _MAX_DEPTH = 50
 _JOINING = ("and", "or", "implies")
-_KEYWORDS = frozenset({*_JOINING, "not"})
+KEYWORDS = frozenset({*_JOINING, "not"})
 _SYMBOLS = {"&&": "and", "&": "and", ",": "and", "||": "or", "|": "or", "!": "not", "->": "implies", "=>": "implies"}
 
 
@@ -122,7 +122,7 @@ class _Reader:
             return ConditionError(f"the condition ends where {expected} is expected", last)
         token = self._tokens[self.position]
         meant = _SYMBOLS.get(token)
-        near = None if token in _KEYWORDS else did_you_mean(token, _JOINING)
+        near = None if token in KEYWORDS else did_you_mean(token, _JOINING)
         mend = f"write '{meant}'" if meant else near
         return ConditionError(f"'{token}' stands where {expected} is expected", self.position, mend)
 
@@ -146,7 +146,7 @@ class _Reader:
                 raise self.unexpected("')'")
             return inner
         here = self.position
-        if here == len(self._tokens) or self._tokens[here] in {*_KEYWORDS, *_SYMBOLS, ")"}:
+        if here == len(self._tokens) or self._tokens[here] in {*KEYWORDS, *_SYMBOLS, ")"}:
             raise self.unexpected("a module path, 'not' or '('")
         self.position += 1
         return Present(self._follow(self._tokens[here], here))
@@ -185,6 +185,39 @@ def modules_of(test: Test) -> frozenset[str]:
             return modules_of(inner)
         case And(tests) | Or(tests):
             return frozenset().union(*map(modules_of, tests))
+
+
+def without(test: Test, absent: Callable[[str], bool]) -> Test | bool:
+    """Return what is left of a test when some modules are never present; or its truth, when that is settled."""
+    match test:
+        case Present(module):
+            return not absent(module) and test
+        case Not(inner):
+            rest = without(inner, absent)
+            return not rest if isinstance(rest, bool) else Not(rest)
+        case And(tests) | Or(tests):
+            settles = isinstance(test, Or)
+            rests = [without(part, absent) for part in tests]
+            open_ones = tuple(rest for rest in rests if not isinstance(rest, bool))
+            if settles in rests or not open_ones:
+                return settles if settles in rests else not settles
+            return open_ones[0] if len(open_ones) == 1 else type(test)(open_ones)
+
+
+def write_condition(test: Test, name: Callable[[str], str]) -> str:
+    """Return a condition that `read_condition` reads as this test; `name` writes the path of a module."""
+    match test:
+        case Present(module):
+            return name(module)
+        case Not(inner):
+            return f"not {_written(inner, name)}"
+        case And(tests) | Or(tests):
+            return (" or " if isinstance(test, Or) else " and ").join(_written(part, name) for part in tests)
+
+
+def _written(test: Test, name: Callable[[str], str]) -> str:
+    condition = write_condition(test, name)
+    return f"({condition})" if isinstance(test, And | Or) else condition
 
 
 def clauses_of(test: Test) -> tuple[Literals, ...]:

@@ -1,12 +1,12 @@
 """The elements of a schema document: their attributes, and what stands inside what.
 
-Comes in: nothing. Goes out: two tables. This file reads nothing.
+Comes in: nothing. Goes out: two tables, and help for what stands in the wrong place. This file reads nothing.
 """
 
 from __future__ import annotations
 
+from promptcache.language.nodes import Role
 from promptcache.language.read_rules import RULE_ATTRIBUTES
-from promptcache.language.schema import Role
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "schema": ("name", "version", "whitespace", "separator", "context"),
@@ -26,6 +26,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "union": ("name", "required", "default", "scaffold"),
     "parameter": ("name", "length", "default", "placeholder", "scaffold", "required", "type", "choices", "pattern"),
     "scaffold": ("name", "modules"),
+    "include": ("href", "select", "prefix"),
     "example": ("name", "valid", "contains"),
     "rules": (),
     **RULE_ATTRIBUTES,
@@ -46,3 +47,21 @@ CHILDREN = {
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
 }
 """What may stand in an element besides text; the elements that are not here hold text or nothing."""
+
+
+def instead(element: str, parent: str) -> str | None:
+    """Say what can be done about an element that cannot stand in another."""
+    match parent, element:
+        case "union", _:
+            return "a union holds modules: put it into one"
+        case "text" | "doc", _:
+            return "write &lt; for a literal <, or use <![CDATA[…]]>"
+        case _, "scaffold":
+            return "write the scaffold outside the turn; its paths reach inside"
+        case _, "rules" | "example":
+            return f"write <{element}> directly in the schema; its paths reach everywhere"
+        case _, "require" | "exclude" | "choose" | "assert":
+            return "put it into <rules> at the top level of the schema"
+        case _, "schema":
+            return "a document has one <schema>, which is its root"
+    return None

@@ -14,8 +14,7 @@ from promptcache.language.check import check_schema
 from promptcache.language.formatting.elements import PROMPT, SCHEMA, Surroundings, write_top
 from promptcache.language.formatting.markup import read_markup
 from promptcache.language.read_prompt import parse_prompt
-from promptcache.language.read_schema import parse_schema
-from promptcache.language.schema import Whitespace
+from promptcache.language.schema import Whitespace, parse_schema
 from promptcache.language.source import decode
 from promptcache.language.xml import parse_xml
 

@@ -1,6 +1,6 @@
 """What a schema declares, by path.
 
-Comes in: a `Schema`, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds,
+Comes in: a schema, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds,
 and a diagnostic for every name that cannot stand. This file follows no path and knows no rules.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.names import RESERVED_MODULES, RESERVED_PARAMETERS, is_name, quoted
-from promptcache.language.schema import (
+from promptcache.language.nodes import (
     Item,
     Module,
     Parameter,
     Role,
     RuleList,
     Scaffold,
-    Schema,
+    SchemaDocument,
     Turn,
     Union,
     join_path,
@@ -65,9 +65,9 @@ class Index:
     faults: list[Diagnostic] = field(default_factory=list)
 
 
-def index_schema(schema: Schema) -> Index:
+def index_schema(schema: SchemaDocument) -> Index:
     """Collect what a schema declares; what is wrong with names and structure goes to `faults` of the index."""
-    walker = _Walker()
+    walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
         message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
         walker.fault("PC201", message, place(schema, "name"))
@@ -78,8 +78,9 @@ def index_schema(schema: Schema) -> Index:
 class _Walker:
     """One walk over a schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
         self.index = Index(parameters={"": {}})
+        self._source = source
         self._entered = 0
         self._first: dict[tuple[str, str, str], Span] = {}
 
@@ -169,12 +170,18 @@ class _Walker:
         return False
 
     def _first_of(self, code: str, kind: str, name: str, parent: str, span: Span) -> bool:
-        first = self._first.setdefault((kind, parent, name), span)
-        if first is span:
+        key = (kind, parent, name)
+        if key not in self._first:
+            self._first[key] = span
             return True
+        first = self._first[key]
         where = f" in '{parent}'" if parent else ""
-        message = f"{kind} '{name}' is defined twice{where} (first at {first.line}:{first.column})"
-        self.fault(code, message, span, "give one of them another name", first)
+        at = f"at {first.line}:{first.column}" if first.source == span.source else "in another file"
+        message = f"{kind} '{name}' is defined twice{where} (first {at})"
+        mend = "give one of them another name"
+        if {first.source, span.source} != {self._source}:
+            mend += ", or write prefix= where it is included"
+        self.fault(code, message, span, mend, first)
         return False
 
 

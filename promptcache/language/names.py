@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from promptcache.diagnostics import did_you_mean
-from promptcache.language.schema import join_path
+from promptcache.language.nodes import join_path
 
 RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
 """What a module cannot be called: the elements of a prompt document, and one more kind of turn."""

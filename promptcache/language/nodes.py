@@ -226,6 +226,25 @@ class Example:
 Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDocument:
+    """A schema document as it was declared, with everything that it includes in its place."""
+
+    name: str = field(kw_only=False)
+    children: tuple[Item, ...] = ()
+    span: Span = IN_PYTHON
+    version: str | None = None
+    context: Context = Context.GUARANTEED
+    whitespace: Whitespace = Whitespace.DEDENT
+    separator: str = "\n"
+    places: Places = field(default=(), repr=False, compare=False)
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The examples, in document order."""
+        return tuple(child for child in self.children if isinstance(child, Example))
+
+
 def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:
     """Yield every item below `items` in document order with the path of the module that holds it ("" is the root)."""
     for item in items:
@@ -239,3 +258,11 @@ def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]
 def join_path(parent: str, name: str) -> str:
     """Return the path of module `name` inside module `parent` ("" is the root)."""
     return f"{parent}/{name}" if parent else name
+
+
+def place(
+    item: SchemaDocument | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
+) -> Span:
+    """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
+    places = [span for name, span in item.places if name == attribute]
+    return places[index] if index < len(places) else item.span

@@ -11,8 +11,7 @@ from typing import TypeGuard
 
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
-from promptcache.language.read_schema import load_schema, parse_schema
-from promptcache.language.schema import Schema
+from promptcache.language.schema import Schema, parse_schema
 
 
 def open_schema(source: str | Path | Schema) -> Schema:
@@ -23,7 +22,7 @@ def open_schema(source: str | Path | Schema) -> Schema:
     """
     if isinstance(source, Schema):
         return source
-    return parse_schema(source) if is_markup(source) else load_schema(Path(source))
+    return parse_schema(source) if is_markup(source) else Schema.from_file(source)
 
 
 def open_prompt(source: str | Path | Prompt) -> Prompt:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
+from promptcache.language.nodes import Role, Whitespace
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
-from promptcache.language.schema import Role, Whitespace
-from promptcache.language.templates import read_text
+from promptcache.language.source import Source, decode, read_document
+from promptcache.language.templates import is_template, no_template, open_document
 from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml
@@ -31,16 +32,7 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
     Raises:
         PromptError: every fault of XML or structure, in the order of their places.
     """
-    root = parse_xml(text, source, PromptError)
-    if root.name != "prompt":
-        mend = "schemas are read by parse_schema" if root.name == "schema" else did_you_mean(root.name, ["prompt"])
-        message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
-    reader = _PromptReader()
-    parts = reader.prompt(root)
-    if reader.faults:
-        raise PromptError(in_order(reader.faults))
-    return parts
+    return _read(decode(text, source, PromptError))
 
 
 def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
@@ -53,7 +45,24 @@ def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None
     Raises:
         PromptError: the file cannot be read, or what `parse_prompt` finds.
     """
-    return parse_prompt(read_text(Path(path), context, PromptError), source=str(path))
+    name = str(path)
+    data = read_document(Path(path), PromptError)
+    if context is not None and not is_template(name):
+        raise PromptError([no_template(name)])
+    return _read(open_document(data, name, context, PromptError))
+
+
+def _read(source: Source) -> Prompt:
+    root = parse_xml(source, source.name, PromptError)
+    if root.name != "prompt":
+        mend = "schemas are read by parse_schema" if root.name == "schema" else did_you_mean(root.name, ["prompt"])
+        message = f"a prompt document begins with <prompt>, not <{root.name}>"
+        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+    reader = _PromptReader()
+    parts = reader.prompt(root)
+    if reader.faults:
+        raise PromptError(in_order(reader.faults))
+    return parts
 
 
 class _PromptReader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from promptcache.diagnostics import Diagnostic
 from promptcache.language.attributes import AttributeReader
-from promptcache.language.schema import Assert, Choose, Combination, Exclude, Require
+from promptcache.language.nodes import Assert, Choose, Combination, Exclude, Require
 from promptcache.language.xml import Element
 
 RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {

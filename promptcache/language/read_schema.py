@@ -1,292 +1,202 @@
-"""A schema document to its declaration.
+"""A schema document to its declaration, with everything that it includes.
 
-Comes in: XML text or a path. Goes out: a `Schema` with a span on every node, or every fault of structure that the
-document has. This file does not ask whether names, paths and rules make sense; `check_schema` does.
+Comes in: XML text or a path. Goes out: a `SchemaDocument`, or every fault of structure that the document and the files
+it includes have. An included file is a schema of its own: its names and paths are checked by themselves, before what
+is taken of it gets its names and paths in the schema around it. Each file is read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean, in_order
-from promptcache.language.attributes import AttributeReader
-from promptcache.language.elements import ATTRIBUTES, CHILDREN
-from promptcache.language.included import read_text
-from promptcache.language.read_rules import RULE_ATTRIBUTES, read_rule
-from promptcache.language.schema import (
-    Combination,
-    Context,
-    Doc,
-    Example,
-    Item,
-    Module,
-    Parameter,
-    ParameterType,
-    Role,
-    RuleList,
-    Scaffold,
-    Schema,
-    Text,
-    Turn,
-    Union,
-    Whitespace,
-)
-from promptcache.language.templates import read_text as read_text_of
-from promptcache.language.xml import Characters, Element, parse_xml
+from promptcache.diagnostics import Diagnostic, SchemaError, Span, in_order
+from promptcache.language.compile import compile_rules, scaffold_members
+from promptcache.language.files import MAX_SUGGESTIONS, Folder, find_file
+from promptcache.language.index import index_schema
+from promptcache.language.nodes import Item, Module, SchemaDocument, Text, Turn, Union
+from promptcache.language.read_items import Inclusion, SchemaReader
+from promptcache.language.source import MAX_BYTES, Source, decode, read_document
+from promptcache.language.taking import Taken, take
+from promptcache.language.templates import is_template, no_template, open_document
+from promptcache.language.xml import MAX_DEPTH, parse_xml
 
-__all__ = ["ATTRIBUTES", "load_schema", "parse_schema"]
+MAX_INCLUDES = 20
+"""How many files deep includes nest."""
+
+MAX_ITEMS = 50_000
+"""How many modules, texts and other items includes may bring, all together."""
 
 
-def parse_schema(text: str | bytes, *, source: str = "<schema>", folder: Path | None = None) -> Schema:
-    """Read a schema document.
-
-    Args:
-        text: The document; bytes must be UTF-8.
-        source: Its name in diagnostics.
-        folder: Where `src` files may lie; without one, `src` is an error.
+def read_schema(
+    text: str | bytes, *, source: str, folder: Path | None, context: Mapping[str, object] | None
+) -> SchemaDocument:
+    """Read a schema document given as text; `folder` is where the files lie that it names.
 
     Raises:
-        SchemaError: every fault of XML or structure, in the order of their places.
+        SchemaError: every fault of XML or structure, by file and place.
     """
-    root = parse_xml(text, source, SchemaError)
-    reader = _SchemaReader(folder)
-    schema = reader.schema(root)
-    if reader.faults:
-        raise SchemaError(in_order(reader.faults))
-    return schema
+    reading = _Reading(context)
+    document = reading.whole(decode(text, source, SchemaError), None if folder is None else Folder.of(folder))
+    reading.end(source)
+    return document
 
 
-def load_schema(path: str | Path, *, context: Mapping[str, object] | None = None) -> Schema:
-    """Read a schema file; its `src` files lie in its own folder or below.
-
-    Args:
-        path: A document, or a template of one, `*.xml.j2`.
-        context: What the template may use: plain data, as JSON has it.
+def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> SchemaDocument:
+    """Read a schema file, or a template of one.
 
     Raises:
-        SchemaError: the file cannot be read, or what `parse_schema` finds.
+        SchemaError: as `read_schema`, or the file cannot be read.
     """
-    path = Path(path)
-    return parse_schema(read_text_of(path, context, SchemaError), source=str(path), folder=path.parent)
+    reading, where = _Reading(context), Path(path)
+    source = reading.open(where, str(path))
+    reading.chain.append(where.resolve())
+    document = reading.whole(source, Folder.of(where.parent))
+    reading.end(source.name)
+    return document
 
 
-class _SchemaReader:
-    """Turns elements into items; `faults` grows as it goes."""
+class _Size(NamedTuple):
+    """What a part of a schema comes to; `depth` counts elements inside elements."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        self.faults: list[Diagnostic] = []
-
-    def schema(self, root: Element) -> Schema:
-        if root.name != "schema":
-            mend = "prompts are read by parse_prompt" if root.name == "prompt" else did_you_mean(root.name, ["schema"])
-            message = f"a schema document begins with <schema>, not <{root.name}>"
-            raise SchemaError([*self.faults, Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
-        attributes = self._attributes(root)
-        separator = attributes.escaped("separator")
-        return Schema(
-            name=attributes.needed("name"),
-            children=self._items(root),
-            span=root.span,
-            version=attributes.text("version"),
-            context=attributes.choice("context", Context) or Context.GUARANTEED,
-            whitespace=attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
-            separator="\n" if separator is None else separator,
-            places=attributes.places,
-        )
-
-    def _attributes(self, element: Element) -> AttributeReader:
-        return AttributeReader(element, ATTRIBUTES[element.name], self.faults)
-
-    def _items(self, parent: Element) -> tuple[Item, ...]:
-        items: list[Item] = []
-        for node in parent.children:
-            if isinstance(node, Characters):
-                items.append(Text(text=node.text, span=node.span))
-            elif self._allowed(node, parent):
-                items.append(self._item(node))
-        return tuple(items)
-
-    def _allowed(self, element: Element, parent: Element) -> bool:
-        if element.name in CHILDREN.get(parent.name, ()):
-            return True
-        if element.name in ATTRIBUTES:
-            message = f"<{element.name}> cannot stand inside <{parent.name}>"
-            self._fault("PC102", message, element.name_span, _instead(element, parent))
-        else:
-            mend = did_you_mean(element.name, ATTRIBUTES, "<{}>")
-            self._fault("PC101", f"there is no element <{element.name}>", element.name_span, mend)
-        return False
-
-    def _item(self, element: Element) -> Item:
-        match element.name:
-            case "module":
-                return self._module(element)
-            case "union":
-                return self._union(element)
-            case "parameter":
-                return self._parameter(element)
-            case "scaffold":
-                return self._scaffold(element)
-            case "example":
-                return self._example(element)
-            case "rules":
-                return self._rules(element)
-            case "text":
-                self._attributes(element)
-                return Text(text=self._content(element), span=element.span, exact=True)
-            case "doc":
-                self._attributes(element)
-                return Doc(text=self._content(element), span=element.span)
-            case role:
-                self._attributes(element)
-                return Turn(role=Role(role), children=self._items(element), span=element.span)
-
-    def _module(self, element: Element) -> Module:
-        attributes = self._attributes(element)
-        src = attributes.text("src")
-        children = self._items(element)
-        if src is not None:
-            children += self._included(element, src, children)
-        return Module(
-            name=attributes.needed("name"),
-            children=children,
-            span=element.span,
-            required=attributes.flag("required") or False,
-            requires=attributes.words("requires"),
-            excludes=attributes.words("excludes"),
-            after=attributes.words("after"),
-            cache=attributes.flag("cache"),
-            src=src,
-            reserve=attributes.number("reserve"),
-            context=attributes.choice("context", Context),
-            whitespace=attributes.choice("whitespace", Whitespace),
-            separator=attributes.escaped("separator"),
-            places=attributes.places,
-        )
-
-    def _included(self, element: Element, src: str, children: tuple[Item, ...]) -> tuple[Text, ...]:
-        span = next(attribute.value_span for attribute in element.attributes if attribute.name == "src")
-        content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
-        if extra := next(content, None):
-            message = "a module with src takes its text from the file and holds nothing else"
-            self._fault("PC109", message, extra.span, "move this into a module of its own")
-        found = read_text(src, self.folder, span)
-        if isinstance(found, Diagnostic):
-            self.faults.append(found)
-            return ()
-        return (Text(text=found, span=span, exact=True),)
-
-    def _union(self, element: Element) -> Union:
-        attributes = self._attributes(element)
-        children: list[Module | Doc] = []
-        for item in self._items(element):
-            if isinstance(item, Module | Doc):
-                children.append(item)
-            elif not _blank(item):
-                self._fault("PC106", "a union holds modules, no text", item.span, "put the text into a module")
-        return Union(
-            children=tuple(children),
-            span=element.span,
-            name=attributes.text("name"),
-            required=attributes.flag("required") or False,
-            default=attributes.text("default"),
-            places=attributes.places,
-        )
-
-    def _parameter(self, element: Element) -> Parameter:
-        attributes = self._attributes(element)
-        self._hollow(element)
-        return Parameter(
-            name=attributes.needed("name"),
-            length=attributes.needed_number("length"),
-            span=element.span,
-            default=attributes.text("default"),
-            placeholder=attributes.either("placeholder", "scaffold"),
-            required=attributes.flag("required") or False,
-            type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
-            choices=attributes.alternatives("choices"),
-            pattern=attributes.text("pattern"),
-            places=attributes.places,
-        )
-
-    def _scaffold(self, element: Element) -> Scaffold:
-        attributes = self._attributes(element)
-        self._hollow(element)
-        attributes.needed("modules")
-        return Scaffold(
-            modules=attributes.words("modules"),
-            span=element.span,
-            name=attributes.text("name"),
-            places=attributes.places,
-        )
-
-    def _example(self, element: Element) -> Item:
-        attributes = self._attributes(element)
-        prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
-        for node in element.children:
-            if isinstance(node, Element) and node not in prompts[:1]:
-                mend = "write one <prompt> in each example"
-                self._fault("PC102", f"<{node.name}> cannot stand inside <example>", node.name_span, mend)
-            elif isinstance(node, Characters) and not node.blank:
-                self._fault("PC106", "<example> holds no text of its own", node.span, "write it into the <prompt>")
-        if not prompts:
-            self._fault("PC104", "<example> needs a prompt", element.name_span, 'write <prompt schema="…"> into it')
-            return Doc(text="", span=element.span)
-        prompt = prompts[0]
-        return Example(
-            prompt=prompt.source.text[prompt.start : prompt.end],
-            prompt_span=prompt.span,
-            span=element.span,
-            name=attributes.text("name"),
-            valid=attributes.flag("valid"),
-            contains=attributes.text("contains"),
-            places=attributes.places,
-        )
-
-    def _rules(self, element: Element) -> RuleList:
-        self._attributes(element)
-        children: list[Combination | Doc] = []
-        for node in element.children:
-            if isinstance(node, Characters):
-                if not node.blank:
-                    self._fault("PC106", "<rules> holds no text", node.span, "write rules, or a <doc>")
-            elif self._allowed(node, element) and node.name == "doc":
-                children.append(Doc(text=self._content(node), span=node.span))
-            elif node.name in RULE_ATTRIBUTES:
-                self._hollow(node)
-                children.append(read_rule(node, self.faults))
-        return RuleList(children=tuple(children), span=element.span)
-
-    def _hollow(self, element: Element) -> None:
-        for item in self._items(element):
-            if not _blank(item):
-                self._fault("PC106", f"<{element.name}> holds no text", item.span, f"write <{element.name} …/>")
-
-    def _content(self, element: Element) -> str:
-        return "".join(item.text for item in self._items(element) if isinstance(item, Text))
-
-    def _fault(self, code: str, message: str, span: Span, mend: str | None = None) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+    items: int = 0
+    characters: int = 0
+    depth: int = 0
 
 
-def _blank(item: Item) -> bool:
-    return isinstance(item, Text) and not item.exact and not item.text.strip(" \t\n")
+class _Reading:
+    """One reading of a document and all that it includes."""
+
+    def __init__(self, context: Mapping[str, object] | None) -> None:
+        self.chain: list[Path] = []
+        self._context = context
+        self._rendered = self._full = False
+        self._known: dict[Path, SchemaDocument | None] = {}
+        self._items = self._characters = self._bytes = 0
+        self._depth = 0
+
+    def open(self, path: Path, name: str) -> Source:
+        """Read a file, which is rendered if it is a template."""
+        data = read_document(path, SchemaError)
+        self._rendered |= is_template(name)
+        self._bytes += len(data)
+        return open_document(data, name, self._context, SchemaError)
+
+    def end(self, name: str) -> None:
+        """Refuse a context that no template was there for."""
+        if self._context is not None and not self._rendered:
+            raise SchemaError([no_template(name)])
+
+    def whole(self, source: Source, folder: Folder | None) -> SchemaDocument:
+        """Read one document.
+
+        Raises:
+            SchemaError: every fault of it, and of the files that it includes.
+        """
+        root = parse_xml(source, source.name, SchemaError)
+
+        def include(inclusion: Inclusion, faults: list[Diagnostic]) -> Taken:
+            return self._include(inclusion, folder, faults)
+
+        reader = SchemaReader(folder, include)
+        document = reader.schema(root)
+        if reader.faults:
+            raise SchemaError(in_order(reader.faults))
+        return document
+
+    def _include(self, inclusion: Inclusion, folder: Folder | None, faults: list[Diagnostic]) -> Taken:
+        if self._full:
+            return Taken((), ())
+        path = find_file("href", inclusion.href, folder, inclusion.href_span, may_suggest=len(faults) < MAX_SUGGESTIONS)
+        if isinstance(path, Diagnostic):
+            faults.append(path)
+            return Taken((), ())
+        assert folder is not None, "a file was found in it"
+        if path in self.chain:
+            faults.append(_circle([*self.chain[self.chain.index(path) :], path], folder, inclusion.href_span))
+            return Taken((), ())
+        self._depth += inclusion.depth
+        try:
+            document = self._document(path, folder.beside(path), inclusion)
+            if document is None:
+                return Taken((), ())
+            taken = take(document, inclusion.wanted, inclusion.place, faults)
+            self._spend(len(document.children), taken, inclusion)
+            return taken
+        except SchemaError as error:
+            faults += (_from(fault, inclusion.wanted.span) for fault in error.diagnostics)
+            return Taken((), ())
+        finally:
+            self._depth -= inclusion.depth
+
+    def _document(self, path: Path, folder: Folder, inclusion: Inclusion) -> SchemaDocument | None:
+        """Return an included document, or None for one whose faults have been told."""
+        if path in self._known:
+            return self._known[path]
+        if len(self.chain) >= MAX_INCLUDES or self._depth >= MAX_DEPTH:
+            raise self._too_much(f"files include each other more than {MAX_INCLUDES} deep", inclusion)
+        self._known[path] = None
+        self.chain.append(path)
+        try:
+            source = self.open(path, folder.name(path))
+            if self._bytes > MAX_BYTES:
+                raise self._too_much(f"the files of this schema have more than {MAX_BYTES} bytes", inclusion)
+            document = self.whole(source, folder)
+            _check_names(document)
+        finally:
+            self.chain.pop()
+        self._known[path] = document
+        return document
+
+    def _spend(self, num_looked_at: int, taken: Taken, inclusion: Inclusion) -> None:
+        size = _measure(taken.here)
+        self._items += size.items + num_looked_at
+        self._characters += size.characters
+        if self._items > MAX_ITEMS:
+            raise self._too_much(f"includes bring more than {MAX_ITEMS} items into this schema", inclusion)
+        if self._characters > MAX_BYTES:
+            raise self._too_much(f"includes bring more than {MAX_BYTES} characters into this schema", inclusion)
+        if self._depth + size.depth > MAX_DEPTH:
+            raise self._too_much(f"with what this brings, elements are nested more than {MAX_DEPTH} deep", inclusion)
+
+    def _too_much(self, message: str, inclusion: Inclusion) -> SchemaError:
+        self._full = True
+        mend = "include fewer files, or less of them with select="
+        return SchemaError([Diagnostic(code="PC221", message=message, span=inclusion.wanted.span, help=mend)])
 
 
-def _instead(element: Element, parent: Element) -> str | None:
-    match parent.name, element.name:
-        case "union", _:
-            return "a union holds modules: put it into one"
-        case "text" | "doc", _:
-            return "write &lt; for a literal <, or use <![CDATA[…]]>"
-        case _, "scaffold":
-            return "write the scaffold outside the turn; its paths reach inside"
-        case _, "rules" | "example":
-            return f"write <{element.name}> directly in the schema; its paths reach everywhere"
-        case _, "require" | "exclude" | "choose" | "assert":
-            return "put it into <rules> at the top level of the schema"
-        case _, "schema":
-            return "a document has one <schema>, which is its root"
-    return None
+def _check_names(document: SchemaDocument) -> None:
+    """Refuse a document whose names cannot stand or whose paths lead nowhere."""
+    index = index_schema(document)
+    compile_rules(index, index.faults)
+    for parent, scaffold in index.scaffolds:
+        scaffold_members(parent, scaffold, index, index.faults)
+    if index.faults:
+        raise SchemaError(in_order(index.faults))
+
+
+def _measure(items: Iterable[Item]) -> _Size:
+    number = characters = depth = 0
+    for item in items:
+        number += 1
+        if isinstance(item, Text):
+            characters += len(item.text)
+        elif isinstance(item, Module | Union | Turn):
+            inner = _measure(item.children)
+            number, characters, depth = number + inner.items, characters + inner.characters, max(depth, inner.depth)
+    return _Size(number, characters, depth + 1)
+
+
+def _from(fault: Diagnostic, span: Span) -> Diagnostic:
+    """Say of a fault in an included file where that is included."""
+    if fault.span.source == span.source:
+        return fault
+    return replace(fault, related=(*fault.related, (span, "included here")))
+
+
+def _circle(paths: list[Path], folder: Folder, span: Span) -> Diagnostic:
+    names = [path.relative_to(folder.home).as_posix() for path in paths]
+    message = f"files include each other in a circle: {' includes '.join(names)}"
+    return Diagnostic(code="PC217", message=message, span=span, help="move what both need into a third file")

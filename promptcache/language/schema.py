@@ -6,10 +6,11 @@ checker and to the printer. This file knows no XML, no rules and no tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
-from promptcache.diagnostics import Span
 from promptcache.language.nodes import (
     IN_PYTHON,
     Assert,
@@ -28,13 +29,16 @@ from promptcache.language.nodes import (
     Role,
     RuleList,
     Scaffold,
+    SchemaDocument,
     Text,
     Turn,
     Union,
     Whitespace,
     join_path,
+    place,
     walk,
 )
+from promptcache.language.read_schema import read_schema, read_schema_file
 
 __all__ = [
     "IN_PYTHON",
@@ -62,6 +66,7 @@ __all__ = [
     "Whitespace",
     "join_path",
     "module",
+    "parse_schema",
     "place",
     "slot",
     "walk",
@@ -72,26 +77,29 @@ Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class Schema(SchemaDocument):
     """A schema document as it was declared.
 
     `Schema("qa").module("system", "Be brief.", required=True)` builds one without XML. Every method returns a new
     schema; texts are data, taken exactly as they are given.
     """
 
-    name: str = field(kw_only=False)
-    children: tuple[Item, ...] = ()
-    span: Span = IN_PYTHON
-    version: str | None = None
-    context: Context = Context.GUARANTEED
-    whitespace: Whitespace = Whitespace.DEDENT
-    separator: str = "\n"
-    places: Places = field(default=(), repr=False, compare=False)
+    @classmethod
+    def from_file(cls, path: str | Path, *, context: Mapping[str, object] | None = None) -> Schema:
+        """Read a schema file; the files that it names lie in its own folder or below.
 
-    @property
-    def examples(self) -> tuple[Example, ...]:
-        """The examples, in document order."""
-        return tuple(child for child in self.children if isinstance(child, Example))
+        Args:
+            path: A document, or a template of one, `*.xml.j2`.
+            context: What it and the templates that it includes may use: plain data, as JSON has it.
+
+        Raises:
+            SchemaError: the file cannot be read, or what `parse_schema` finds.
+        """
+        return cls._of(read_schema_file(path, context))
+
+    @classmethod
+    def _of(cls, document: SchemaDocument) -> Schema:
+        return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
         """Add a module; see `module` for what it takes."""
@@ -131,6 +139,27 @@ class Schema:
     def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
         turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
         return replace(self, children=(*self.children, turn))
+
+
+def parse_schema(
+    text: str | bytes,
+    *,
+    source: str = "<schema>",
+    folder: Path | None = None,
+    context: Mapping[str, object] | None = None,
+) -> Schema:
+    """Read a schema document.
+
+    Args:
+        text: The document; bytes must be UTF-8.
+        source: Its name in diagnostics.
+        folder: Where the files lie that `src` and `include` name; without one, these are errors.
+        context: What templates that it includes may use.
+
+    Raises:
+        SchemaError: every fault of XML or structure, by file and place.
+    """
+    return Schema._of(read_schema(text, source=source, folder=folder, context=context))
 
 
 class ModuleOptions(TypedDict, total=False):
@@ -181,11 +210,3 @@ def slot(
 
 def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
     return tuple(Text(text=item, span=IN_PYTHON, exact=True) if isinstance(item, str) else item for item in content)
-
-
-def place(
-    item: Schema | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
-) -> Span:
-    """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
-    places = [span for name, span in item.places if name == attribute]
-    return places[index] if index < len(places) else item.span

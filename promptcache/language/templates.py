@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -18,7 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from promptcache.diagnostics import Diagnostic, LanguageError, Span
-from promptcache.language.source import MAX_BYTES, decode, read_document
+from promptcache.language.source import MAX_BYTES, Source, decode
 from promptcache.language.template_limits import (
     ALLOWED_NODES,
     ALLOWED_TESTS,
@@ -37,9 +36,9 @@ _FILE = "<template>"
 _TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 
 
-def is_template(path: Path) -> bool:
-    """Whether a file is a template, which its name tells."""
-    return path.name.endswith(SUFFIX)
+def is_template(name: str) -> bool:
+    """Whether a document is a template, which its name tells."""
+    return name.endswith(SUFFIX)
 
 
 def render_template(
@@ -178,17 +177,18 @@ def _line(template: Template | None, trace: TracebackType | None) -> int:
     return line
 
 
-def read_text(path: Path, context: Mapping[str, object] | None, error: type[LanguageError]) -> str | bytes:
-    """Read the document of a file; a template is rendered with `context`.
+def open_document(
+    data: str | bytes, name: str, context: Mapping[str, object] | None, error: type[LanguageError]
+) -> Source:
+    """Return the text of a document that was read; a template, as its name tells, is rendered with `context`.
 
     Raises:
-        LanguageError: of the class `error`; the file cannot be read, what `render_template` finds, or there is a
-            context and no template (PC605).
+        LanguageError: of the class `error`; it is too large or not UTF-8, or what `render_template` finds.
     """
-    data = read_document(path, error)
-    if is_template(path):
-        return render_template(data, context, str(path), error)
-    if context is not None:
-        message = f"a context is for templates, whose names end in {SUFFIX}"
-        raise error([Diagnostic(code="PC605", message=message, span=Span(str(path), 1, 1, 1, 1))])
-    return data
+    return decode(render_template(data, context, name, error) if is_template(name) else data, name, error)
+
+
+def no_template(name: str) -> Diagnostic:
+    """Say that a context was given and nothing is there that could use it."""
+    message = f"a context is for templates, whose names end in {SUFFIX}"
+    return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, did_you_mean
 from promptcache.language.names import quoted
+from promptcache.language.nodes import Parameter, ParameterType, place
 from promptcache.language.patterns import MAX_TEXT, Pattern, PatternError
-from promptcache.language.schema import Parameter, ParameterType, place
 
 _INT = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from promptcache.language.schema import Whitespace
+from promptcache.language.nodes import Whitespace
 
 _SPACE = " \t\n"
 _INDENT = re.compile(r"\n([ \t]*)(?=[^\n \t]|\Z)")

@@ -96,14 +96,14 @@ class Element(NamedTuple):
 Node: TypeAlias = Element | Characters
 
 
-def parse_xml(text: str | bytes, name: str, error: type[LanguageError]) -> Element:
+def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError]) -> Element:
     """Read a document strictly and return its root element.
 
     Raises:
         LanguageError: of the class `error`; not well-formed, not UTF-8, too large, too deep, or with a DOCTYPE, a
             processing instruction or a namespace.
     """
-    source = decode(text, name, error)
+    source = text if isinstance(text, Source) else decode(text, name, error)
     start = _prolog_stop(source.text)
     if source.text[start : start + 9].upper() == "<!DOCTYPE":
         raise error([malformed.doctype(source, start)])

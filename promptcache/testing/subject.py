@@ -18,7 +18,6 @@ from promptcache.language import (
     Schema,
     Selection,
     check_schema,
-    load_schema,
     parse_prompt,
     parse_schema,
     resolve_prompt,
@@ -58,7 +57,7 @@ def read_schema(source: SchemaSource) -> CheckedSchema:
         return check_schema(source)
     if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<"):
         return check_schema(parse_schema(source))
-    return check_schema(load_schema(Path(source)))
+    return check_schema(Schema.from_file(source))
 
 
 class Subject:

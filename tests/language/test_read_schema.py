@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language import check_schema, load_schema, parse_schema, print_schema
+from promptcache.language import check_schema, parse_schema, print_schema
 from promptcache.language.schema import Module, Parameter, Schema, Text, Turn, Union, walk
 from promptcache.language.source import MAX_BYTES
 from tests.conftest import law_examples
@@ -120,7 +120,7 @@ def test_src_is_exact_and_printed_as_a_name(tmp_path):
     (tmp_path / "deep" / "a.py").write_bytes(b"\xef\xbb\xbf\n  if a < b:\r\n    pass\n\n")
     path = tmp_path / "schema.xml"
     path.write_text('<schema name="s">\n<module name="a.py" src="deep/a.py"/></schema>', encoding="utf-8")
-    schema = load_schema(path)
+    schema = Schema.from_file(path)
     (text,) = check_schema(schema).modules["a.py"].children
     assert text.text == "\n  if a < b:\r\n    pass\n\n"
     again = parse_schema(print_schema(schema), folder=tmp_path)
@@ -172,7 +172,7 @@ def test_a_missing_file_is_a_diagnostic(tmp_path):
     """A schema that is not there, or is a folder, says so under its name."""
     for path in (tmp_path / "nothing.xml", tmp_path):
         with pytest.raises(SchemaError) as caught:
-            load_schema(path)
+            Schema.from_file(path)
         assert codes(caught.value.diagnostics) == ["PC010"]
         assert caught.value.diagnostics[0].span.source == str(path)
 

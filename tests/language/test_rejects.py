@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CODES, Diagnostic, LanguageError, Severity
-from promptcache.language import check_schema, load_prompt, load_schema, resolve_prompt
+from promptcache.language import Schema, check_schema, load_prompt, resolve_prompt
 from tests.language.documents import SCHEMAS
 
 FOLDER = Path(__file__).parent / "rejects"
@@ -17,21 +17,21 @@ MADE_BY_OTHER_TESTS = {"PC004", "PC009", "PC010", "PC011", "PC213", "PC214", "PC
 """Codes that no file shows: what is too large to keep, or needs no document at all."""
 
 
-def expectation(path: Path) -> tuple[str, int, int]:
-    """Return the code, line and column that a file's first line names."""
-    match = re.match(rb"<!-- (PC\d{3}) (\d+):(\d+) -->", path.read_bytes())
-    assert match is not None, f"{path.name} begins with <!-- code line:column -->"
-    return match[1].decode(), int(match[2]), int(match[3])
+def header(path: Path) -> tuple[str, int, int, Path]:
+    """Return what a file's first line names, and the file of the fault: itself, or one that it includes."""
+    match = re.match(rb"<!-- (PC\d{3}) (\d+):(\d+)(?: in (\S+))? -->", path.read_bytes())
+    assert match is not None, f"{path.name} begins with <!-- code line:column --> or <!-- code line:column in file -->"
+    return match[1].decode(), int(match[2]), int(match[3]), path.parent / match[4].decode() if match[4] else path
 
 
 def diagnose(path: Path) -> tuple[Diagnostic, ...]:
     """Return what is found in a schema, or in a prompt for one of the schemas in `schemas/`."""
     try:
         if not re.search(rb"^<prom", path.read_bytes(), re.MULTILINE):
-            return check_schema(load_schema(path)).warnings
+            return check_schema(Schema.from_file(path)).warnings
         prompt = load_prompt(path)
         known = SCHEMAS / f"{prompt.schema}.xml"
-        resolve_prompt(prompt, check_schema(load_schema(known if known.exists() else SCHEMAS / "travel.xml")))
+        resolve_prompt(prompt, check_schema(Schema.from_file(known if known.exists() else SCHEMAS / "travel.xml")))
     except LanguageError as error:
         return error.diagnostics
     return ()
@@ -40,18 +40,18 @@ def diagnose(path: Path) -> tuple[Diagnostic, ...]:
 @pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
 def test_rejects_name_code_and_place(path):
     """The first diagnostic is the one meant, at its place, as severe as its code, with somewhere to go from there."""
-    code, line, column = expectation(path)
+    code, line, column, file = header(path)
     first = diagnose(path)[0]
     assert (first.code, first.span.line, first.span.column) == (code, line, column)
     assert first.severity == CODES[code].severity
-    assert first.span.source == str(path)
+    assert first.span.source == str(file)
     assert first.message
     assert str(path.parent) not in first.message
 
 
 def test_every_code_of_the_language_is_rejected_somewhere():
     """Each code that the language can produce has a file, or a test of its own where a file cannot show it."""
-    shown = {expectation(path)[0] for path in REJECTS}
+    shown = {header(path)[0] for path in REJECTS}
     language = {code for code, entry in CODES.items() if code < "PC500" or code > "PC600"}
     assert shown | MADE_BY_OTHER_TESTS == language
     assert not shown & MADE_BY_OTHER_TESTS
@@ -60,4 +60,4 @@ def test_every_code_of_the_language_is_rejected_somewhere():
 def test_schemas_of_this_folder_are_accepted():
     """The schemas that prompts are rejected against are right themselves."""
     for path in SCHEMAS.glob("*.xml"):
-        assert not [item for item in check_schema(load_schema(path)).warnings if item.severity is Severity.ERROR]
+        assert not [item for item in check_schema(Schema.from_file(path)).warnings if item.severity is Severity.ERROR]

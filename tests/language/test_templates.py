@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
-from promptcache.language import check_schema, load_prompt, load_schema, parse_schema, print_schema
+from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
 from promptcache.language.templates import render_template
 from tests.language.documents import codes, outline
 
@@ -134,18 +134,18 @@ def test_bombs_are_refused_in_time_and_memory():
 
 
 def test_files_are_templates_by_their_name(tmp_path):
-    """load_schema and load_prompt render *.xml.j2, and refuse a context for anything else."""
+    """Schema.from_file and load_prompt render *.xml.j2, and refuse a context for anything else."""
     (tmp_path / "s.xml.j2").write_text(
         '<schema name="{{ name }}">{% for n in names %}<module name="{{ n }}">{{ n }}</module>{% endfor %}</schema>'
     )
     (tmp_path / "p.xml.j2").write_text('<prompt schema="{{ name }}"><a/>{{ text }}</prompt>')
     (tmp_path / "s.xml").write_text('<schema name="s"/>')
-    schema = check_schema(load_schema(tmp_path / "s.xml.j2", context={"name": "s", "names": ["a", "b"]}))
+    schema = check_schema(Schema.from_file(tmp_path / "s.xml.j2", context={"name": "s", "names": ["a", "b"]}))
     assert outline(schema.children) == [["a", "a"], ["b", "\nb"]]
     prompt = load_prompt(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
     assert prompt.messages[0].text == "<b/>"
     with pytest.raises(LanguageError) as caught:
-        load_schema(tmp_path / "s.xml", context={})
+        Schema.from_file(tmp_path / "s.xml", context={})
     assert codes(caught.value.diagnostics) == ["PC605"]
 
 
