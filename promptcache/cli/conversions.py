@@ -5,12 +5,12 @@ Comes in: the text of a document and a name. Goes out: a `Converted`. This file 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcache.cli.chats import read_chat
 from promptcache.cli.exits import UsageMistake
 from promptcache.language import Prompt, Schema, parse_schema, print_schema
 from promptcache.language.formatter import format_document
@@ -37,12 +37,6 @@ class Converted:
     changes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Message:
-    role: Role
-    text: str
-
-
 def convert_text(text: str, name: str, source: str, folder: Path | None = None) -> Converted:
     """Convert a document: a schema, a chat as JSON, or else a plain prompt with marked sections.
 
@@ -63,7 +57,7 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
 
     The modules are required, so that each is encoded seeing those before it, as the model saw them in the chat.
     """
-    messages = list(_messages(text, source))
+    messages = list(read_chat(text, source))
     last = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=len(messages))
     schema, prompt = Schema(name), Prompt(name)
     for number, message in enumerate(messages[:last], 1):
@@ -138,32 +132,6 @@ def _attribute(tag: str) -> re.Match[str] | None:
     values = [match.span() for match in _STRING.finditer(tag)]
     found = _SCAFFOLD.finditer(tag)
     return next((each for each in found if not any(start < each.start(1) < stop for start, stop in values)), None)
-
-
-def _messages(text: str, source: str) -> Iterator[_Message]:
-    try:
-        data = json.loads(text.removeprefix("\ufeff"))
-    except ValueError as error:
-        raise UsageMistake(f"{source} is not JSON: {error}") from None
-    chat = data.get("messages") if isinstance(data, dict) else data
-    if not isinstance(chat, list):
-        raise UsageMistake(f"{source} is no chat: a list of messages, or an object with 'messages'")
-    for number, message in enumerate(chat, 1):
-        role = message.get("role") if isinstance(message, dict) else None
-        content = _content(message.get("content")) if isinstance(message, dict) else None
-        role = "system" if role == "developer" else role
-        if role not in list(Role) or content is None:
-            raise UsageMistake(f"message {number} of {source} is not text of system, user or assistant")
-        yield _Message(role=Role(role), text=content)
-
-
-def _content(content: object) -> str | None:
-    """Return the text of a message, whole or in parts; None where it is anything else."""
-    if isinstance(content, str):
-        return content
-    parts: Sequence[object] = content if isinstance(content, list) else [None]
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
-    return "".join(map(str, texts)) if all(isinstance(each, str) for each in texts) else None
 
 
 def _module_name(heading: str) -> str:

@@ -114,8 +114,25 @@ def test_files_are_written_beside_each_other(command: Command, folder: Path) -> 
     [
         ("[{", "<stdin> is not JSON: "),
         ('{"chat": []}', "<stdin> is no chat: a list of messages, or an object with 'messages'"),
-        ('[{"role": "tool", "content": "x"}]', "message 1 of <stdin> is not text of system, user or assistant"),
-        ('[{"role": "user", "content": [{"type": "image"}]}]', "message 1 of <stdin> is not text of "),
+        ("[" * 100_000, "<stdin> is no chat: its values are nested too deeply"),
+        ("[1]", "message 1 of <stdin> is no object with 'role' and 'content'"),
+        ('[{"content": "x"}]', "message 1 of <stdin> has no 'role'"),
+        ('[{"role": "users", "content": "x"}]', "message 1 of <stdin> has the role 'users'; did you mean 'user'?"),
+        ('[{"role": "user"}]', "message 1 of <stdin> has no text as its 'content'"),
+        (
+            '[{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]',
+            "message 2 of <stdin> is the result of a tool (role 'tool'), which a schema has no form for",
+        ),
+        (
+            '[{"role": "assistant", "content": "Let me see.", "tool_calls": [{"id": "1"}]}]',
+            "message 1 of <stdin> calls a tool, which a schema has no form for",
+        ),
+        ('{"messages": [], "tools": [{"type": "function"}]}', "<stdin> declares tools, which the model sees and a "),
+        (
+            '[{"role": "user", "content": [{"type": "image_url"}]}]',
+            "message 1 of <stdin> holds a part of type 'image_url'; only text can be converted",
+        ),
+        ('[{"role": "user", "content": ["x"]}]', "message 1 of <stdin> holds a part without a type; only text "),
         ("## a\nx\n## A\ny", "<stdin> has two sections called 'a'"),
     ],
 )
