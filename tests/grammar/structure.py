@@ -17,12 +17,12 @@ GRAMMAR = Path(__file__).parents[2] / "grammar"
 
 _ELEMENTS = (
     "schema", "module", "union", "parameter", "scaffold", "system", "user", "text", "doc", "rules", "require",
-    "exclude", "choose", "assert", "example", "prompt", "use", "arg", "tool", "other",
+    "exclude", "choose", "assert", "example", "include", "include", "prompt", "use", "arg", "tool", "other",
 )  # fmt: skip
 _ATTRIBUTES = (
     "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
     "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module", "type",
-    "choices", "pattern", "valid", "contains",
+    "choices", "pattern", "valid", "contains", "href", "select", "prefix",
 )  # fmt: skip
 _VALUES = (
     "",
@@ -57,8 +57,16 @@ def structural_codes(document: str) -> set[str]:
             check_schema(schema)
     except LanguageError as error:
         found = {diagnostic.code for diagnostic in error.diagnostics}
+        if found == {"PC214"}:  # there is no folder: what would be found with the files is found without the includes
+            return structural_codes(_without_includes(document))
         return {code for code in found if code < "PC200" or code in {"PC412", "PC415", "PC416"}}
     return set()
+
+
+def _without_includes(document: str) -> str:
+    root = etree.fromstring(document)
+    etree.strip_elements(root, "include", with_tail=False)
+    return etree.tostring(root, encoding="unicode")
 
 
 @st.composite
@@ -83,7 +91,7 @@ def _change(draw: Any, element: etree._Element) -> None:
         case "insert":
             child = etree.Element(draw(st.sampled_from(_ELEMENTS)))
             if draw(st.booleans()):
-                child.set("name", "fresh")
+                child.set("href" if child.tag == "include" else "name", "fresh")
             element.insert(draw(st.integers(0, len(element))), child)
         case "text":
             element.text = f"words{element.text or ''}"

@@ -11,6 +11,7 @@ from lxml import etree
 
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language.grammar_arguments import MAX_EXACT
 from promptcache.language.prompt_grammar import prompt_grammar
 from promptcache.testing import strategies
 from tests.conftest import law_examples
@@ -70,6 +71,8 @@ def test_agrees_on_broken_prompts_in_element_form(data, schema):
         return
     found = codes(broken.xml, schema)
     assume(not found & {"PC002", "PC007", "PC008"})
+    if any(len(each) > MAX_EXACT for each in schema.parameters.values()):
+        assume(not found or not found <= {"PC403", "PC404"})  # docs/grammar.md: of many parameters it sees less
     assert accepts(oracle(schema), broken.xml) == (not found & STRUCTURE)
 
 

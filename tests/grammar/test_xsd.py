@@ -48,3 +48,13 @@ def test_agrees_but_for_what_it_does_not_see(document):
         assert accepted
     elif root.tag == "schema" and not UNSEEN(root):
         assert not accepted
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [("1", True), ("007", True), ("", False), ("0", False), ("-1", False), ("1234567890", False), ("1.0", False)],
+)
+def test_numbers_are_those_of_the_checker(value, allowed):
+    """The least number of positions of a module is what the checker takes for one."""
+    document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
+    assert (not structural_codes(document)) == allowed == XSD.validate(etree.fromstring(document))
