@@ -14,7 +14,7 @@ from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quo
 from promptcache.language.nodes import Role, Whitespace
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.source import Source, decode, read_document
-from promptcache.language.templates import is_template, no_template, open_document
+from promptcache.language.template_files import is_template, no_template, open_document
 from promptcache.language.versions import is_range
 from promptcache.language.whitespace import finish
 from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml

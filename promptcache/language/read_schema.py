@@ -20,7 +20,7 @@ from promptcache.language.nodes import Item, Module, SchemaDocument, Text, Turn,
 from promptcache.language.read_items import Inclusion, SchemaReader
 from promptcache.language.source import MAX_BYTES, Source, decode, read_document
 from promptcache.language.taking import Taken, take
-from promptcache.language.templates import is_template, no_template, open_document
+from promptcache.language.template_files import is_template, no_template, open_document
 from promptcache.language.xml import MAX_DEPTH, parse_xml
 
 MAX_INCLUDES = 20

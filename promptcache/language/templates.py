@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from promptcache.diagnostics import Diagnostic, LanguageError, Span
-from promptcache.language.source import MAX_BYTES, Source, decode
+from promptcache.language.source import MAX_BYTES, decode
 from promptcache.language.template_limits import (
     ALLOWED_NODES,
     ALLOWED_TESTS,
@@ -31,14 +31,8 @@ from promptcache.language.template_limits import (
     written,
 )
 
-SUFFIX = ".xml.j2"
 _FILE = "<template>"
 _TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
-
-
-def is_template(name: str) -> bool:
-    """Whether a document is a template, which its name tells."""
-    return name.endswith(SUFFIX)
 
 
 def render_template(
@@ -175,20 +169,3 @@ def _line(template: Template | None, trace: TracebackType | None) -> int:
             line = template.get_corresponding_lineno(trace.tb_lineno)
         trace = trace.tb_next
     return line
-
-
-def open_document(
-    data: str | bytes, name: str, context: Mapping[str, object] | None, error: type[LanguageError]
-) -> Source:
-    """Return the text of a document that was read; a template, as its name tells, is rendered with `context`.
-
-    Raises:
-        LanguageError: of the class `error`; it is too large or not UTF-8, or what `render_template` finds.
-    """
-    return decode(render_template(data, context, name, error) if is_template(name) else data, name, error)
-
-
-def no_template(name: str) -> Diagnostic:
-    """Say that a context was given and nothing is there that could use it."""
-    message = f"a context is for templates, whose names end in {SUFFIX}"
-    return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))

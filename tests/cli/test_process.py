@@ -39,6 +39,28 @@ print([name for name in ("torch", "transformers") if name in sys.modules])
     assert output.endswith("\n[]\n")
 
 
+def test_check_loads_only_what_it_needs() -> None:
+    """Whoever checks a sound document waits for the parsers and the solver, not for styles, templates or a model."""
+    code = """
+import sys
+sys.modules["rnc2rng"] = None  # lxml loads it where it is installed, which our dependencies never do
+from promptcache.cli.app import app
+try:
+    app(["check", "travel.xml", "prompts/miami.xml"])
+except SystemExit as end:
+    assert end.code == 0
+loaded = {name.partition(".")[0] for name, module in sys.modules.items() if module and not name.startswith("_")}
+print(*sorted(loaded - sys.stdlib_module_names))
+print(*sorted(name for name in sys.modules if name.startswith("promptcache.") and name.count(".") == 1))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, others, rooms = done.stdout.splitlines()
+
+    pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
+    assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
+    assert set(rooms.split()) <= {f"promptcache.{room}" for room in ("cli", "diagnostics", "demo", "language")}
+
+
 def test_module_is_the_command_and_colours_need_a_terminal() -> None:
     """`python -m promptcache` is the command; what is piped has no colours and the exit code of the findings."""
     words = [sys.executable, "-m", "promptcache", "check", "prompts/typo.xml"]
