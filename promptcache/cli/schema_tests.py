@@ -77,16 +77,14 @@ def _test(name: str, sources: Sources, folder: Path, num_prompts: int, engine: E
 
 def _examples(subject: Subject) -> Iterator[Result]:
     """Plan each example that is said to be valid; whether it is, and what it contains, was checked with the schema."""
-    for number, example in enumerate(subject.schema.examples, 1):
-        if example.valid is None and example.contains is None:
-            continue
+    from promptcache.testing.examples import check_example, tested_examples
+
+    for name, example in tested_examples(subject):
         failure = None
-        if example.valid is not False:
-            try:
-                subject.case(example_prompt(example).to_xml())
-            except LanguageError as error:
-                failure = "\n".join(f"{fault.code} {fault.message}" for fault in error.diagnostics)
-        name = example.name or f"number {number}"
+        try:
+            check_example(subject, example)
+        except LanguageError as error:
+            failure = "\n".join(f"{fault.code} {fault.message}" for fault in error.diagnostics)
         yield Result(kind=ResultKind.EXAMPLE, name=name, line=example.span.line, failure=failure)
 
 
@@ -102,14 +100,18 @@ def _laws(subject: Subject, num_prompts: int) -> Iterator[Result]:
 
 def _model_laws(subject: Subject, engine: Engine) -> Iterator[Result]:
     from promptcache.testing.engine_laws import ENGINE_LAWS
+    from promptcache.testing.histories import check_histories
     from promptcache.testing.service import served_by
 
+    line = subject.schema.source.span.line
     service = served_by(engine, subject.schema)
     cases = list(islice(_cases(subject), _MODEL_PROMPTS))
     for law in ENGINE_LAWS:
         failures = (_failure(partial(law.check, service, case.selection), case) for case in cases)
         failure = next((each for each in failures if each is not None), None)
-        yield Result(kind=ResultKind.MODEL_LAW, name=law.name, line=subject.schema.source.span.line, failure=failure)
+        yield Result(kind=ResultKind.MODEL_LAW, name=law.name, line=line, failure=failure)
+    failure = _failure(partial(check_histories, service, [case.selection for case in cases]))
+    yield Result(kind=ResultKind.MODEL_LAW, name="histories change nothing", line=line, failure=failure)
 
 
 def _cases(subject: Subject) -> Iterator[PromptCase]:

@@ -33,7 +33,6 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         without_places(schema.scaffolds),
         schema.open_separator,
         without_places(schema.rules.rules),
-        without_places(schema.examples),
     )
 
 

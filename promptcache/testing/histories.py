@@ -7,13 +7,17 @@ evict, forget half and restart, and which compares every answer with the fresh o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from promptcache.kv import RunKV
 from promptcache.language import Selection, parse_prompt, resolve_prompt
+from promptcache.runtime.prepare import Fetcher
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance, serve
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -36,6 +40,34 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
         for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
         for xml in prompts
     ]
+    return _machine(services, asked)
+
+
+def check_histories(service: Service, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
+    """Whatever was warmed, asked, generated, evicted or restarted before, a prompt is answered as by a fresh engine.
+
+    Args:
+        service: A schema as a model serves it; its own store is not used.
+        selections: What is asked.
+        max_examples: How many histories are tried; the same ones every time.
+
+    Raises:
+        BrokenLaw: with the steps of the shortest history that shows it as notes.
+    """
+    machine = _machine([service], [(0, selection) for selection in selections])
+    chosen = settings(
+        max_examples=max_examples,
+        stateful_step_count=12,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+    )
+    with redirect_stdout(StringIO()):  # Hypothesis prints the steps, which are notes of the error as well
+        run_state_machine_as_test(machine, settings=chosen)
+
+
+def _machine(services: Sequence[Service], asked: Sequence[tuple[int, Selection]]) -> type[RuleBasedStateMachine]:
     return type("Histories", (_Histories,), {"fresh": _Fresh(services, asked)})
 
 
@@ -74,6 +106,12 @@ class _Histories(RuleBasedStateMachine):
         tokens, expected = self.services[index].tokens(selection, _NUM_GENERATED), self.fresh.tokens(number)
         if tokens != expected:
             raise BrokenLaw(f"{selection.modules} gives {tokens}, a fresh engine {expected}")
+
+    @rule(number=_NUMBERS)
+    def warm(self, number: int) -> None:
+        """Encode all that a schema may need, before anybody asks."""
+        service = self.services[number % len(self.services)]
+        Fetcher(service.model, self.store).fetch(service.prepared, range(len(service.prepared.encodings)))
 
     @rule(number=_NUMBERS)
     def evict(self, number: int) -> None:

@@ -2,9 +2,9 @@
 
     pytest --promptcache=schemas/
 
-collects every schema of a folder: one item for each law that needs no model, reported at the schema's own file and
-line. Nothing is collected without the option. Neither torch nor transformers is imported when pytest starts; the
-fixture `promptcache_engine` loads them when a test asks for it.
+collects every schema of a folder: one item for each of its examples and one for each law that needs no model, reported
+at their own file and line. Nothing is collected without the option. Neither torch nor transformers is imported when
+pytest starts; the fixture `promptcache_engine` loads them when a test asks for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.testing.laws import Law
+    from promptcache.language.schema import Example
+    from promptcache.testing.law import Law
     from promptcache.testing.subject import Subject
 
 _EXAMPLES = 100
@@ -26,7 +27,7 @@ _EXAMPLES = 100
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     group = parser.getgroup("promptcache")
-    group.addoption("--promptcache", metavar="FOLDER", help="collect the schemas of a folder: an item for every law")
+    group.addoption("--promptcache", metavar="FOLDER", help="collect schemas: an item for every example and law")
     group.addoption(
         "--promptcache-model", metavar="MODEL", help='model of `promptcache_engine`: "demo", folder, hub id'
     )
@@ -62,24 +63,60 @@ def promptcache_engine(request: pytest.FixtureRequest) -> Engine:
 
 
 class SchemaFile(pytest.File):
-    """A schema document; an item for every law, or one that fails with what is wrong with it."""
+    """A schema document; an item for every example and law, or one that fails with what is wrong with it."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the items."""
         from promptcache.diagnostics import SchemaError
+        from promptcache.testing.examples import tested_examples
         from promptcache.testing.laws import LAWS
         from promptcache.testing.subject import Subject
 
         try:
             subject = Subject(_shown(self.path))
         except SchemaError as error:
-            yield BrokenSchemaItem.from_parent(self, name="check", error=error)
+            yield BrokenSchemaItem.from_parent(self, name="check", line=error.diagnostics[0].span.line, error=error)
             return
+        for name, example in tested_examples(subject):
+            line = example.span.line
+            yield ExampleItem.from_parent(self, name=f"example {name}", line=line, example=example, subject=subject)
         for law in LAWS:
-            yield LawItem.from_parent(self, name=law.name, law=law, subject=subject)
+            line = subject.schema.source.span.line
+            yield LawItem.from_parent(self, name=law.name, line=line, law=law, subject=subject)
 
 
-class LawItem(pytest.Item):
+class SchemaItem(pytest.Item):
+    """Something that is tested of a schema, at a line of it."""
+
+    def __init__(self, *, line: int, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.line = line
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """The schema's file and the line in it, as pytest counts."""
+        return self.path, self.line - 1, f"{self.path.stem}: {self.name}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
+        """Every fault with its place."""
+        return str(excinfo.value)
+
+
+class ExampleItem(SchemaItem):
+    """One example of a schema."""
+
+    def __init__(self, *, example: Example, subject: Subject, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._example = example
+        self._subject = subject
+
+    def runtest(self) -> None:
+        """Plan the example."""
+        from promptcache.testing.examples import check_example
+
+        check_example(self._subject, self._example)
+
+
+class LawItem(SchemaItem):
     """One law over one schema."""
 
     def __init__(self, *, law: Law, subject: Subject, **fields: Any) -> None:
@@ -96,15 +133,10 @@ class LawItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
         """Say which law is broken, where, by which prompt, with its slots and a command that shows it."""
         notes = [note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith("prompt: ")]
-        line = self._subject.schema.source.span.line
-        return "\n".join((f"{self.path}:{line}: {self._law.statement}", str(excinfo.value), *notes))
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        """The schema's file and line."""
-        return self.path, self._subject.schema.source.span.line - 1, f"{self.path.stem}: {self.name}"
+        return "\n".join((f"{_shown(self.path)}:{self.line}: {self._law.statement}", str(excinfo.value), *notes))
 
 
-class BrokenSchemaItem(pytest.Item):
+class BrokenSchemaItem(SchemaItem):
     """A schema that does not check."""
 
     def __init__(self, *, error: Exception, **fields: Any) -> None:
@@ -114,10 +146,6 @@ class BrokenSchemaItem(pytest.Item):
     def runtest(self) -> None:
         """Fail with every fault of the schema."""
         raise self._error
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
-        """Every fault with its place."""
-        return str(excinfo.value)
 
 
 def _shown(path: Path) -> Path:

@@ -57,4 +57,6 @@ def _over_others(law: Law, subject: Subject, max_examples: int) -> None:
 
 
 def _settings(max_examples: int) -> settings:
-    return settings(max_examples=max_examples, deadline=None, database=None, derandomize=True)
+    return settings(
+        max_examples=max_examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False
+    )

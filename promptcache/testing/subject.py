@@ -12,6 +12,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
 
+from lxml import etree
+
+import promptcache
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import (
     CheckedSchema,
@@ -20,8 +23,10 @@ from promptcache.language import (
     check_schema,
     parse_prompt,
     parse_schema,
+    print_schema,
     resolve_prompt,
 )
+from promptcache.language.prompt_grammar import prompt_grammar
 from promptcache.layout import (
     Encoding,
     HubTokenizer,
@@ -39,10 +44,21 @@ SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
 """A path, XML text (starting with "<"), a declared or a checked schema."""
 
 
+_PACKAGE = Path(promptcache.__file__).parent
+_GRAMMARS = (_PACKAGE / "promptcache.rng", _PACKAGE.parent / "grammar" / "promptcache.rng")
+"""Where the published grammar lies when installed (pyproject.toml puts it there), and in a checkout."""
+
+
 @cache
 def default_tokenizer() -> HubTokenizer:
     """Return the tokenizer of the demo model: slots are measured in the tokens of a model."""
     return HubTokenizer.from_folder(MODEL_FOLDER)
+
+
+@cache
+def published_grammar() -> etree.RelaxNG:
+    """Return the grammar of all schemas and prompts."""
+    return etree.RelaxNG(etree.parse(next(file for file in _GRAMMARS if file.is_file())))
 
 
 def read_schema(source: SchemaSource) -> CheckedSchema:
@@ -70,10 +86,30 @@ class Subject:
 
     def __init__(self, source: SchemaSource, tokenizer: Tokenizer | None = None) -> None:
         self.schema = read_schema(source)
+        self._written = source if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<") else None
         self.tokenizer: Tokenizer = default_tokenizer() if tokenizer is None else tokenizer
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the schema lies, if it is a file."""
+        file = Path(self.schema.source.span.source)
+        return file.parent if file.is_file() else None
+
+    @cached_property
+    def document(self) -> str:
+        """The schema as it was written, or as it is printed if it was built in Python or made by a template."""
+        file = Path(self.schema.source.span.source)
+        if self._written is not None:
+            return self._written
+        return file.read_text(encoding="utf-8") if _is_document(file) else print_schema(self.schema.source)
+
+    @cached_property
+    def grammar(self) -> etree.RelaxNG:
+        """The grammar of its prompts."""
+        return etree.RelaxNG(etree.fromstring(prompt_grammar(self.schema)))
 
     @cached_property
     def layout(self) -> Layout:
@@ -93,7 +129,7 @@ class Subject:
         """
         selection = resolve_prompt(parse_prompt(xml), self.schema)
         plan = make_plan(selection, self.layout, self.encodings, self.tokenizer)
-        return PromptCase(xml=xml, plan=plan, tokenizer=self.tokenizer)
+        return PromptCase(xml=xml, plan=plan, subject=self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -103,15 +139,20 @@ class PromptCase:
     Attributes:
         xml: The prompt's document.
         plan: What it reuses and prefills, and where.
-        tokenizer: The one that the plan was made with.
+        subject: The schema that it is for, with the tokenizer that the plan was made with.
     """
 
     xml: str
     plan: Plan
-    tokenizer: Tokenizer
+    subject: Subject
 
     def __repr__(self) -> str:
         return f"PromptCase(xml={self.xml!r})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The one that the plan was made with."""
+        return self.subject.tokenizer
 
     @property
     def selection(self) -> Selection:
@@ -135,6 +176,10 @@ class PromptCase:
         schema = "SCHEMA.xml" if source.startswith("<") else source
         command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}"
         return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
+
+
+def _is_document(file: Path) -> bool:
+    return file.is_file() and file.suffix == ".xml"
 
 
 def _slot_table(case: PromptCase) -> list[str]:

@@ -13,6 +13,7 @@ pytest_plugins = ["pytester"]
 SCHEMA = """<?xml version="1.0"?>
 <schema name="shop">
   <module name="terms">Ten days.</module>
+  <example name="Ann" valid="true"><prompt schema="shop"><name who="Ann"/></prompt></example>
   <module name="name">For <parameter name="who" length="4" required="true"/>.</module>
 </schema>
 """
@@ -34,12 +35,12 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder: Path) -> None:
-    """With the option there is an item for every law; without, none."""
+    """With the option there is an item for every example and every law; without, none."""
     from promptcache.testing.laws import LAWS
 
     asked = run(pytester, "--promptcache=schemas")
 
-    asked.assert_outcomes(passed=len(LAWS))
+    asked.assert_outcomes(passed=1 + len(LAWS))
     assert run(pytester).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
@@ -47,7 +48,7 @@ def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path)
     """The same items run under xdist."""
     from promptcache.testing.laws import LAWS
 
-    run(pytester, "--promptcache=schemas", "-n", "2", "-p", "xdist").assert_outcomes(passed=len(LAWS))
+    run(pytester, "--promptcache=schemas", "-n", "2", "-p", "xdist").assert_outcomes(passed=1 + len(LAWS))
 
 
 def test_a_broken_schema_fails_at_its_place(pytester: pytest.Pytester, folder: Path) -> None:
@@ -58,6 +59,16 @@ def test_a_broken_schema_fails_at_its_place(pytester: pytest.Pytester, folder: P
 
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["*broken.xml:1:*PC208*"])
+
+
+def test_an_example_fails_at_its_line(pytester: pytest.Pytester, folder: Path) -> None:
+    """An example that cannot be planned fails alone, with its code, at its own line of the schema."""
+    (folder / "shop.xml").write_text(SCHEMA.replace('who="Ann"', 'who="whoever opens the door"'))
+
+    result = run(pytester, "--promptcache=schemas", "-v", "-k", "example or selected")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*shop: example Ann*", "*shop.xml:4:*PC501*"])
 
 
 def test_a_broken_law_shows_the_prompt(pytester: pytest.Pytester, folder: Path) -> None:
