@@ -1,0 +1,222 @@
+"""Processes share a folder, and are killed in it: nothing wrong is ever read, and nothing is left lying about."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from promptcache.diagnostics import CorruptEncoding
+from promptcache.kv.disk import DiskShelf
+from tests.kv.processes import context, finish, start
+from tests.kv.resting import content, file_bytes, random_resting, recipe, shape, small
+
+ALL = [random_resting(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
+BUDGET = sum(map(file_bytes, ALL)) // 2
+BY_KEY = {each.recipe.key: each for each in ALL}
+
+
+def incoming(folder: Path) -> list[str]:
+    """Files that are being written, or were."""
+    return sorted(path.name for path in (folder / "incoming").iterdir())
+
+
+def write_and_evict(folder: str, seed: int) -> None:
+    """Write, read, evict, delete, pin and set aside for ever."""
+    shelf = DiskShelf(folder, budget_bytes=BUDGET)
+    chance = random.Random(seed)
+    (Path(folder) / "started").touch()
+    while True:
+        each = chance.choice(ALL)
+        key = each.recipe.key
+        deed = chance.random()
+        if deed < 0.1:
+            shelf.delete(key)
+        elif deed < 0.2:
+            spoil(Path(folder) / "encodings" / f"{key}.safetensors")
+        elif deed < 0.3:
+            (shelf.pin if deed < 0.22 else shelf.unpin)(key)
+        else:
+            shelf.write(each)
+            try:
+                shelf.read(key)
+            except CorruptEncoding:
+                shelf.write(each)
+
+
+def spoil(path: Path) -> None:
+    """Put a damaged file in the place of a whole one, as a process that knows nothing of shelves would."""
+    if path.exists():
+        path.unlink()
+        path.write_bytes(b"spoiled" * 1000)
+
+
+def kill_at_random(folder: Path, seed: int) -> None:
+    """Start a process that writes, and end it without warning."""
+    (folder / "started").unlink(missing_ok=True)
+    process = start(write_and_evict, str(folder), seed)
+    while not (folder / "started").exists():
+        assert process.is_alive()
+        time.sleep(0.001)
+    time.sleep(random.Random(seed).uniform(0, 0.05))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+
+
+def check_what_is_left(folder: Path) -> None:
+    """The folder is within its budget; what a fresh process finds is right, and clean after `gc`."""
+    parts = [path for part in ("encodings", "incoming", "quarantine") for path in (folder / part).iterdir()]
+    assert sum(path.lstat().st_size for path in parts if path.name != "log.jsonl") <= BUDGET
+
+    shelf = DiskShelf(folder, budget_bytes=BUDGET)
+    for key in list(shelf.keys()):
+        with contextlib.suppress(CorruptEncoding):  # one of those that were spoiled
+            found = shelf.read(key)
+            assert found is not None
+            assert content(found) == content(BY_KEY[key])
+    assert all(verdict.fault is None for verdict in shelf.verify_all())
+    shelf.gc()
+    assert incoming(folder) == []
+    assert shelf.write(ALL[0])
+
+
+def kill_often(folder: Path, times: range) -> None:
+    """Kill process after process in one folder, and look after each."""
+    for seed in times:
+        kill_at_random(folder, seed)
+        check_what_is_left(folder)
+
+
+def test_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
+    """After a kill at any moment of writing and evicting, what is served is right, and `gc` finds what was left."""
+    kill_often(tmp_path, range(10))
+
+
+@pytest.mark.slow
+def test_two_hundred_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
+    """The same, 200 times."""
+    kill_often(tmp_path, range(1000, 1200))
+
+
+def die_while_writing(folder: str) -> None:
+    """Die between the last byte and the new name."""
+    shelf = DiskShelf(folder)
+    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    shelf.write(ALL[0])
+
+
+def test_only_what_nobody_writes_is_collected(tmp_path: Path) -> None:
+    """What a dead process left goes; what a live one is writing, what was set aside, pins and foreign files stay."""
+    shelf = DiskShelf(tmp_path)
+    shelf.write(ALL[1])
+    shelf.pin(ALL[2].recipe.key)
+    (tmp_path / "quarantine" / "bad").touch()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "encodings" / "notes.txt").touch()
+    process = start(die_while_writing, str(tmp_path))
+    process.join()
+    (left,) = incoming(tmp_path)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+
+    with shelf._folder.locked():
+        writing = shelf._folder.open_incoming(ALL[3].recipe.key, 100)
+    with writing:
+        removed = DiskShelf(tmp_path).gc()
+        (kept,) = incoming(tmp_path)
+
+    assert process.exitcode == -signal.SIGKILL
+    assert removed == (left,)
+    assert kept == writing.path.name
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before - {tmp_path / "incoming" / left}
+
+
+def test_what_the_dead_left_does_not_take_room_for_ever(tmp_path: Path) -> None:
+    """Files of killed writers count, but are removed by whoever needs the room."""
+    start(die_while_writing, str(tmp_path)).join()
+    assert len(incoming(tmp_path)) == 1
+
+    assert DiskShelf(tmp_path, budget_bytes=file_bytes(ALL[0])).write(ALL[0])
+
+    assert incoming(tmp_path) == []
+
+
+def hold_claim(folder: str, key: str, told: object) -> None:
+    """Take a claim and keep it."""
+    with DiskShelf(folder).claim(key, 10) as held:
+        told.put(held)  # type: ignore[attr-defined]
+        time.sleep(60)
+
+
+def test_a_claim_is_held_by_one_and_ends_with_its_process(tmp_path: Path) -> None:
+    """Another process waits until its time is over; after a kill the next one gets it at once; other keys are free."""
+    shelf = DiskShelf(tmp_path)
+    key, other = ALL[0].recipe.key, ALL[1].recipe.key
+    told = context().SimpleQueue()
+    process = start(hold_claim, str(tmp_path), key, told)
+    assert told.get() is True
+
+    started = time.monotonic()
+    with shelf.claim(key, 0.2) as held:
+        assert not held
+    assert time.monotonic() - started >= 0.2
+    with shelf.claim(other, 0) as held:
+        assert held
+
+    process.kill()
+    process.join()
+    with shelf.claim(key, 10) as held:
+        assert held
+        with shelf.claim(key, 0) as twice:
+            assert not twice
+    with shelf.claim(key, 0) as held:
+        assert held
+
+
+def test_locks_are_collected_but_not_while_they_are_held(tmp_path: Path) -> None:
+    """`gc` leaves no lock behind that nobody holds."""
+    shelf = DiskShelf(tmp_path)
+    with shelf.claim(ALL[0].recipe.key, 1), shelf.claim(ALL[1].recipe.key, 1):
+        pass
+
+    with shelf.claim(ALL[1].recipe.key, 1):
+        DiskShelf(tmp_path).gc()
+        assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{ALL[1].recipe.key}.lock"]
+        with DiskShelf(tmp_path).claim(ALL[1].recipe.key, 0) as held:
+            assert not held
+
+
+def warm(folder: str, made: object) -> None:
+    """Make each encoding that is not there, as the engine does: claim, look again, make, write."""
+    shelf = DiskShelf(folder)
+    for each in WARMED:
+        key = each.recipe.key
+        if shelf.read(key) is None:
+            with shelf.claim(key, 60):
+                if shelf.read(key) is None:
+                    time.sleep(0.005)  # so long does it take to encode
+                    made.put(key)  # type: ignore[attr-defined]
+                    shelf.write(each)
+
+
+WARMED = [small(f"warmed {number}") for number in range(40)]
+
+
+def test_processes_that_warm_one_schema_share_the_work(tmp_path: Path) -> None:
+    """However many processes want an encoding, one of them makes it."""
+    made = context().SimpleQueue()
+    children = [start(warm, str(tmp_path), made) for _ in range(3)]
+    for child in children:
+        finish(child)
+
+    keys = []
+    while not made.empty():
+        keys.append(made.get())
+    assert sorted(keys) == sorted(each.recipe.key for each in WARMED)
