@@ -1,116 +1,220 @@
 """The memory tier: it owns the KV, in arenas where the runs of a schema lie side by side in layout order.
 
-Comes in: KV to keep, and the order in which runs would best be neighbours. Goes out: views. A block of an arena gets
-its memory when its first encoding arrives; a range is free again when neither the store nor any request holds its
-`RunKV`.
+Comes in: KV to keep, and the order in which runs would best be neighbours. Goes out: views. What a request holds is
+never written over and never evicted; what nobody holds may be moved, so `RunKV` objects are what names memory for as
+long as somebody has one, and a range of a slab names it only while they do.
+
+The budget is exact: a store with one has a single slab of that size, made with its first encoding, and everything that
+it keeps or that a request still holds of it lies there. KV that finds no room, because what is there is in use or
+pinned, is given to its request all the same, in memory that goes with it: that is *passing*, and not kept.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from promptcache.diagnostics import StoreError
+from promptcache.kv.arena import Block, Place
+from promptcache.kv.codec import as_kept
+from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import Recipe
-from promptcache.kv.store import Lookup
+from promptcache.kv.ranges import Range
+from promptcache.kv.reserve import Reservations
+from promptcache.kv.store import Lookup, Tier
 from promptcache.kv.types import KVShape, RunKV, Slab
 
 BLOCK_BYTES = 256 * 2**20
 
 
-class Block:
-    """Part of an arena: places for some keys, and their memory once the first of them is put."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.slab: Slab | None = None
-        self.taken: set[int] = set()  # start of every range that somebody holds
-
-    def claim(self, shape: KVShape, start: int, stop: int) -> RunKV | None:
-        """Return the range `[start, stop)`, or None while somebody still holds it."""
-        if start in self.taken:
-            return None
-        self.taken.add(start)  # before the slab is looked at: a finalizer may run between any two lines
-        slab = self.slab or Slab.empty(shape, self.capacity)
-        self.slab = slab
-        run = RunKV(slab=slab, start=start, stop=stop)
-        weakref.finalize(run, self._release, start)
-        return run
-
-    def _release(self, start: int) -> None:
-        self.taken.discard(start)
-        if not self.taken:
-            self.slab = None
-
-
 class MemoryStore:
-    """A `Store` in this process's memory (or its GPU's), for KV of one shape."""
+    """A `Store` in this process's memory (or its GPU's), for KV of one shape.
 
-    def __init__(self, shape: KVShape, *, block_bytes: int = BLOCK_BYTES) -> None:
-        self.shape = shape
-        self._block_tokens = max(1, block_bytes // shape.token_bytes)
-        self._runs: dict[str, RunKV] = {}
-        self._places: dict[str, tuple[Block, int, int]] = {}
+    Attributes:
+        shape: Of the KV; its device is where the memory is.
+        budget_bytes: Of everything that is kept or that requests hold of it; None is no limit.
+        tier: What a lookup says where KV was found.
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        *,
+        budget_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        cost: Cost = encoding_cost,
+        tier: Tier = Tier.MEMORY,
+    ) -> None:
+        """Start empty; no memory is taken yet.
+
+        Args:
+            block_bytes: Of a slab where there is no budget.
+            cost: What an encoding costs to make again.
+
+        Raises:
+            StoreError: A budget below 0.
+        """
+        if budget_bytes is not None and budget_bytes < 0:
+            raise StoreError(f"a budget cannot be negative ({budget_bytes} bytes)")
+        self.shape, self.budget_bytes, self.tier = shape, budget_bytes, tier
+        block_tokens = max(1, block_bytes // shape.token_bytes)
+        self._blocks: list[Block] = []
+        if budget_bytes is not None:
+            block_tokens = budget_bytes // shape.token_bytes
+            self._blocks.append(Block(shape, block_tokens))
+        self._reservations = Reservations(block_tokens)
+        self._kept: dict[str, Place] = {}
+        self._policy = GreedyDual()
+        self._cost = cost
+        self._passing: weakref.WeakSet[RunKV] = weakref.WeakSet()
         self._lock = threading.RLock()
 
     def get(self, key: str) -> Lookup:
-        """Return the KV kept under `key`."""
-        return Lookup(self._runs.get(key))
+        """Return the KV kept under `key`; it stays where it is while the `RunKV` lives."""
+        with self._lock:
+            place = self._kept.get(key)
+            if place is None:
+                return Lookup(None, self.tier)
+            self._policy.touch(key)
+            return Lookup(place.run(), self.tier)
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
-        """Copy the KV into its reserved place, or into a block of its own.
+        """Copy the KV, as the recipe's codec leaves it, into its reserved place or wherever there is room.
 
         Raises:
             StoreError: The tensors have another shape than this store's.
         """
         self._check(keys, values)
-        num_tokens = keys.shape[2]
+        if (kept := self._kept_run(recipe.key)) is not None:
+            return kept
+        keys, values = as_kept(recipe, keys, values)
         with self._lock:
-            if (kept := self._runs.get(recipe.key)) is not None:
-                return kept
-            run = self._place(recipe.key, num_tokens)
-            run.keys.copy_(keys)
-            run.values.copy_(values)
-            self._runs[recipe.key] = run
-            return run
+            place, run = self._claim(recipe.key, keys.shape[2]) or (None, self._passing_run(keys.shape[2]))
+        run.keys.copy_(keys)  # outside of the lock: nobody else knows this place yet
+        run.values.copy_(values)
+        return run if place is None else self._keep(recipe, place, run)
 
     def delete(self, key: str) -> bool:
         """Forget `key`; its memory is free once no request holds it."""
         with self._lock:
-            self._places.pop(key, None)
-            return self._runs.pop(key, None) is not None
+            if key not in self._kept:
+                return False
+            self._policy.remove(key)
+            self._reservations.drop(key)
+            self._let_go(key)
+            return True
 
     def keys(self) -> Iterator[str]:
         """Yield the keys that are there now."""
-        yield from tuple(self._runs)
+        with self._lock:
+            kept = tuple(self._kept)
+        yield from kept
 
     def nbytes(self) -> int:
         """Bytes of all KV that is kept."""
+        return self._policy.nbytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what is kept, and of what was kept and requests still hold: what the budget limits."""
         with self._lock:
-            return sum(run.nbytes for run in self._runs.values())
+            self._settle()
+            return sum(place.range.size for block in self._blocks for place in block.places) * self.shape.token_bytes
+
+    @property
+    def passing_bytes(self) -> int:
+        """Bytes of KV that found no room and goes with the requests that hold it; no budget limits them."""
+        with self._lock:
+            return sum(run.nbytes for run in self._passing)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Give the keys that have no place yet neighbouring places, in order, block by block."""
+        """Give the keys neighbouring places, in order, for as long as nobody else needs the room."""
         with self._lock:
-            block, used = Block(0), 0
-            for key, num_tokens in sizes:
-                if key in self._places or key in self._runs:
-                    continue
-                if used + num_tokens > self._block_tokens:
-                    block, used = Block(0), 0
-                self._places[key] = (block, used, used + num_tokens)
-                used += num_tokens
-                block.capacity = used
+            self._reservations.announce([(key, size) for key, size in sizes if key not in self._kept])
 
-    def _place(self, key: str, num_tokens: int) -> RunKV:
-        block, start, stop = self._places.get(key) or (Block(num_tokens), 0, num_tokens)
-        run = block.claim(self.shape, start, stop) if stop - start == num_tokens else None
-        if run is None:  # the place is still held under an earlier put of this key
-            run = Block(num_tokens).claim(self.shape, 0, num_tokens)
-        assert run is not None, "a new block is free"
+    def pin(self, keys: Iterable[str]) -> None:
+        """Keep these keys from eviction, whether they are there already or come later."""
+        with self._lock:
+            self._policy.pin(keys)
+
+    def unpin(self, keys: Iterable[str]) -> None:
+        """Take back `pin`."""
+        with self._lock:
+            self._policy.unpin(keys)
+
+    def pinned(self) -> frozenset[str]:
+        """Return the keys that are pinned."""
+        with self._lock:
+            return self._policy.pinned
+
+    def _kept_run(self, key: str) -> RunKV | None:
+        with self._lock:
+            place = self._kept.get(key)
+            return None if place is None else place.run()
+
+    def _keep(self, recipe: Recipe, place: Place, run: RunKV) -> RunKV:
+        with self._lock:
+            if (first := self._kept.get(recipe.key)) is not None:  # another thread was faster
+                return first.run()
+            place.kept = True
+            self._kept[recipe.key] = place
+            self._policy.add(recipe.key, run.nbytes, self._cost(recipe))
+            return run
+
+    def _let_go(self, key: str) -> None:
+        place = self._kept.pop(key)
+        place.kept = False
+        place.block.release(place)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Free what nobody holds any more; without a budget, empty blocks go."""
+        for block in self._blocks:
+            block.settle()
+        if self.budget_bytes is None:
+            gone = [block for block in self._blocks if not block.places]
+            for block in gone:
+                self._reservations.forget(block)
+                self._blocks.remove(block)
+
+    def _claim(self, key: str, size: int) -> tuple[Place, RunKV] | None:
+        """Return a place of `size` tokens for `key`, or None where there is no room for it."""
+        self._settle()
+        found = self._reservations.find(key, size, self._blocks) or self._anywhere(size)
+        if found is None and self.budget_bytes is None:
+            block = Block(self.shape, max(size, self._reservations.wanted(key)))
+            self._blocks.append(block)
+            found = self._reservations.find(key, size, [block]) or _taken(block, size)
+        elif found is None:
+            self._reservations.give_up()
+            found = self._reservations.find(key, size, self._blocks) or self._make_room(self._blocks[0], size)
+        if found is None:
+            return None
+        block, range_ = found
+        return block.claim(range_)
+
+    def _anywhere(self, size: int) -> tuple[Block, Range] | None:
+        return next((found for block in self._blocks if (found := _taken(block, size)) is not None), None)
+
+    def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
+        victims = block.room(size, (self._kept[key] for key in self._policy.ranked()))
+        if victims is None:
+            return None
+        chosen = set(victims)
+        evicted = [key for key, place in self._kept.items() if place in chosen] if chosen else []
+        self._policy.evict(evicted)
+        for key in evicted:
+            self._let_go(key)
+        range_ = block.gather(size)
+        assert range_ is not None, "there is room now"
+        return block, range_
+
+    def _passing_run(self, size: int) -> RunKV:
+        run = RunKV(slab=Slab.empty(self.shape, size), start=0, stop=size)
+        self._passing.add(run)
         return run
 
     def _check(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -120,3 +224,8 @@ class MemoryStore:
                 raise StoreError(
                     f"{name} are {tuple(tensor.shape)} {tensor.dtype}; this store holds {expected} {self.shape.dtype}"
                 )
+
+
+def _taken(block: Block, size: int) -> tuple[Block, Range] | None:
+    range_ = block.free.take(size)
+    return None if range_ is None else (block, range_)

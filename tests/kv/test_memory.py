@@ -28,24 +28,47 @@ def kv(num_tokens: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
 class Agreement(RuleBasedStateMachine):
     """A store, a dict, and requests that hold on to what they got."""
 
+    budget_tokens: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
-        self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes)
-        self.expected: dict[str, float] = {}
-        self.held: list[tuple[RunKV, float]] = []
+        budget = None if self.budget_tokens is None else self.budget_tokens * SHAPE.token_bytes
+        self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
+        self.expected: dict[str, float] = {}  # what was put and not deleted; of a name the first content
+        self.held: list[tuple[str, RunKV, float]] = []
+        self.pinned: set[str] = set()
         self.counter = 0.0
+
+    def kept(self) -> set[str]:
+        """Names that the store has now."""
+        keys = set(self.store.keys())
+        return {name for name in SIZES if RECIPES[name].key in keys}
 
     @rule(names=st.lists(NAMES, unique=True))
     def reserve(self, names: list[str]) -> None:
         """Announce keys."""
         self.store.reserve([(RECIPES[name].key, SIZES[name]) for name in names])
 
-    @rule(name=NAMES)
-    def put(self, name: str) -> None:
-        """Put new content; what is there already stays."""
+    @rule(name=NAMES, hold=st.booleans())
+    def put(self, name: str, hold: bool) -> None:
+        """Put new content; what is there already stays, and what comes back is what is served from now on."""
+        before = self.kept()
         self.counter += 1
-        self.store.put(RECIPES[name], *kv(SIZES[name], self.counter))
-        self.expected.setdefault(name, self.counter)
+        if name not in before:
+            self.expected[name] = self.counter
+        run = self.store.put(RECIPES[name], *kv(SIZES[name], self.counter))
+        assert (run.keys == self.expected[name]).all()
+        if name not in self.kept():
+            del self.expected[name]
+            assert self.budget_tokens is not None
+            assert self.held or self.pinned or self.budget_tokens < SIZES[name]
+            assert self.kept() == before
+        for other in before - self.kept():
+            assert other not in self.pinned
+            assert (other, self.expected[other]) not in [(held, value) for held, _, value in self.held]
+            del self.expected[other]
+        if hold:
+            self.held.append((name, run, float(run.keys.flatten()[0])))
 
     @rule(name=NAMES)
     def hold(self, name: str) -> None:
@@ -53,12 +76,30 @@ class Agreement(RuleBasedStateMachine):
         run = self.store.get(RECIPES[name].key).run
         assert (run is None) == (name not in self.expected)
         if run is not None:
-            self.held.append((run, self.expected[name]))
+            self.held.append((name, run, self.expected[name]))
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         """Forget a key."""
         assert self.store.delete(RECIPES[name].key) == (self.expected.pop(name, None) is not None)
+
+    @rule(names=st.sets(NAMES, max_size=2))
+    def pin(self, names: set[str]) -> None:
+        """Pin keys, there or not."""
+        self.store.pin(RECIPES[name].key for name in names)
+        self.pinned |= names
+
+    @rule()
+    def unpin(self) -> None:
+        """Take every pin back."""
+        self.store.unpin(self.store.pinned())
+        self.pinned.clear()
+
+    @rule(number=st.integers(0, 100))
+    def finish_request(self, number: int) -> None:
+        """Let go of something held."""
+        if self.held:
+            del self.held[number % len(self.held)]
 
     @rule()
     def finish_requests(self) -> None:
@@ -68,7 +109,7 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """Keys, bytes and contents are the dict's; what is held is unchanged."""
-        assert set(self.store.keys()) == {RECIPES[name].key for name in self.expected}
+        assert self.kept() == set(self.expected)
         assert self.store.nbytes() == sum(SIZES[name] for name in self.expected) * SHAPE.token_bytes
         for name, value in self.expected.items():
             run = self.store.get(RECIPES[name].key).run
@@ -76,11 +117,55 @@ class Agreement(RuleBasedStateMachine):
             assert run.num_tokens == SIZES[name]
             assert (run.keys == value).all()
             assert (run.values == -value).all()
-        for run, value in self.held:
+        for _, run, value in self.held:
             assert (run.keys == value).all()
+
+    @invariant()
+    def conserves(self) -> None:
+        """Every token of a block is free, kept free for who was announced, or somebody's place, and only one of these."""
+        rows = set(self.store._reservations._rows.values())
+        for block in self.store._blocks:
+            block.settle()
+            waiting = [row.range(key) for row in rows if row.block is block for key in row.waiting]
+            ranges = [*block.free, *waiting, *(place.range for place in block.places)]
+            assert sorted(number for each in ranges for number in range(*each)) == list(range(block.free.capacity))
+
+    @invariant()
+    def stays_within_its_budget(self) -> None:
+        """What is kept and what requests hold of it lies in one slab of the budget's size; the rest is passing."""
+        kept = [self.store.get(RECIPES[name].key).run for name in self.expected]
+        mine = {(run.start, run.stop): run for run in kept if run is not None}
+        slabs = {id(run.slab) for run in kept if run is not None}
+        passing = 0
+        for _, run, _ in {id(each[1]): each for each in self.held}.values():
+            if run.slab.capacity == run.num_tokens and id(run.slab) not in slabs and run in self.store._passing:
+                passing += run.nbytes
+            else:
+                mine[run.start, run.stop] = run
+                slabs.add(id(run.slab))
+        assert self.store.passing_bytes == passing
+        if self.budget_tokens is not None:
+            assert self.store.held_bytes == sum(run.nbytes for run in mine.values())
+            assert self.store.held_bytes <= self.budget_tokens * SHAPE.token_bytes
+            assert len(slabs) <= 1
+            assert all(run.slab.capacity <= self.budget_tokens for run in mine.values())
+
+
+class SmallBudget(Agreement):
+    """Half of all encodings fit."""
+
+    budget_tokens = 8
+
+
+class TinyBudget(Agreement):
+    """Most encodings fit alone."""
+
+    budget_tokens = 4
 
 
 TestAgreement = Agreement.TestCase
+TestSmallBudget = SmallBudget.TestCase
+TestTinyBudget = TinyBudget.TestCase
 
 
 def test_reserved_keys_lie_side_by_side() -> None:

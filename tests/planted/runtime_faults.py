@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from promptcache.kv.memory import Block, MemoryStore
+from promptcache.kv.arena import Place
+from promptcache.kv.memory import MemoryStore
 from promptcache.runtime import concatenated, encode, link, prepare
 from promptcache.runtime.hf import segmented
 from promptcache.runtime.hf.model import Model
@@ -340,18 +341,17 @@ def _stale_after_eviction(patch: Patch) -> None:
     put = MemoryStore.put
 
     def delete(self: Any, key: str) -> bool:
-        run = self._runs.get(key)
+        run = self.get(key).run
         if run is not None:
             freed[run.num_tokens] = run
         return run is not None
 
-    def reuse(self: Any, key: str, keys: Any, values: Any) -> Any:
+    def reuse(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
         run = freed.pop(keys.shape[2], None)
-        if run is None or self.get(key) is not None:
-            return put(self, key, keys, values)
+        if run is None or self.get(recipe.key).run is not None:
+            return put(self, recipe, keys, values)
         run.keys.copy_(keys)
         run.values.copy_(values)
-        self._runs[key] = run
         return run
 
     patch.setattr(MemoryStore, "delete", delete)
@@ -360,17 +360,13 @@ def _stale_after_eviction(patch: Patch) -> None:
 
 @fault("memory that a request holds is written over", law=HISTORY)
 def _held_memory(patch: Patch) -> None:
-    def claim(self: Any, shape: Any, start: int, stop: int) -> Any:
-        from promptcache.kv.types import RunKV, Slab
+    patch.setattr(Place, "in_use", property(lambda _: False))
+    delete = MemoryStore.delete
 
-        slab = self.slab = self.slab or Slab.empty(shape, self.capacity)
-        return RunKV(slab=slab, start=start, stop=stop)
-
-    def delete(self: Any, key: str) -> bool:
-        run = self._runs.pop(key, None)
+    def zeroing(self: Any, key: str) -> bool:
+        run = self.get(key).run
         if run is not None:
             run.keys.zero_()
-        return run is not None
+        return delete(self, key)
 
-    patch.setattr(Block, "claim", claim)
-    patch.setattr(MemoryStore, "delete", delete)
+    patch.setattr(MemoryStore, "delete", zeroing)

@@ -1,0 +1,76 @@
+"""Free ranges agree with a list of booleans."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from promptcache.kv.ranges import FreeRanges, Range
+
+CAPACITY = 20
+
+
+class Agreement(RuleBasedStateMachine):
+    """`FreeRanges` beside one boolean for each number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = FreeRanges(CAPACITY)
+        self.is_free = [True] * CAPACITY
+        self.taken: list[Range] = []
+
+    def mark(self, range_: Range, is_free: bool) -> None:
+        """Note a range as taken or given back; it was not so before."""
+        assert self.is_free[slice(*range_)] == [not is_free] * range_.size
+        self.is_free[slice(*range_)] = [is_free] * range_.size
+
+    def longest(self) -> list[int]:
+        """Lengths of the free stretches."""
+        return [len(part) for part in "".join("x" if each else " " for each in self.is_free).split()]
+
+    @rule(size=st.integers(1, CAPACITY))
+    def take(self, size: int) -> None:
+        """Take from the smallest stretch that has the size."""
+        fitting = [length for length in self.longest() if length >= size]
+        range_ = self.free.take(size)
+        assert (range_ is None) == (not fitting)
+        if range_ is not None:
+            assert range_.size == size
+            before = sorted(self.longest())
+            before.remove(min(fitting))
+            self.mark(range_, False)
+            self.taken.append(range_)
+            rest = [min(fitting) - size] if min(fitting) > size else []
+            assert sorted(self.longest()) == sorted(before + rest)
+
+    @rule(start=st.integers(0, CAPACITY - 1), size=st.integers(1, 5))
+    def take_at(self, start: int, size: int) -> None:
+        """Take just there, if all of it is free."""
+        range_ = Range(start, min(start + size, CAPACITY))
+        assert self.free.take_at(range_) == all(self.is_free[slice(*range_)])
+        if all(self.is_free[slice(*range_)]):
+            self.mark(range_, False)
+            self.taken.append(range_)
+
+    @rule(number=st.integers(0, 100), data=st.data())
+    def give(self, number: int, data: st.DataObject) -> None:
+        """Give a taken range back, or the start of one."""
+        if self.taken:
+            range_ = self.taken.pop(number % len(self.taken))
+            cut = data.draw(st.integers(range_.start + 1, range_.stop))
+            if cut < range_.stop:
+                self.taken.append(Range(cut, range_.stop))
+            self.free.give(Range(range_.start, cut))
+            self.mark(Range(range_.start, cut), True)
+
+    @invariant()
+    def conserved(self) -> None:
+        """Every number is free or taken, and free stretches are whole."""
+        stretches = list(self.free)
+        assert [each.size for each in stretches] == self.longest()
+        assert [number for each in stretches for number in range(*each)] == [
+            number for number, each in enumerate(self.is_free) if each
+        ]
+
+
+TestAgreement = Agreement.TestCase
