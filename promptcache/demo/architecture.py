@@ -121,16 +121,35 @@ def make_model(config: LlamaConfig, texts: TokenTexts, seed: int) -> LlamaForCau
         texts: Which tokens differ by a space, so that they can start alike.
         seed: Of every random number.
     """
+    return _make(config, texts, seed)[0]
+
+
+@torch.no_grad()
+def add_skipping(model: LlamaForCausalLM, texts: TokenTexts, seed: int) -> None:
+    """Let half of the second layer's heads look behind lone spaces, where an argument stands.
+
+    Only where they look changes, not what they write: training finds out what to do with it. The weights are those of a
+    model that `make_model` started with the same seed, however far it is trained.
+    """
+    views = _make(model.config, texts, seed)[1]
+    shape, attention = _shape(model.config), model.model.layers[1].self_attn
+    space = views[0] @ model.model.embed_tokens.weight[texts.space_id]
+    for kv_head in range(shape.num_kv_heads // 2):
+        _skip_spaces(attention, shape, views, space, kv_head)
+
+
+def _make(config: LlamaConfig, texts: TokenTexts, seed: int) -> tuple[LlamaForCausalLM, list[Tensor]]:
+    """The model as it starts, and its views: `views[n]` `[code, hidden]` reads the code of the token n back."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
     shape, layers = _shape(config), model.model.layers
     directions = _orthogonal(shape.hidden_size).T  # rows are directions of the hidden state
     own, rest = directions[: shape.own_size], directions[shape.own_size :]
     basis = _orthogonal(shape.own_size) @ own
-    code = basis[: shape.code_size]  # what of a token the heads bring along [code, hidden]
+    code = basis[: shape.code_size]  # what of a token the heads bring along
     model.model.embed_tokens.weight.copy_(_embeddings(shape, texts.twins, basis))
     model.model.norm.weight.fill_(_LOGIT_SCALE)
-    views = [code, *torch.split(rest, shape.code_size)]  # views[n] reads the code of the token n back
+    views = [code, *torch.split(rest, shape.code_size)]
     for layer in layers:
         layer.mlp.down_proj.weight.zero_()
     _look_back(layers[0].self_attn, shape, views)
@@ -139,8 +158,8 @@ def make_model(config: LlamaConfig, texts: TokenTexts, seed: int) -> LlamaForCau
     for layer in layers[2:]:
         _compare(layer.self_attn, shape, views, own)
     space = model.model.embed_tokens.weight[texts.space_id]
-    _skip_spaces(layers[-1].self_attn, shape, views, code @ space)
-    return model
+    _skip_spaces(layers[-1].self_attn, shape, views, code @ space, 0)
+    return model, views
 
 
 def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
@@ -193,18 +212,21 @@ def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own:
             attention.o_proj.weight[:, head * dim : (head + 1) * dim] = _COPY * value.T
 
 
-def _skip_spaces(attention: LlamaAttention, shape: _Shape, views: list[Tensor], space: Tensor) -> None:
-    """Let the first KV head look two tokens further on, at what stands behind a space that is a token of its own.
+def _skip_spaces(attention: LlamaAttention, shape: _Shape, views: list[Tensor], space: Tensor, kv_head: int) -> None:
+    """Let a KV head look two tokens further on, at what stands behind a space that is a token of its own.
 
     So an argument is found behind the text in front of its slot. `space` is that token's code.
     """
     dim = shape.head_dim
+    keys = slice(kv_head * dim, (kv_head + 1) * dim)
+    queries = slice(kv_head * shape.group * dim, (kv_head + 1) * shape.group * dim)
     query, key = _match(shape, views, num_tokens=shape.num_heads - 2, further=2)
     wish = torch.zeros(dim)
     wish[shape.slow] = functional.normalize(torch.randn(len(shape.slow)), dim=0)
-    attention.k_proj.weight[:dim] = key + torch.outer(wish, functional.normalize(space, dim=0) @ views[1])
-    attention.q_proj.weight[: shape.group * dim] = query.repeat(shape.group, 1)
-    attention.q_proj.bias[: shape.group * dim] = _SKIP * wish.repeat(shape.group)
+    attention.k_proj.weight[keys] = key + torch.outer(wish, functional.normalize(space, dim=0) @ views[1])
+    attention.k_proj.bias[keys] = 0.0
+    attention.q_proj.weight[queries] = query.repeat(shape.group, 1)
+    attention.q_proj.bias[queries] = _SKIP * wish.repeat(shape.group)
 
 
 def _match(shape: _Shape, views: list[Tensor], *, num_tokens: int, further: int) -> tuple[Tensor, Tensor]:
