@@ -6,6 +6,7 @@ is believed: a header is right only if writing it anew gives the same bytes.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
+import numpy as np
 import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
@@ -166,7 +168,7 @@ def _fields(header: Header) -> dict[str, str]:
         "fingerprint": recipe.fingerprint,
         "context": recipe.context,
         "position_ids": _write_positions(recipe.position_ids),
-        "token_ids": " ".join(map(str, recipe.token_ids)),
+        "token_ids": base64.b64encode(np.asarray(recipe.token_ids, dtype="<u4").tobytes()).decode(),
         **facts,
     }
 
@@ -174,14 +176,14 @@ def _fields(header: Header) -> dict[str, str]:
 def _header(fields: Mapping[str, str], max_numbers: int) -> Header:
     sizes = {name: int(fields[name]) for name in ("num_layers", "num_kv_heads", "head_dim")}
     num_tokens = int(fields["num_tokens"])
-    token_ids = tuple(map(int, fields["token_ids"].split(" ")))
+    token_ids = np.frombuffer(base64.b64decode(fields["token_ids"], validate=True), dtype="<u4").tolist()
     if num_tokens != len(token_ids) or min(num_tokens, *sizes.values()) < 1:
         raise ValueError("its sizes are not those of any KV")
     if num_tokens * math.prod(sizes.values()) > max_numbers:
         raise ValueError("its sizes are beyond the file's")
     recipe = Recipe(
         fingerprint=fields["fingerprint"],
-        token_ids=token_ids,
+        token_ids=tuple(token_ids),
         position_ids=_read_positions(fields["position_ids"], num_tokens),
         context=fields["context"],
         codec=Codec(fields["codec"]),

@@ -52,7 +52,7 @@ def test_views_are_kept_by_their_content() -> None:
 
 @given(
     fingerprint=st.text(max_size=5),
-    tokens=st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 9) | st.integers(0, 2**63 - 1)), min_size=1),
+    tokens=st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 9) | st.integers(0, 2**63 - 1)), min_size=1),
     context=st.text(max_size=5),
 )
 def test_any_recipe_comes_back(fingerprint: str, tokens: list[tuple[int, int]], context: str) -> None:
@@ -113,6 +113,12 @@ def test_no_truncated_file_is_read() -> None:
     for length in range(len(FILE)):
         with pytest.raises(CorruptEncoding):
             read_whole(FILE[:length], KEY)
+
+
+def test_a_file_that_ends_in_its_header_says_so() -> None:
+    """Whoever looks into the log learns how much is missing."""
+    with pytest.raises(CorruptEncoding, match="its header should have [0-9]+ bytes; the file has 500$"):
+        read_whole(FILE[:500], KEY)
 
 
 @pytest.mark.parametrize("more", [b"\0", b" ", FILE])
@@ -208,9 +214,11 @@ FORGERIES: dict[str, Callable[[dict], object]] = {
     "sizes beyond memory, in groups": lambda tree: tree["__metadata__"].update(head_dim=str(2**62), codec="int8"),
     "codec": lambda tree: tree["__metadata__"].update(codec="zip"),
     "other codec": lambda tree: tree["__metadata__"].update(codec="int8"),
-    "fewer tokens": lambda tree: tree["__metadata__"].update(token_ids="7 8"),
+    "fewer tokens": lambda tree: tree["__metadata__"].update(token_ids="BwAAAAgAAAA="),
+    "token of two bytes": lambda tree: tree["__metadata__"].update(token_ids="BwA="),
+    "tokens in no base64": lambda tree: tree["__metadata__"].update(token_ids="BwAAAAgAAAAJ\nAAAA"),
     "no tokens": lambda tree: tree["__metadata__"].update(token_ids="", num_tokens="0", position_ids=""),
-    "token beyond 64 bits": lambda tree: tree["__metadata__"].update(token_ids=f"7 8 {2**64}"),
+    "position beyond 64 bits": lambda tree: tree["__metadata__"].update(position_ids=f"0-1 {2**64}"),
     "fewer positions": lambda tree: tree["__metadata__"].update(position_ids="0-1"),
     "more positions": lambda tree: tree["__metadata__"].update(position_ids="0-3"),
     "positions beyond memory": lambda tree: tree["__metadata__"].update(position_ids=f"0-{2**62}"),
@@ -288,6 +296,15 @@ def test_kv_of_no_tokens_is_not_written() -> None:
 
     with pytest.raises(StoreError, match="no tokens"):
         pack(Resting(recipe=recipe("m", 0), shape=shape(), tensors={"keys": nothing, "values": nothing}))
+
+
+@pytest.mark.parametrize("token_id", [-1, 2**32])
+def test_tokens_that_the_format_cannot_hold_are_not_written(token_id: int) -> None:
+    """No token is written as another one."""
+    made_of = Recipe(fingerprint="m", token_ids=(token_id,), position_ids=(0,), context="")
+
+    with pytest.raises(StoreError, match="do not fit into 32 bits"):
+        pack(random_resting(made_of, shape()))
 
 
 def test_the_specification_shows_a_real_file() -> None:
