@@ -117,18 +117,19 @@ class Engine:
         """Digest over model and tokenizer: KV made under one fingerprint is never used under another."""
         return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
 
-    def add_schema(self, source: str | Path | Schema) -> CheckedSchema:
+    def add_schema(self, source: str | Path | Schema, *, context: Mapping[str, object] | None = None) -> CheckedSchema:
         """Make a schema known; one of the same name is replaced at once, and requests in flight keep the old one.
 
         Nothing is encoded yet: `warm` does that, or the first request that needs it.
 
         Args:
             source: XML text (starting with "<"), a path, or a `Schema`.
+            context: What a template, `*.xml.j2`, may use: plain data, as JSON has it.
 
         Raises:
             SchemaError: Every fault with its place, or more positions needed than the model has.
         """
-        schema = check_schema(open_schema(source))
+        schema = check_schema(open_schema(source, context))
         self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length))
         return schema
 

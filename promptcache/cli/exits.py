@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
+from promptcache.cli.contexts import read_context
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import (
@@ -62,15 +64,21 @@ def exit_code(error: PromptCacheError) -> ExitCode:
 
 
 @contextmanager
-def ending(*, as_json: bool) -> Iterator[Sources]:
+def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
     """Run a command; every error that is expected becomes a message and an exit code.
+
+    Args:
+        context: The file that `--context` names.
 
     Yields:
         Where the command puts the documents it reads, so that diagnostics can show their lines.
     """
     sources = Sources()
     try:
-        yield sources
+        if context is not None:
+            sources.context = read_context(context)
+        with _checked_use(sources):
+            yield sources
         sys.stdout.flush()
     except LanguageError as error:
         if as_json:
@@ -98,6 +106,20 @@ def ending(*, as_json: bool) -> Iterator[Sources]:
     except OSError as error:
         _tell(str(error), as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
+
+
+@contextmanager
+def _checked_use(sources: Sources) -> Iterator[None]:
+    """Refuse a context that nothing was there for, once a command has come to a good end."""
+    end = None
+    try:
+        yield
+    except Exit as ended:
+        end = ended
+    if sources.context is not None and not (end and end.exit_code):
+        sources.context.check_use()
+    if end is not None:
+        raise end
 
 
 def _tell(message: str, *, as_json: bool) -> None:

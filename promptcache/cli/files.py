@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from promptcache.cli.contexts import TemplateContext
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import LanguageError, UnknownSchema, did_you_mean, suggest
-from promptcache.language import CheckedSchema, Prompt, check_schema, parse_prompt, parse_schema
+from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, load_prompt, parse_prompt, parse_schema
+from promptcache.language.read_schema import read_schema_file
 from promptcache.language.source import MAX_BYTES, read_document
+from promptcache.language.template_files import is_template
 
 _KINDS = (Kind.SCHEMA, Kind.PROMPT)
 _STDIN = "-"
@@ -36,11 +39,13 @@ class Document:
     Attributes:
         name: As its spans carry it: the path as given, or "<stdin>".
         path: None for standard input.
+        context: What it may use if it is a template, or includes one.
     """
 
     name: str
     path: Path | None
     data: bytes = field(repr=False)
+    context: TemplateContext | None = None
 
     @property
     def kind(self) -> Kind:
@@ -71,9 +76,11 @@ def read(name: str, sources: Sources) -> Document:
     if name == _STDIN:
         if _STDIN_NAME in sources:
             raise UsageMistake("standard input (-) can only be one of the documents")
-        document = Document(name=_STDIN_NAME, path=None, data=sys.stdin.buffer.read(MAX_BYTES + 1))
+        data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        document = Document(name=_STDIN_NAME, path=None, data=data, context=sources.context)
     else:
-        document = Document(name=name, path=Path(name), data=read_document(Path(name), LanguageError))
+        data = read_document(Path(name), LanguageError)
+        document = Document(name=name, path=Path(name), data=data, context=sources.context)
     sources.add(document.name, document.data)
     return document
 
@@ -84,8 +91,14 @@ def checked_schema(document: Document) -> CheckedSchema:
     Raises:
         SchemaError: every fault that it has.
     """
-    folder = document.path.parent if document.path is not None else None
-    return check_schema(parse_schema(document.data, source=document.name, folder=folder))
+    context = document.context
+    values = context.values if context is not None else None
+    if document.path is None:
+        return check_schema(parse_schema(document.data, source=document.name))
+    read = read_schema_file(document.name, values)
+    if context is not None:
+        context.used |= read.rendered
+    return check_schema(Schema.of(read.document))
 
 
 def parsed_prompt(document: Document) -> Prompt:
@@ -94,7 +107,12 @@ def parsed_prompt(document: Document) -> Prompt:
     Raises:
         PromptError: every fault of structure.
     """
-    return parse_prompt(document.data, source=document.name)
+    if not is_template(document.name):
+        return parse_prompt(document.data, source=document.name)
+    if document.context is None:
+        return load_prompt(document.name)
+    document.context.used = True
+    return load_prompt(document.name, context=document.context.values)
 
 
 def find_schema(
@@ -154,7 +172,7 @@ def _rank(folder: Path, folders: Sequence[Path]) -> int:
 def _schemas_in(folder: Path) -> Iterator[Document]:
     """Yield the schema documents of a folder with the beginning of their text, by file name."""
     try:
-        paths = sorted(folder.glob("*.xml"))[:_MAX_FILES]
+        paths = sorted([*folder.glob("*.xml"), *folder.glob("*.xml.j2")])[:_MAX_FILES]
     except OSError:
         return  # a folder that cannot be listed holds nothing for us
     for path in paths:

@@ -29,6 +29,9 @@ class CommandGroup(click.Group):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
+context_option = click.option(
+    "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
+)
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
 prompt_argument = click.argument("prompt", metavar="PROMPT", shell_complete=complete_prompts)
 output_option = click.option("-o", "--output", metavar="FILE", type=FILE, help="Default: NAME.xml.")

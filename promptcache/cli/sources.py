@@ -5,11 +5,17 @@ Comes in: names and contents. Goes out: single lines. This file knows no diagnos
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from promptcache.cli.contexts import TemplateContext
+from promptcache.diagnostics import LanguageError
+
 
 class Sources:
-    """Remembers documents and finds lines in them."""
+    """Remembers documents and finds lines in them; `context` is what `--context` gives the templates among them."""
 
     def __init__(self) -> None:
+        self.context: TemplateContext | None = None
         self._contents: dict[str, str | bytes] = {}
         self._lines: dict[str, list[str]] = {}
 
@@ -22,7 +28,7 @@ class Sources:
 
     def line(self, name: str, number: int) -> str | None:
         """Return line `number`, counted from 1, or None where there is no such line to show."""
-        if name not in self._contents:
+        if name not in self._contents and not self._read(name):
             return None
         if name not in self._lines:
             content = self._contents[name]
@@ -30,3 +36,13 @@ class Sources:
             self._lines[name] = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         lines = self._lines[name]
         return lines[number - 1] if number <= len(lines) else None
+
+    def _read(self, name: str) -> bool:
+        """Read a file that another document includes, when a line of it is to be shown."""
+        from promptcache.language.source import read_document
+
+        try:
+            self.add(name, read_document(Path(name), LanguageError))
+        except LanguageError:
+            return False
+        return True

@@ -20,7 +20,7 @@ from promptcache.language.nodes import Item, Module, SchemaDocument, Text, Turn,
 from promptcache.language.read_items import Inclusion, SchemaReader
 from promptcache.language.source import MAX_BYTES, Source, decode, read_document
 from promptcache.language.taking import Taken, take
-from promptcache.language.template_files import is_template, no_template, open_document
+from promptcache.language.template_files import is_template, open_document
 from promptcache.language.xml import MAX_DEPTH, parse_xml
 
 MAX_INCLUDES = 20
@@ -30,9 +30,14 @@ MAX_ITEMS = 50_000
 """How many modules, texts and other items includes may bring, all together."""
 
 
-def read_schema(
-    text: str | bytes, *, source: str, folder: Path | None, context: Mapping[str, object] | None
-) -> SchemaDocument:
+class Read(NamedTuple):
+    """A document, and whether it or anything that it includes is a template."""
+
+    document: SchemaDocument
+    rendered: bool
+
+
+def read_schema(text: str | bytes, *, source: str, folder: Path | None, context: Mapping[str, object] | None) -> Read:
     """Read a schema document given as text; `folder` is where the files lie that it names.
 
     Raises:
@@ -40,11 +45,10 @@ def read_schema(
     """
     reading = _Reading(context)
     document = reading.whole(decode(text, source, SchemaError), None if folder is None else Folder.of(folder))
-    reading.end(source)
-    return document
+    return Read(document, reading.rendered)
 
 
-def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> SchemaDocument:
+def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> Read:
     """Read a schema file, or a template of one.
 
     Raises:
@@ -54,8 +58,7 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
     source = reading.open(where, str(path))
     reading.chain.append(where.resolve())
     document = reading.whole(source, Folder.of(where.parent))
-    reading.end(source.name)
-    return document
+    return Read(document, reading.rendered)
 
 
 class _Size(NamedTuple):
@@ -72,7 +75,7 @@ class _Reading:
     def __init__(self, context: Mapping[str, object] | None) -> None:
         self.chain: list[Path] = []
         self._context = context
-        self._rendered = self._full = False
+        self.rendered = self._full = False
         self._known: dict[Path, SchemaDocument | None] = {}
         self._items = self._characters = self._bytes = 0
         self._depth = 0
@@ -80,14 +83,9 @@ class _Reading:
     def open(self, path: Path, name: str) -> Source:
         """Read a file, which is rendered if it is a template."""
         data = read_document(path, SchemaError)
-        self._rendered |= is_template(name)
+        self.rendered |= is_template(name)
         self._bytes += len(data)
         return open_document(data, name, self._context, SchemaError)
-
-    def end(self, name: str) -> None:
-        """Refuse a context that no template was there for."""
-        if self._context is not None and not self._rendered:
-            raise SchemaError([no_template(name)])
 
     def whole(self, source: Source, folder: Folder | None) -> SchemaDocument:
         """Read one document.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
+from promptcache.diagnostics import SchemaError
 from promptcache.language.nodes import (
     IN_PYTHON,
     Assert,
@@ -38,7 +39,8 @@ from promptcache.language.nodes import (
     place,
     walk,
 )
-from promptcache.language.read_schema import read_schema, read_schema_file
+from promptcache.language.read_schema import Read, read_schema, read_schema_file
+from promptcache.language.template_files import no_template
 
 __all__ = [
     "IN_PYTHON",
@@ -95,10 +97,11 @@ class Schema(SchemaDocument):
         Raises:
             SchemaError: the file cannot be read, or what `parse_schema` finds.
         """
-        return cls._of(read_schema_file(path, context))
+        return cls.of(_used(read_schema_file(path, context), context))
 
     @classmethod
-    def _of(cls, document: SchemaDocument) -> Schema:
+    def of(cls, document: SchemaDocument) -> Schema:
+        """Return a document that was read, to build on."""
         return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
@@ -159,7 +162,14 @@ def parse_schema(
     Raises:
         SchemaError: every fault of XML or structure, by file and place.
     """
-    return Schema._of(read_schema(text, source=source, folder=folder, context=context))
+    return Schema.of(_used(read_schema(text, source=source, folder=folder, context=context), context))
+
+
+def _used(read: Read, context: Mapping[str, object] | None) -> SchemaDocument:
+    """Refuse a context for which there is no template."""
+    if context is not None and not read.rendered:
+        raise SchemaError([no_template(read.document.span.source)])
+    return read.document
 
 
 class ModuleOptions(TypedDict, total=False):

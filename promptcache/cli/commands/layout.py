@@ -9,7 +9,7 @@ import click
 from promptcache.cli.completion import complete_prompts
 from promptcache.cli.exits import ExitCode, UsageMistake, ending
 from promptcache.cli.model_folder import Dtype
-from promptcache.cli.options import FILE, json_option, model_option, schema_argument
+from promptcache.cli.options import FILE, context_option, json_option, model_option, schema_argument
 
 
 @click.command("layout")
@@ -21,15 +21,23 @@ from promptcache.cli.options import FILE, json_option, model_option, schema_argu
 @click.option("--svg", metavar="FILE", type=FILE, help="Draw the layout into an SVG file.")
 @click.option("--html", metavar="FILE", type=FILE, help="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Draw what this prompt reuses.", shell_complete=complete_prompts)
+@context_option
 @json_option
 def command(
-    schema: str, model: str, dtype: str, svg: Path | None, html: Path | None, prompt: str | None, as_json: bool
+    schema: str,
+    model: str,
+    dtype: str,
+    svg: Path | None,
+    html: Path | None,
+    prompt: str | None,
+    context: Path | None,
+    as_json: bool,
 ) -> None:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json) as sources:
+    with ending(as_json=as_json, context=context) as sources:
         from promptcache.cli.console import stdout
         from promptcache.cli.layout import layout_data, show_layout
         from promptcache.cli.layout_tree import print_layout

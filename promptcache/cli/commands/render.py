@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from promptcache.cli.exits import ending
-from promptcache.cli.options import arguments_option, json_option, model_option, prompt_argument, schemas_option
+from promptcache.cli.options import (
+    arguments_option,
+    context_option,
+    json_option,
+    model_option,
+    prompt_argument,
+    schemas_option,
+)
 
 
 @click.command("render")
@@ -14,15 +23,22 @@ from promptcache.cli.options import arguments_option, json_option, model_option,
 @model_option()
 @arguments_option
 @click.option("--tokens", is_flag=True, help="One line for each token instead of the text.")
+@context_option
 @json_option
 def command(
-    prompt: str, schema: tuple[str, ...], model: str, arg: tuple[str, ...], tokens: bool, as_json: bool
+    prompt: str,
+    schema: tuple[str, ...],
+    model: str,
+    arg: tuple[str, ...],
+    tokens: bool,
+    context: Path | None,
+    as_json: bool,
 ) -> None:
     """Show exactly what the model will see of a prompt, without loading the model.
 
     PROMPT is a prompt file; - is standard input.
     """
-    with ending(as_json=as_json) as sources:
+    with ending(as_json=as_json, context=context) as sources:
         from promptcache.cli.console import stderr, stdout
         from promptcache.cli.output import write_json
         from promptcache.cli.rendering import print_text, print_tokens, render_prompt, rendered_data

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from promptcache.cli.exits import ending
 from promptcache.cli.model_folder import Dtype
-from promptcache.cli.options import arguments_option, json_option, model_option, prompt_argument, schemas_option
+from promptcache.cli.options import (
+    arguments_option,
+    context_option,
+    json_option,
+    model_option,
+    prompt_argument,
+    schemas_option,
+)
 
 
 @click.command("run")
@@ -30,6 +39,7 @@ from promptcache.cli.options import arguments_option, json_option, model_option,
     help="0 takes the likeliest token; default: as the model declares.",
 )
 @click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
+@context_option
 @json_option
 def command(
     prompt: str,
@@ -42,13 +52,14 @@ def command(
     seed: int | None,
     temperature: float | None,
     warm: bool,
+    context: Path | None,
     as_json: bool,
 ) -> None:
     """Answer a prompt, and say what was reused.
 
     PROMPT is a prompt file; - is standard input.
     """
-    with ending(as_json=as_json) as sources:
+    with ending(as_json=as_json, context=context) as sources:
         from promptcache.cli.request import RunOptions
         from promptcache.cli.run import run_prompt
 

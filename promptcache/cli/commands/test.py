@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.exits import ending
-from promptcache.cli.options import json_option, model_option
+from promptcache.cli.options import context_option, json_option, model_option
 
 
 @click.command("test")
@@ -19,13 +21,14 @@ from promptcache.cli.options import json_option, model_option
     help="Drawn for each law; 0 checks the examples only.",
 )
 @model_option("Also check cached answers of demo, or of a model's folder.", default=None)
+@context_option
 @json_option
-def command(schemas: tuple[str, ...], prompts: int, model: str | None, as_json: bool) -> None:
+def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: Path | None, as_json: bool) -> None:
     """Check the examples of schemas, and laws over many prompts of each.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json) as sources:
+    with ending(as_json=as_json, context=context) as sources:
         from promptcache.cli.output import write_json
         from promptcache.cli.schema_tests import test_files
         from promptcache.cli.schema_tests_text import print_tested, tested_code, tested_data
