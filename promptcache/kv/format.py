@@ -96,4 +96,4 @@ def _parts(all_forms: Mapping[str, Form], payload: memoryview) -> list[memoryvie
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data
+    return tensor.detach().flatten().view(torch.uint8).numpy().data

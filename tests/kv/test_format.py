@@ -117,7 +117,7 @@ def test_no_truncated_file_is_read() -> None:
 
 def test_a_file_that_ends_in_its_header_says_so() -> None:
     """Whoever looks into the log learns how much is missing."""
-    with pytest.raises(CorruptEncoding, match="its header should have [0-9]+ bytes; the file has 500$"):
+    with pytest.raises(CorruptEncoding, match=r"its header should have [0-9]+ bytes; the file has 500$"):
         read_whole(FILE[:500], KEY)
 
 
