@@ -4,6 +4,7 @@ from promptcache.kv.keys import Codec, Recipe, context_digest
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.shelf import Form, Resting, Shelf
 from promptcache.kv.store import Lookup, Store, Tier
+from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVShape, RunKV, Slab
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "KVShape",
     "Lookup",
     "MemoryStore",
+    "Pace",
     "Recipe",
     "Resting",
     "RunKV",
@@ -19,5 +21,6 @@ __all__ = [
     "Slab",
     "Store",
     "Tier",
+    "TieredStore",
     "context_digest",
 ]

@@ -67,6 +67,7 @@ class MemoryStore:
             self._blocks.append(Block(shape, block_tokens))
         self._reservations = Reservations(block_tokens)
         self._kept: dict[str, Place] = {}
+        self._recipes: dict[str, Recipe] = {}
         self._policy = GreedyDual()
         self._cost = cost
         self._passing: weakref.WeakSet[RunKV] = weakref.WeakSet()
@@ -91,11 +92,33 @@ class MemoryStore:
         if (kept := self._kept_run(recipe.key)) is not None:
             return kept
         keys, values = as_kept(recipe, keys, values)
+        return self.offer(recipe, keys, values) or self.pass_on(keys.clone(), values.clone())
+
+    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV | None:
+        """As `put`, for KV that its codec has been at already, on any device; None where there is no room for it."""
+        self._check(keys, values)
+        if (kept := self._kept_run(recipe.key)) is not None:
+            return kept
         with self._lock:
-            place, run = self._claim(recipe.key, keys.shape[2]) or (None, self._passing_run(keys.shape[2]))
+            claimed = self._claim(recipe.key, keys.shape[2])
+        if claimed is None:
+            return None
+        place, run = claimed
         run.keys.copy_(keys)  # outside of the lock: nobody else knows this place yet
         run.values.copy_(values)
-        return run if place is None else self._keep(recipe, place, run)
+        return self._keep(recipe, place, run)
+
+    def pass_on(self, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+        """Return KV as a request needs it, without keeping it or, where it lies on the device already, copying it."""
+        slab = Slab(keys=keys.to(self.shape.device), values=values.to(self.shape.device))
+        run = RunKV(slab=slab, start=0, stop=slab.capacity)
+        with self._lock:
+            self._passing.add(run)
+        return run
+
+    def recipe(self, key: str) -> Recipe | None:
+        """Return what the KV that is kept under `key` was put with."""
+        return self._recipes.get(key)
 
     def delete(self, key: str) -> bool:
         """Forget `key`; its memory is free once no request holds it."""
@@ -161,11 +184,13 @@ class MemoryStore:
                 return first.run()
             place.kept = True
             self._kept[recipe.key] = place
+            self._recipes[recipe.key] = recipe
             self._policy.add(recipe.key, run.nbytes, self._cost(recipe))
             return run
 
     def _let_go(self, key: str) -> None:
         place = self._kept.pop(key)
+        del self._recipes[key]
         place.kept = False
         place.block.release(place)
         self._settle()
@@ -211,11 +236,6 @@ class MemoryStore:
         range_ = block.gather(size)
         assert range_ is not None, "there is room now"
         return block, range_
-
-    def _passing_run(self, size: int) -> RunKV:
-        run = RunKV(slab=Slab.empty(self.shape, size), start=0, stop=size)
-        self._passing.add(run)
-        return run
 
     def _check(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         expected = (self.shape.num_layers, self.shape.num_kv_heads, keys.shape[2], self.shape.head_dim)

@@ -1,0 +1,240 @@
+"""All stores agree with a dict, whatever happens to their tiers, and no budget is exceeded after any step."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from promptcache.diagnostics import TierUnavailable
+from promptcache.kv import Codec, KVShape, MemoryStore, Recipe, RunKV, Shelf, Store, Tier, TieredStore
+from promptcache.kv.disk import DiskShelf
+from promptcache.kv.remote import RemoteShelf
+from promptcache.kv.shelf import Resting
+from tests.conftest import law_examples
+
+SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+MEMORY_TOKENS, HOST_TOKENS, DISK_BYTES = 6, 8, 6_000
+NAMES = "abcdef"
+
+
+def recipe(name: str) -> Recipe:
+    """An encoding of one to six tokens; every third one is quantized."""
+    number = NAMES.index(name)
+    codec = (Codec.FULL, Codec.FULL, Codec.INT8)[number % 3]
+    positions = tuple(range(number, 2 * number + 1))
+    return Recipe(fingerprint="f", token_ids=positions, position_ids=positions, context=name, codec=codec)
+
+
+RECIPES = {name: recipe(name) for name in NAMES}
+NAME_OF = {made.key: name for name, made in RECIPES.items()}
+
+
+def kv(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of an encoding: two numbers, so that quantization does not change them."""
+    generator = torch.Generator().manual_seed(NAMES.index(name))
+    both = torch.randint(0, 2, (2, 2, 1, RECIPES[name].num_tokens, 2), generator=generator).float()
+    return both[0], both[1]
+
+
+class FailingShelf:
+    """A shelf that does not answer when it is told not to."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self.failing: frozenset[str] = frozenset()
+
+    @property
+    def tier(self) -> Tier:
+        """As the wrapped shelf."""
+        return self._shelf.tier
+
+    def _ask(self, what: str, action: Callable[..., Any], *args: Any) -> Any:
+        if what in self.failing:
+            raise TierUnavailable(f"cannot {what} (a planted fault)")
+        return action(*args)
+
+    def read(self, key: str) -> Resting | None:
+        """Read, or fail."""
+        found: Resting | None = self._ask("read", self._shelf.read, key)
+        return found
+
+    def write(self, resting: Resting) -> bool:
+        """Write, or fail."""
+        return bool(self._ask("write", self._shelf.write, resting))
+
+    def delete(self, key: str) -> bool:
+        """As the wrapped shelf."""
+        return self._shelf.delete(key)
+
+    def keys(self) -> Any:
+        """As the wrapped shelf."""
+        return self._shelf.keys()
+
+    def nbytes(self) -> int:
+        """As the wrapped shelf."""
+        return self._shelf.nbytes()
+
+    def pin(self, key: str) -> None:
+        """As the wrapped shelf."""
+        self._shelf.pin(key)
+
+    def unpin(self, key: str) -> None:
+        """As the wrapped shelf."""
+        self._shelf.unpin(key)
+
+    def pinned(self) -> frozenset[str]:
+        """As the wrapped shelf."""
+        return self._shelf.pinned()
+
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """As the wrapped shelf."""
+        return self._shelf.claim(key, timeout_s)
+
+
+class Agreement(RuleBasedStateMachine):
+    """A tiered store, a plain memory store and a dict: whatever is found is right, and nothing is lost without a cause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.remote_files = fsspec.filesystem("memory")
+        self.remote_files.store.clear()
+        self.disk = FailingShelf(DiskShelf(self.folder, budget_bytes=DISK_BYTES, mmap=False, verify="always"))
+        self.remote = FailingShelf(RemoteShelf("memory://kept"))
+        self.plain = MemoryStore(SHAPE)
+        self.expected: set[str] = set()  # put and not deleted
+        self.on_remote: set[str] = set()  # what nothing but a fault can take away
+        self.held: list[tuple[str, RunKV]] = []
+        self.restart()
+
+    def teardown(self) -> None:
+        """Remove the folder."""
+        self.held.clear()
+        shutil.rmtree(self.folder)
+
+    @rule()
+    def restart(self) -> None:
+        """Start again, as a process does: what is in memory is gone."""
+        self.held.clear()
+        host = MemoryStore(SHAPE, budget_bytes=HOST_TOKENS * SHAPE.token_bytes, tier=Tier.HOST)
+        memory = MemoryStore(SHAPE, budget_bytes=MEMORY_TOKENS * SHAPE.token_bytes)
+        self.store = TieredStore(memory, (self.disk, self.remote), host=host)
+
+    @rule(name=st.sampled_from(NAMES), hold=st.booleans())
+    def put(self, name: str, hold: bool) -> None:
+        """Put an encoding; what comes back is what was put, whoever could keep it."""
+        run = self.store.put(RECIPES[name], *kv(name))
+        self.check(name, run)
+        self.plain.put(RECIPES[name], *kv(name))
+        self.expected.add(name)
+        if "write" not in self.remote.failing:
+            self.on_remote.add(name)
+        if hold:
+            self.held.append((name, run))
+
+    @rule(name=st.sampled_from(NAMES), hold=st.booleans())
+    def get(self, name: str, hold: bool) -> None:
+        """Look an encoding up: it is right, or not there; and there if nothing has failed."""
+        found = self.store.get(RECIPES[name].key)
+        if found.run is None:
+            assert name not in self.on_remote or "read" in self.remote.failing
+            return
+        assert name in self.expected
+        self.check(name, found.run)
+        assert (found.moved_bytes > 0) == (found.tier is not Tier.MEMORY)
+        if hold:
+            self.held.append((name, found.run))
+
+    @rule(name=st.sampled_from(NAMES))
+    def delete(self, name: str) -> None:
+        """Forget an encoding in every tier."""
+        is_there = RECIPES[name].key in set(self.store.keys())
+        assert self.store.delete(RECIPES[name].key) == is_there
+        self.plain.delete(RECIPES[name].key)
+        self.expected.discard(name)
+        self.on_remote.discard(name)
+        assert self.store.get(RECIPES[name].key).run is None
+
+    @rule(names=st.sets(st.sampled_from(NAMES), max_size=2))
+    def pin(self, names: set[str]) -> None:
+        """Pin these and no others."""
+        self.store.unpin(each.key for each in RECIPES.values())
+        self.store.pin(RECIPES[name].key for name in names)
+
+    @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
+    def fail(self, disk: set[str], remote: set[str]) -> None:
+        """Let shelves fail from now on, or not."""
+        self.disk.failing, self.remote.failing = frozenset(disk), frozenset(remote)
+
+    @rule(number=st.integers(0, 2**16), flipped=st.integers(0, 2**16))
+    def damage_disk(self, number: int, flipped: int) -> None:
+        """Flip a bit of a file in the folder."""
+        files = sorted(path for path in self.folder.rglob("*.safetensors") if path.parent.name != "quarantine")
+        if files:
+            path = files[number % len(files)]
+            data = bytearray(path.read_bytes())
+            data[flipped % len(data)] ^= 1 << (flipped % 8)
+            path.write_bytes(data)
+
+    @rule(number=st.integers(0, 2**16), size=st.integers(0, 2**16))
+    def damage_remote(self, number: int, size: int) -> None:
+        """Truncate a remote file."""
+        files = sorted(path for path in self.remote_files.store if path.endswith(".safetensors"))
+        files = [path for path in files if "quarantine" not in path]
+        if files:
+            path = files[number % len(files)]
+            data = self.remote_files.cat_file(path)
+            self.remote_files.pipe_file(path, data[: size % len(data)])
+            self.on_remote.discard(NAME_OF[Path(path).stem])
+
+    @rule()
+    def finish_requests(self) -> None:
+        """Let go of everything held."""
+        self.held.clear()
+
+    def check(self, name: str, run: RunKV) -> None:
+        """KV is what was put under its name."""
+        keys, values = kv(name)
+        assert torch.equal(run.keys, keys)
+        assert torch.equal(run.values, values)
+
+    @invariant()
+    def agrees(self) -> None:
+        """Nothing is there that was not put; a plain store has just what the dict has; what is held is unchanged."""
+        assert {NAME_OF[key] for key in self.store.keys()} <= self.expected  # noqa: SIM118 # a store is no dict
+        assert {NAME_OF[key] for key in self.plain.keys()} == self.expected  # noqa: SIM118
+        for name, run in self.held:
+            self.check(name, run)
+
+    @invariant()
+    def stays_within_budgets(self) -> None:
+        """No tier with a budget has more, to the byte."""
+        assert self.store.host is not None
+        assert self.store.memory.held_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
+        assert self.store.host.held_bytes <= HOST_TOKENS * SHAPE.token_bytes
+        assert sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) <= DISK_BYTES
+        sizes = self.store.tier_bytes()
+        assert self.store.nbytes() == sum(sizes.values())
+        assert sizes[Tier.MEMORY] == self.store.memory.nbytes()
+
+
+@pytest.mark.law
+def test_stores_agree() -> None:
+    """Put, get, delete, pin, hold, restart, fail and damage in any order: all tiers together are right."""
+    run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))
+
+
+def test_the_tiered_store_is_a_store() -> None:
+    """It has every method of the protocol."""
+    assert isinstance(TieredStore(MemoryStore(SHAPE)), Store)
