@@ -203,6 +203,9 @@ class DiskShelf:
         with suppress(OSError):  # a read-only folder: then only this process knows of the use
             os.utime(path, ns=(time.time_ns(), identity.modified_ns), follow_symlinks=False)
         with self._lock:
+            if self._budget_bytes is not None and key not in self._uses:
+                self._sizes[key] = identity.nbytes
+                self._uses.add(key, identity.nbytes, self._cost(header.recipe))
             self._uses.touch(key)
         return unpack(header, payload)
 
@@ -231,9 +234,13 @@ class DiskShelf:
         """Evict until `nbytes` more fit; evict nothing, and return False, where they cannot."""
         assert self._budget_bytes is not None, "only a budget is ever full"
         incoming_bytes = self._folder.incoming_bytes()  # first: what is published meanwhile counts twice, not never
-        self._follow(self._folder.scan())
+        files = self._folder.scan()
         aside_bytes = sum(status.st_size for _, status in self._folder.quarantined())
-        needed = self._uses.nbytes + incoming_bytes + aside_bytes + nbytes - self._budget_bytes
+        used_bytes = sum(status.st_size for status in files.values())
+        needed = used_bytes + incoming_bytes + aside_bytes + nbytes - self._budget_bytes
+        if needed <= 0:
+            return True
+        self._follow(files)
         victims = self._uses.victims(needed - aside_bytes, lambda _: False)
         if victims is None:
             return False

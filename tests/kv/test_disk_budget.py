@@ -115,6 +115,36 @@ def test_uses_are_remembered_by_the_files(tmp_path: Path) -> None:
     assert set(shelf.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
 
 
+def test_opening_looks_into_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there is room, a folder of any size costs a process one listing."""
+    shelf = DiskShelf(tmp_path)
+    for name in "abc":
+        shelf.write(ALL[name])
+    asked: list[str] = []
+
+    opened = DiskShelf(tmp_path, budget_bytes=10 * THIRD, cost=lambda recipe: asked.append(recipe.key) or 1.0)
+    assert opened.write(ALL["d"])
+    assert asked == []
+
+    opened.read(KEYS["a"])
+    assert asked == [KEYS["a"]]
+
+
+def test_uses_before_the_first_eviction_count(tmp_path: Path) -> None:
+    """What this process has used is worth more than what it only finds in the folder."""
+    same = [small(str(number), 9) for number in range(4)]
+    shelf = DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0]))
+    for each in same[:3]:
+        DiskShelf(tmp_path).write(each)
+    shelf.read(same[0].recipe.key)
+    for each in same[1:3]:
+        DiskShelf(tmp_path).read(each.recipe.key)
+
+    shelf.write(same[3])
+
+    assert same[0].recipe.key in set(shelf.keys())
+
+
 def test_what_is_dear_to_make_stays(tmp_path: Path) -> None:
     """Of encodings of one size, the one that costs least to make again is given up."""
     same = [small(str(number), 9) for number in range(3)]
