@@ -24,7 +24,7 @@ def check_example(subject: Subject, example: Example) -> None:
     """Plan an example that is valid.
 
     Raises:
-        LanguageError: an argument is longer than its slot, or there is nothing to prefill.
+        LanguageError: an argument is longer than its slot, or there is nothing to prefill; at its place in the schema.
     """
     if example.valid is not False:
-        subject.case(example_prompt(example).to_xml())
+        subject.plan(example_prompt(example))

@@ -18,12 +18,14 @@ from promptcache.language.names import ancestors
 from promptcache.language.versions import is_version
 from promptcache.testing.choices import Key, Said
 from promptcache.testing.markup import append_text, indent, to_text
+from promptcache.testing.shortest import Shortest
 from promptcache.testing.walk import walk_checked
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 
 _COIN = st.integers(0, 1)
 _FORM = st.integers(0, 3)
+_STYLE = st.integers(0, 2)
 _INDEX = st.integers(0, 15)
 _BOUNDS = ("", ">=", "<=", "==")
 
@@ -60,7 +62,7 @@ class PromptTree:
 
 
 def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: bool = False) -> PromptTree:
-    """Write a prompt; all zeros drawn give the plainest form: nested elements, arguments as attributes.
+    """Write a prompt; all zeros drawn give the shortest form that there is.
 
     Args:
         draw: Draws from a strategy.
@@ -72,11 +74,28 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
     if schema.version is not None and is_version(schema.version) and (bounds := _BOUNDS[draw(_FORM)]):
         root.set("version", f"{bounds}{schema.version}")
     references = {"": root}
+    if not in_full and not draw(_STYLE):
+        _write_shortest(root, schema, choice, references)
+        return PromptTree(root=root, references=references, choice=choice, indented=False)
     for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
         references[path] = _write_reference(draw, path, references)
     for (module, parameter), text in choice.arguments.items():
         _write_argument(draw, references[module], parameter, text)
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
+
+
+def _write_shortest(
+    root: etree._Element, schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]
+) -> None:
+    given = {module for module, _ in choice.arguments}
+    shortest = Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
+    for path, outer, relative in shortest.references():
+        if "/" in relative:
+            references[path] = etree.SubElement(references[outer], "use", module=relative)
+        else:
+            references[path] = etree.SubElement(references[outer], relative)
+    for (module, parameter), text in choice.arguments.items():
+        references[module].set(parameter, text)
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:

@@ -6,11 +6,15 @@ no particular law.
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given, settings
 
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
-from promptcache.testing.laws import LAWS, Law, Over
-from promptcache.testing.subject import SchemaSource, Subject
+from promptcache.testing.law import BrokenLaw, Law, Over
+from promptcache.testing.laws import LAWS
+from promptcache.testing.smallest import smallest_failing
+from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 
 DEFAULT_EXAMPLES = 100
 
@@ -37,12 +41,39 @@ def check_law(law: Law, subject: Subject, *, max_examples: int = DEFAULT_EXAMPLE
 
 
 def _over_prompts(law: Law, subject: Subject, max_examples: int) -> None:
+    found: list[PromptCase] = []
+
     @_settings(max_examples)
     @given(case=subject_prompts(subject))
-    def check(case: object) -> None:
+    def check(case: PromptCase) -> None:
+        if _breaks(law, case):
+            found.append(case)  # the last one is the simplest that Hypothesis finds
         law.check(case)
 
-    check()
+    try:
+        check()
+    except BrokenLaw as error:
+        smallest = smallest_failing(subject, partial(_breaks, law), below=found[-1])
+        if smallest is None:
+            raise
+        _raise_for(law, smallest, error)
+
+
+def _breaks(law: Law, case: PromptCase) -> bool:
+    try:
+        law.check(case)
+    except BrokenLaw:
+        return True
+    return False
+
+
+def _raise_for(law: Law, case: PromptCase, found: BrokenLaw) -> None:
+    """Raise what a law says of the smallest prompt, in place of what it said of another."""
+    try:
+        law.check(case)
+    except BrokenLaw as error:
+        error.add_note(case.report)
+        raise error from found
 
 
 def _over_others(law: Law, subject: Subject, max_examples: int) -> None:

@@ -20,9 +20,12 @@ MAX_LISTED = 4096
 
 
 def selections(schema: CheckedSchema) -> SearchStrategy[frozenset[str]]:
-    """Draw the modules of a valid prompt; the smallest selection is the simplest."""
+    """Draw the modules of a valid prompt: some are wanted, and the smallest selection that has them is taken.
+
+    So a selection shrinks module by module, to the smallest that shows what is looked for.
+    """
     listed = list_selections(schema)
-    return _walked(schema) if listed is None else st.sampled_from(listed)
+    return _walked(schema) if listed is None else _smallest_of(listed)
 
 
 def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStrategy[frozenset[str]]:
@@ -39,7 +42,7 @@ def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStr
     listed = list_selections(schema)
     if listed is None:
         return _walked(schema, using=modules)
-    return st.sampled_from([selection for selection in listed if modules <= selection])
+    return _smallest_of([selection for selection in listed if modules <= selection])
 
 
 def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset[str], frozenset[str]]]:
@@ -52,6 +55,25 @@ def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset
     return st.builds(
         lambda number, step: (listed[number], listed[(number + step) % len(listed)]), st.integers(0, last), steps
     )
+
+
+def _smallest_of(listed: Sequence[frozenset[str]]) -> SearchStrategy[frozenset[str]]:
+    """Draw modules that are wanted, one after another, and return the first selection that has all that it can."""
+    having: dict[str, int] = {}
+    for number, selection in enumerate(listed):
+        for path in selection:
+            having[path] = having.get(path, 0) | 1 << number
+    by_size = sorted(having, key=lambda path: having[path] & -having[path])
+    if not by_size:
+        return st.just(listed[0])
+
+    def smallest(wanted: Sequence[str]) -> frozenset[str]:
+        left = (1 << len(listed)) - 1
+        for path in wanted:
+            left = left & having[path] or left
+        return listed[(left & -left).bit_length() - 1]
+
+    return st.lists(st.sampled_from(by_size), unique=True, max_size=len(by_size)).map(smallest)
 
 
 def list_selections(schema: CheckedSchema, limit: int = MAX_LISTED) -> Sequence[frozenset[str]] | None:

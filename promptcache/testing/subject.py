@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lxml import etree
 
@@ -18,6 +18,7 @@ import promptcache
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import (
     CheckedSchema,
+    Prompt,
     Schema,
     Selection,
     check_schema,
@@ -127,9 +128,16 @@ class Subject:
         Raises:
             PromptError: every fault with its place.
         """
-        selection = resolve_prompt(parse_prompt(xml), self.schema)
-        plan = make_plan(selection, self.layout, self.encodings, self.tokenizer)
-        return PromptCase(xml=xml, plan=plan, subject=self)
+        return PromptCase(xml=xml, plan=self.plan(parse_prompt(xml)), subject=self)
+
+    def plan(self, prompt: Prompt) -> Plan:
+        """Return what a prompt for this schema reuses and prefills, and where.
+
+        Raises:
+            PromptError: every fault with its place.
+        """
+        selection = resolve_prompt(prompt, self.schema)
+        return make_plan(selection, self.layout, self.encodings, self.tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -148,6 +156,10 @@ class PromptCase:
 
     def __repr__(self) -> str:
         return f"PromptCase(xml={self.xml!r})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the prompt where Hypothesis and IPython would show every field."""
+        printer.text(repr(self))
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -1,0 +1,155 @@
+"""What is reported is the smallest: fewest modules, then shortest XML, against an enumeration of all prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from itertools import product
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from promptcache.testing import ByteTokenizer, PromptCase, Subject, strategies
+from promptcache.testing.cases import subject_prompts
+from promptcache.testing.choices import Said
+from promptcache.testing.law import BrokenLaw, Law, Over, hold
+from promptcache.testing.laws import level_is_right, tokens_are_in_place
+from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.running import check_law
+from promptcache.testing.selecting import list_selections
+from promptcache.testing.walk import has_tokens
+from tests.conftest import law_examples
+from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
+from tests.planted.registry import FAULTS
+from tests.testing.samples import checked
+
+DESK = """
+<schema name="desk">
+  <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>
+  <module name="policy">Terms <parameter name="days" length="4" default="ten"/> long.
+    <module name="region"><union><module name="eu">EU.</module><module name="uk">UK.</module></union></module>
+  </module>
+  <module name="client" requires="policy">For <parameter name="who" length="5" required="true" placeholder="Ada"/>.</module>
+</schema>
+"""
+SAID = [
+    (),
+    (Said(text="a"),),
+    *(((Said(role=role, text=text),)) for role in ("user", "assistant") for text in ("", "a")),
+]
+PLANTED = {
+    "a slot is one position short": tokens_are_in_place,
+    "a slot's default is not applied": tokens_are_in_place,
+    "an argument stands at the end of its slot": tokens_are_in_place,
+    "added text starts one position late": tokens_are_in_place,
+    "union members are laid out one after another": tokens_are_in_place,
+    "every answer is called exact": level_is_right,
+    "the level overlooks replaced fillers": level_is_right,
+}
+MISTAKES: dict[str, Callable[[PromptCase], bool]] = {
+    "a module deep inside": lambda case: "policy/region/uk" in case.selection.modules,
+    "two modules together": lambda case: {"tone/brisk", "policy/region"} <= set(case.selection.modules),
+    "one module without another": lambda case: "client" in case.selection.modules and "tone" not in case.selection.modules,
+    "a slot that is full": lambda case: any(len(each.text) == 4 for each in case.selection.arguments if each.parameter == "days"),
+    "a text that is said": lambda case: case.text.endswith("EU.\nFor a.") or "Calm.\nTerms \n" in case.text,
+    "a window that is too small": lambda case: case.plan.stop > 40,
+}  # fmt: skip
+SEARCH = settings(
+    max_examples=2000, derandomize=True, database=None, deadline=None, phases=[Phase.generate, Phase.shrink]
+)
+
+
+def size(case: PromptCase) -> tuple[int, int]:
+    """What is to be smallest: first the modules, then the XML."""
+    return len(case.selection.modules), len(case.xml.encode())
+
+
+@cache
+def every_prompt() -> tuple[tuple[tuple[int, int], str], ...]:
+    """Every prompt of DESK with short, full and default arguments, each written as short as can be; the smallest first."""
+    found = []
+    for modules in list_selections(checked(DESK)) or ():
+        for choice in choices(modules):
+            xml = write_prompt(lambda _: 0, checked(DESK), choice).document()
+            found.append(((len(modules), len(xml.encode())), xml))
+    return tuple(sorted(found))
+
+
+def choices(modules: frozenset[str]) -> Iterator[Choice]:
+    """Every choice of arguments and messages that is a prompt."""
+    days = (None, "", "a", "abcd") if "policy" in modules else (None,)
+    names = ("", "a", "Ada", "abcde") if "client" in modules else (None,)
+    for day, name, said in product(days, names, SAID):
+        drawn = {("policy", "days"): day, ("client", "who"): name}
+        given_texts = {key: text for key, text in drawn.items() if text is not None}
+        spoken = any(each.role or each.text for each in said)
+        if spoken or has_tokens(checked(DESK).children, modules, given_texts):
+            yield Choice(modules=modules, arguments=given_texts, messages=said)
+
+
+def smallest(fails: Callable[[PromptCase], bool]) -> tuple[int, int]:
+    """The size of the smallest prompt that fails, by enumeration."""
+    subject = Subject(checked(DESK), ByteTokenizer())
+    return next(measured for measured, xml in every_prompt() if fails(subject.case(xml)))
+
+
+def reported(check: Callable[[PromptCase], None]) -> tuple[int, int]:
+    """The size of the prompt that is reported where a law is checked on the schema."""
+    subject = Subject(checked(DESK), ByteTokenizer())
+    with pytest.raises(BrokenLaw) as caught:
+        check_law(Law(name="planted", over=Over.PROMPT, check=check), subject, max_examples=500)
+    (note,) = (note for note in caught.value.__notes__ if note.startswith("prompt: "))
+    return size(subject.case(note.splitlines()[0].removeprefix("prompt: ")))
+
+
+def breaks(check: Callable[[PromptCase], None], case: PromptCase) -> bool:
+    """Whether a law does not hold."""
+    try:
+        check(case)
+    except BrokenLaw:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None:
+    """For each mistake that a schema can have, no prompt with fewer modules or shorter XML shows it."""
+
+    def check(case: PromptCase) -> None:
+        hold(not MISTAKES[mistake](case), mistake)
+
+    assert reported(check) <= smallest(MISTAKES[mistake])
+
+
+@pytest.mark.parametrize("mistake", ["a module deep inside", "two modules together", "a slot that is full"])
+def test_hypothesis_alone_shrinks_to_the_smallest_prompt(mistake: str) -> None:
+    """Where one step after another leads there, a test of a user's own reports the smallest prompt, too."""
+    subject = Subject(checked(DESK), ByteTokenizer())
+
+    assert size(find(subject_prompts(subject), MISTAKES[mistake], settings=SEARCH)) == smallest(MISTAKES[mistake])
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_shrink_to_the_smallest_prompt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each fault planted into the engine, no prompt with fewer modules or shorter XML breaks the law."""
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    every_prompt()
+    fault.plant(monkeypatch)
+
+    assert reported(PLANTED[name]) <= smallest(partial(breaks, PLANTED[name]))
+
+
+@settings(max_examples=law_examples())
+@given(data=st.data())
+def test_the_plainest_form_is_the_shortest(data: st.DataObject) -> None:
+    """Whatever a prompt chooses, no other way to write it is shorter than the one that zeros draw."""
+    schema = data.draw(strategies.schemas())
+    case = data.draw(subject_prompts(Subject(schema, ByteTokenizer())))
+    given_texts = {(each.module, each.parameter): each.text for each in case.selection.arguments}
+    choice = Choice(modules=frozenset(case.selection.modules), arguments=given_texts, messages=())
+
+    shortest = write_prompt(lambda _: 0, schema, choice).document()
+
+    for _ in range(3):
+        assert len(write_prompt(data.draw, schema, choice).document()) >= len(shortest)
