@@ -21,6 +21,7 @@ from promptcache.language.opening import open_schema
 from promptcache.layout import Plan, Tokenizer, check_positions
 from promptcache.runtime.answer import Request, answer, answer_batch, needed
 from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.generate import check_batch_generation, check_generation, request_logits
@@ -76,6 +77,7 @@ class Engine:
         choose_linking(self.model)
         self.store: Store = store if store is not None else MemoryStore(self.model.shape)
         self._fetcher = Fetcher(self.model, self.store)
+        self._pool = Pool(self.model.shape)
         self._catalog = Catalog(self.store, forgets=store is None)
         self._planner = Planner(self._catalog, self.tokenizer)
 
@@ -174,7 +176,7 @@ class Engine:
         check_generation(generation)
         prepared, plan = self._planner.plan(prompt)
         request = self._request(prepared, plan, max_new_tokens, generation, started)
-        return answer(request, self.model, self._fetcher)
+        return answer(request, self.model, self._fetcher, self._pool)
 
     def generate_batch(
         self,
@@ -202,7 +204,7 @@ class Engine:
         for prompt in prompts:
             started = time.perf_counter()
             requests.append(self._request(*self._planner.plan(prompt), max_new_tokens, generation, started))
-        return answer_batch(requests, self.model, self._fetcher, batch_bytes)
+        return answer_batch(requests, self.model, self._fetcher, self._pool, batch_bytes)
 
     def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
         """Answer a prompt piece by piece; arguments and errors as for `generate`, raised before the first piece.
@@ -226,7 +228,7 @@ class Engine:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
         prepared, plan = self._planner.plan(prompt)
         fetched = self._fetcher.fetch(prepared, needed(plan))
-        return request_logits(self.model, link(plan, fetched.runs, self.model))
+        return request_logits(self.model, link(plan, fetched.runs, self.model, self._pool))
 
     def reference(self, prompt: PromptSource) -> torch.Tensor:
         """Return what `logits` must equal, `[N, V]`: one forward pass without cache under an explicit mask. Slow."""

@@ -15,9 +15,10 @@ from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
 from promptcache.kv import RunKV, Slab
+from promptcache.layout.types import Encoding
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.link import link
-from promptcache.runtime.segments import PositionView, Segment, Timeline
+from promptcache.runtime.segments import Part, Segment, Timeline
 
 Alternative = Callable[[], torch.Tensor]
 
@@ -37,13 +38,13 @@ def floor(model: Model, work: Workload) -> Alternative:
     linked = link(work.plan, work.runs, model)
     layers = range(model.shape.num_layers)
     keys, values = zip(*(_whole(linked.timeline.segments, layer) for layer in layers), strict=True)
-    slab = Slab(keys=torch.stack(keys), values=torch.stack(values))
+    slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
     positions = tuple(int(each) for segment in linked.timeline.segments for each in segment.position_array())
     whole = Segment(
         runs=(RunKV(slab=slab, start=0, stop=len(positions)),),
         start=0,
         stop=len(positions),
-        positions=(PositionView(positions, 0, len(positions)),),
+        parts=(Part(_anything(positions), 0, len(positions)),),
     )
 
     def run() -> torch.Tensor:
@@ -81,7 +82,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
     filled: Any = DynamicCache()
     for layer in range(model.shape.num_layers):
         keys, values = _whole(linked.timeline.segments, layer)
-        filled.update(keys[None], values[None], layer)
+        filled.update(keys, values, layer)
 
     def run() -> torch.Tensor:
         return _last_logits(model, linked.token_ids, linked.position_ids, copy.deepcopy(filled))
@@ -121,6 +122,11 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
 """Every alternative by the name that tables show."""
 
 
+def _anything(positions: tuple[int, ...]) -> Encoding:
+    """Return an encoding that says of its tokens only where they stand."""
+    return Encoding(index=0, run=0, scaffolds=(), token_ids=positions, position_ids=positions, context=())
+
+
 def _parts(model: Model, segments: tuple[Segment, ...]) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
     return [[segment.layer(layer) for segment in segments] for layer in range(model.shape.num_layers)]
 
@@ -133,14 +139,14 @@ def concatenated_cache(model: Model, work: Workload) -> Any:
 def _concatenation(parts: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> Any:
     cache = DynamicCache()
     for layer, views in enumerate(parts):
-        keys, values = (torch.cat(each, dim=1)[None] for each in zip(*views, strict=True))
+        keys, values = (torch.cat(each, dim=2) for each in zip(*views, strict=True))
         cache.update(keys, values, layer)
     return cache
 
 
 def _whole(segments: tuple[Segment, ...], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     views = [segment.layer(layer) for segment in segments]
-    return torch.cat([keys for keys, _ in views], dim=1), torch.cat([values for _, values in views], dim=1)
+    return torch.cat([keys for keys, _ in views], dim=2), torch.cat([values for _, values in views], dim=2)
 
 
 @torch.no_grad()

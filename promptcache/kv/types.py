@@ -6,6 +6,7 @@ Comes in: tensors. Goes out: views that the runtime links. This file knows no to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -26,7 +27,7 @@ class KVShape:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
     """A stretch of memory for the KV of many tokens, possibly of many runs side by side.
 
@@ -51,6 +52,16 @@ class Slab:
     def capacity(self) -> int:
         """Tokens that fit."""
         return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values together."""
+        return self.keys.nbytes + self.values.nbytes
+
+    @cached_property
+    def layers(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """Keys and values of each layer, `[1, Hkv, C, D]`, as views; made once, since every forward asks for them."""
+        return tuple((self.keys[index : index + 1], self.values[index : index + 1]) for index in range(len(self.keys)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from promptcache.layout import Plan
 from promptcache.runtime.batch import link_batch
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
 from promptcache.runtime.generate import end_ids, generate, generate_together
 from promptcache.runtime.hf.model import Linking, Model
@@ -44,12 +45,12 @@ def needed(plan: Plan) -> tuple[int, ...]:
     return tuple(dict.fromkeys(reuse.encoding for reuse in plan.reuse))
 
 
-def answer(request: Request, model: Model, fetcher: Fetcher) -> Completion:
-    """Carry out a planned request."""
+def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Completion:
+    """Carry out a planned request; its small segments are coalesced in `pool`."""
     planned = time.perf_counter()
     fetched = fetcher.fetch(request.prepared, needed(request.plan))
     fetched_at = time.perf_counter()
-    linked = link(request.plan, fetched.runs, model)
+    linked = link(request.plan, fetched.runs, model, pool)
     linked_at = time.perf_counter()
     generated = generate(
         model, linked, eos_ids=request.eos_ids, max_new_tokens=request.max_new_tokens, options=request.options
@@ -65,7 +66,7 @@ def answer(request: Request, model: Model, fetcher: Fetcher) -> Completion:
 
 
 def answer_batch(
-    requests: Sequence[Request], model: Model, fetcher: Fetcher, batch_bytes: int
+    requests: Sequence[Request], model: Model, fetcher: Fetcher, pool: Pool, batch_bytes: int
 ) -> tuple[Completion, ...]:
     """Carry out planned requests together, in batches whose own tokens take `batch_bytes` of KV at most.
 
@@ -73,7 +74,7 @@ def answer_batch(
     for fewer tokens than another is cut.
     """
     if model.linking is not Linking.SEGMENTED:
-        return tuple(answer(request, model, fetcher) for request in requests)
+        return tuple(answer(request, model, fetcher, pool) for request in requests)
     answers: list[Completion] = []
     for batch in _batches(requests, model.shape.token_bytes, batch_bytes):
         answers.extend(_answer_together(batch, model, fetcher))

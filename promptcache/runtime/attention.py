@@ -1,175 +1,167 @@
-"""Attention with its log-sum-exp, and the merge of partial attentions.
+"""Attention over parts of the keys, and their merge into attention over all of them.
 
 Comes in: queries, keys and values as plain tensors. Goes out: attention outputs. This file knows no cache, no model and
 no positions: who sees whom arrives as a slice or as a mask. Partial results over disjoint sets of keys merge exactly by
-their log-sum-exp (natural logarithm; fp32, or fp64 for fp64 inputs).
+their log-sum-exp.
+
+All parts are computed over *folded* queries: heads that share keys, query tokens and rows of the batch are one long
+query `[1, Hkv, M, D]` over the same keys, M = B * T * G in this order. Keys are read once for all of them, nothing is
+repeated, and the last tokens of a request are the last rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from promptcache.runtime.kernels import attend
 
-class Partial(NamedTuple):
-    """Attention of queries `[first_row:]` over some of their keys: `out [R, Hq, T', D]` and `lse [R, Hq, T']`.
 
-    `rows` are the R rows of the batch that it is about; None means all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """How queries `[B, Hq, T, D]` over `Hkv` heads of keys are folded.
+
+    Attributes:
+        batch, tokens: B and T.
+        kv_heads: Hkv.
+        groups: G, query heads for each head of keys.
     """
 
-    first_row: int
+    batch: int
+    tokens: int
+    kv_heads: int
+    groups: int
+
+    @staticmethod
+    def of(query: torch.Tensor, kv_heads: int) -> Fold:
+        """Return how `query` is folded over so many heads of keys."""
+        batch, heads, tokens, _ = query.shape
+        return Fold(batch=batch, tokens=tokens, kv_heads=kv_heads, groups=heads // kv_heads)
+
+    def fold(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `[B, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token of one request."""
+        split = states.reshape(self.batch, self.kv_heads, self.groups, self.tokens, -1)
+        return split.permute(1, 0, 3, 2, 4).reshape(1, self.kv_heads, self.batch * self.tokens * self.groups, -1)
+
+    def fold_lse(self, lse: torch.Tensor) -> torch.Tensor:
+        """Return `[B, Hq, T]` as `[1, Hkv, M]`."""
+        return self.fold(lse[..., None])[..., 0]
+
+    def unfold(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `[1, Hkv, M, D]` as `[B, T, Hq, D]`."""
+        split = states.view(self.kv_heads, self.batch, self.tokens, self.groups, -1)
+        return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.tokens, self.kv_heads * self.groups, -1)
+
+    def fold_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return `[T', S]` (all rows alike) or `[R, T', S]` as `[R * T' * G, S]`."""
+        every_row = mask if mask.ndim == 3 else mask.expand(self.batch, *mask.shape)
+        return every_row[:, :, None].expand(-1, -1, self.groups, -1).flatten(0, 2)
+
+    def fold_sinks(self, sinks: torch.Tensor) -> torch.Tensor:
+        """Return `[Hq]` as `[1, Hkv, M]`."""
+        return sinks.view(self.kv_heads, self.groups).repeat(1, self.batch * self.tokens)[None]
+
+
+class Partial(NamedTuple):
+    """Attention of the last M' folded queries over some of their keys: `out [1, Hkv, M', D]` and `lse [1, Hkv, M']`.
+
+    `rows` are the rows of the batch that it is about, all of their tokens; None means every row.
+    """
+
     out: torch.Tensor
     lse: torch.Tensor
     rows: torch.Tensor | None = None
 
 
-def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    scale: float,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
-    softcap: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return attention output and log-sum-exp of `query` over `key` and `value`.
-
-    Args:
-        query: `[B, Hq, T, D]`, T > 0.
-        key: `[B, Hkv, S, D]`, S > 0 and Hq a multiple of Hkv.
-        value: As `key`.
-        scale: Factor on the dot products.
-        mask: Bool `[T, S]` or `[B, 1, T, S]`, True where a query sees a key; a query may see no key at all.
-        causal: Query i sees keys 0..i only; needs T == S and no mask.
-        softcap: Caps the scaled scores s to `softcap * tanh(s / softcap)` (Gemma 2).
-
-    Returns:
-        `out [B, Hq, T, D]` in the dtype of `query` and `lse [B, Hq, T]`, minus infinity where a query sees no key.
-    """
-    assert min(key.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
-    assert key.shape[:3] == value.shape[:3], "the fused kernel would read past the shorter one"
-    if query.shape[2] == 1 and query.shape[1] > key.shape[1]:  # one token: its query groups are rows over the same keys
-        batch, heads, _, width = query.shape
-        grouped = query.reshape(batch, key.shape[1], -1, width)
-        rows = None if mask is None else mask.expand(*mask.shape[:-2], grouped.shape[2], -1)
-        out, lse = attend(grouped, key, value, scale=scale, mask=rows, softcap=softcap)
-        return out.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
-    if query.device.type == "cpu" and softcap is None and key.shape[3] == value.shape[3]:
-        return _fused_cpu(query, key, value, scale, mask, causal)
-    return _portable(query, key, value, scale, mask, causal, softcap)
-
-
-def _fused_cpu(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    mask: torch.Tensor | None,
-    causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    bias = None
-    if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
-        bias = bias if bias.ndim == 4 else bias[None, None]
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-    )
-    if mask is not None:  # the kernel reports 0 for a row that sees nothing (torch 2.13)
-        lse = lse.masked_fill(~mask.any(-1), -torch.inf)
-    return out, lse
-
-
-def _portable(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    mask: torch.Tensor | None,
-    causal: bool,
-    softcap: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    groups = query.shape[1] // key.shape[1]
-    batch, heads, rows, width = query.shape
-    accumulate = torch.promote_types(query.dtype, torch.float32)
-    folded = query.reshape(batch, key.shape[1], groups * rows, width)
-    scores = (folded @ key.transpose(-1, -2)).to(accumulate) * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.view(batch, heads, rows, key.shape[2])
-    if causal:
-        mask = torch.ones(rows, key.shape[2], dtype=torch.bool, device=query.device).tril_()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    lse = scores.logsumexp(-1)
-    weights = (scores - lse.nan_to_num(neginf=0.0)[..., None]).exp()
-    out = weights.to(value.dtype).view(batch, key.shape[1], groups * rows, key.shape[2]) @ value
-    return out.view(batch, heads, rows, value.shape[3]), lse
-
-
 def attend_shared(
-    query: torch.Tensor,
+    folded: torch.Tensor,
+    fold: Fold,
     key: torch.Tensor,
     value: torch.Tensor,
     *,
     scale: float,
+    first_token: int = 0,
+    rows: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
+    unseen: torch.Tensor | None = None,
     softcap: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `attend`, over keys that every row of the batch shares, with batch and query groups folded into the query
-    length.
+) -> Partial:
+    """Attend from folded queries to keys `[1, Hkv, S, D]` that all of them share.
 
     Args:
-        query: `[B, Hq, T, D]`.
-        key: `[Hkv, S, D]`.
-        value: As `key`.
-        mask: Bool `[T, S]` or `[B, T, S]`.
+        folded: `[1, Hkv, M, D]`.
+        first_token: Only tokens from this one on see the keys; of a single request.
+        rows: Rows of the batch that see the keys; None means all.
+        mask: Bool `[T', S]` or `[R, T', S]`: who among those sees which key.
+        unseen: Bool `[R, T']`: who among those sees none of them.
     """
-    batch, heads, rows, width = query.shape
-    groups = heads // key.shape[0]
-    folded = (
-        query.reshape(batch, key.shape[0], groups * rows, width).transpose(0, 1).reshape(1, key.shape[0], -1, width)
-    )
-    if mask is not None:  # to [B * G * T, S], the order of the folded queries
-        mask = mask.expand(batch, *mask.shape[-2:])[:, None].expand(-1, groups, -1, -1).flatten(0, 2)
-    out, lse = attend(folded, key[None], value[None], scale=scale, mask=mask, softcap=softcap)
-    out = out.view(key.shape[0], batch, groups * rows, -1).transpose(0, 1).reshape(batch, heads, rows, -1)
-    lse = lse.view(key.shape[0], batch, groups * rows).transpose(0, 1).reshape(batch, heads, rows)
-    return out, lse
+    if first_token:
+        folded = folded[:, :, first_token * fold.groups :]
+    if rows is not None:
+        by_row = folded.view(1, fold.kv_heads, fold.batch, fold.tokens * fold.groups, -1)
+        folded = by_row.index_select(2, rows).flatten(2, 3)
+    bias = None if mask is None else fold.fold_mask(mask)
+    out, lse = attend(folded, key, value, scale=scale, mask=bias, softcap=softcap)
+    if unseen is not None:
+        lse = lse.masked_fill(unseen[:, :, None].expand(-1, -1, fold.groups).flatten(), -torch.inf)
+    return Partial(out, lse, rows)
 
 
-def merge(partials: Sequence[Partial], rows: int, sinks: torch.Tensor | None = None) -> torch.Tensor:
+def merge(partials: Sequence[Partial], fold: Fold, sinks: torch.Tensor | None = None) -> torch.Tensor:
     """Merge attentions over disjoint sets of keys into the attention over all of them.
 
     Args:
-        partials: Each covers query rows `[first_row:]`; together every row sees a key.
-        rows: T, the number of queries.
+        partials: The first is about every query; together every query sees a key.
         sinks: `[Hq]` scores that take part in the softmax and carry no value (gpt-oss).
 
     Returns:
-        `[B, Hq, T, D]` in the dtype of the partial outputs.
+        `[1, Hkv, M, D]` in the dtype of the partial outputs.
     """
     first = partials[0]
-    assert first.rows is None, "the first part is about every row"
-    if len(partials) == 1 and sinks is None and first.first_row == 0:
+    if len(partials) == 1 and sinks is None:
         return first.out
-    batch, heads, _, width = first.out.shape
-    lse = first.lse.new_full((len(partials), batch, heads, rows), -torch.inf)  # [K, B, Hq, T]
-    for index, partial in enumerate(partials):
-        rows_of = slice(None) if partial.rows is None else partial.rows
-        lse[index, rows_of, :, partial.first_row :] = partial.lse
+    lse = torch.stack([_spread(partial, fold) for partial in partials])  # [K, 1, Hkv, M]
     total = lse.logsumexp(0)
     if sinks is not None:
-        total = torch.logaddexp(total, sinks.to(total.dtype)[None, :, None])
-    weights = (lse - total).exp()
-    merged = total.new_zeros((batch, heads, rows, width))
-    for index, partial in enumerate(partials):
-        start = partial.first_row
-        if partial.rows is None:
-            merged[:, :, start:].addcmul_(partial.out.to(merged.dtype), weights[index, :, :, start:, None])
-        else:
-            weighted = partial.out * weights[index, partial.rows, :, start:, None]
-            merged[:, :, start:].index_add_(0, partial.rows, weighted)
+        total = torch.logaddexp(total, fold.fold_sinks(sinks.to(total.dtype)))
+    weights = (lse - total).exp()[..., None].unbind(0)
+    merged = first.out * weights[0]
+    for partial, weight in zip(partials[1:], weights[1:], strict=True):
+        _add(merged, partial, weight, fold)
     return merged.to(first.out.dtype)
+
+
+def _spread(partial: Partial, fold: Fold) -> torch.Tensor:
+    """Return the log-sum-exp `[1, Hkv, M]` of every query: minus infinity for those that a part is not about."""
+    lse = partial.lse
+    size = fold.batch * fold.tokens * fold.groups
+    if lse.shape[2] == size:
+        return lse
+    spread = lse.new_full((1, fold.kv_heads, size), -torch.inf)
+    if partial.rows is None:
+        spread[:, :, size - lse.shape[2] :] = lse
+    else:
+        _by_row(spread[..., None], fold).index_copy_(2, partial.rows, _rows_of(lse[..., None], partial.rows))
+    return spread
+
+
+def _add(merged: torch.Tensor, partial: Partial, weight: torch.Tensor, fold: Fold) -> None:
+    if partial.out.shape == merged.shape:
+        merged.addcmul_(partial.out, weight)
+    elif partial.rows is None:
+        start = merged.shape[2] - partial.out.shape[2]
+        merged[:, :, start:].addcmul_(partial.out, weight[:, :, start:])
+    else:
+        weights = _by_row(weight, fold).index_select(2, partial.rows)
+        _by_row(merged, fold).index_add_(2, partial.rows, _rows_of(partial.out, partial.rows) * weights)
+
+
+def _by_row(states: torch.Tensor, fold: Fold) -> torch.Tensor:
+    return states.view(1, fold.kv_heads, fold.batch, fold.tokens * fold.groups, -1)
+
+
+def _rows_of(states: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return states.reshape(1, states.shape[1], len(rows), -1, states.shape[3])

@@ -19,7 +19,7 @@ from promptcache.kv.types import RunKV
 from promptcache.layout.types import Plan
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import new_tokens, segments_of
-from promptcache.runtime.segments import Positions, PositionView, Segment, Sight, Sights, Timeline
+from promptcache.runtime.segments import Part, Positions, Segment, Sight, Sights, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,7 +130,7 @@ def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[tuple[Segment, 
     slabs: dict[int, list[tuple[int, Segment]]] = {}
     for row, segments in enumerate(rows):
         for segment in segments:
-            slabs.setdefault(id(segment.runs[0].slab), []).append((row, segment))
+            slabs.setdefault(id(segment.slab), []).append((row, segment))
     for views in slabs.values():
         edges = sorted({edge for _, segment in views for edge in (segment.start, segment.stop)})
         for start, stop in pairwise(edges):
@@ -141,12 +141,12 @@ def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[tuple[Segment, 
 
 def _cut(segment: Segment, start: int, stop: int) -> Segment:
     """Return the part `[start, stop)` of a segment, in tokens of its slab."""
-    positions = []
+    parts = []
     place = segment.start
-    for view in segment.positions:
-        low, high = max(start, place), min(stop, place + view.stop - view.start)
+    for part in segment.parts:
+        low, high = max(start, place), min(stop, place + part.stop - part.start)
         if low < high:
-            offset = view.start - place
-            positions.append(PositionView(view.position_ids, low + offset, high + offset))
-        place += view.stop - view.start
-    return Segment(runs=segment.runs, start=start, stop=stop, positions=tuple(positions))
+            offset = part.start - place
+            parts.append(Part(part.encoding, low + offset, high + offset))
+        place += part.stop - part.start
+    return Segment(runs=segment.runs, start=start, stop=stop, parts=tuple(parts))

@@ -43,7 +43,8 @@ class Usage:
         num_new_tokens: Prompt tokens that were prefilled.
         num_generated_tokens: Tokens of the answer (of all returned sequences), the end of sequence included.
         num_encoded_tokens: Tokens of modules that had to be encoded first; 0 once a schema is warm.
-        copied_bytes: KV copied to link it; 0 for segmented linking.
+        copied_bytes: KV copied to link it: small segments that were coalesced, or everything where a model is linked by
+            concatenation.
         modules: The modules in use that have cached text, in document order.
     """
 

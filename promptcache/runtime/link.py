@@ -13,8 +13,9 @@ from typing import Any
 
 from promptcache.kv.types import RunKV
 from promptcache.layout.types import Encoding, Plan
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.segments import PositionView, Segment, Timeline
+from promptcache.runtime.segments import Part, Segment, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,7 +26,7 @@ class Linked:
         cache: A transformers cache that holds `timeline.num_cached` tokens.
         token_ids: New tokens in position order; never empty.
         position_ids: As long as `token_ids`, strictly increasing; generation continues after the last.
-        copied_bytes: KV that had to be copied; 0 for segmented linking.
+        copied_bytes: KV that had to be copied: small segments that were coalesced, or everything by concatenation.
     """
 
     cache: Any
@@ -35,23 +36,29 @@ class Linked:
     copied_bytes: int
 
 
-def link(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
+def link(plan: Plan, runs: Mapping[int, RunKV], model: Model, pool: Pool | None = None) -> Linked:
     """Put the stored KV of a plan and its new tokens together.
 
     Args:
         plan: Of one prompt.
         runs: KV by encoding index, at least for every encoding that the plan reuses.
         model: Decides the kind of cache.
+        pool: Where small segments are coalesced; None leaves them as they are.
     """
     token_ids, position_ids = new_tokens(plan)
-    timeline = Timeline(segments_of(plan, runs), position_ids, model.device)
-    copied = 0 if model.linking is Linking.SEGMENTED else timeline.num_cached * model.shape.token_bytes
+    segments = segments_of(plan, runs)
+    num_copied = 0
+    if model.linking is Linking.CONCATENATED:
+        num_copied = sum(segment.num_tokens for segment in segments)
+    elif pool is not None:
+        segments, num_copied = pool.coalesce(segments, _new_starts(plan))
+    timeline = Timeline(segments, position_ids, model.device)
     return Linked(
         cache=model.cache(timeline),
         timeline=timeline,
         token_ids=token_ids,
         position_ids=position_ids,
-        copied_bytes=copied,
+        copied_bytes=num_copied * model.shape.token_bytes,
     )
 
 
@@ -66,7 +73,7 @@ def segments_of(plan: Plan, runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
     parts = (
         _view(plan.encodings[reuse.encoding], runs[reuse.encoding], reuse.start, reuse.stop) for reuse in plan.reuse
     )
-    return tuple(_joined(parts, [prefill.start for prefill in plan.prefill]))
+    return tuple(_joined(parts, _new_starts(plan)))
 
 
 def whole_segments(encodings: Iterable[Encoding], runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
@@ -76,8 +83,12 @@ def whole_segments(encodings: Iterable[Encoding], runs: Mapping[int, RunKV]) -> 
 
 
 def _view(encoding: Encoding, run: RunKV, start: int, stop: int) -> Segment:
-    view = PositionView(encoding.position_ids, start, stop)
-    return Segment(runs=(run,), start=run.start + start, stop=run.start + stop, positions=(view,))
+    part = Part(encoding, start, stop)
+    return Segment(runs=(run,), start=run.start + start, stop=run.start + stop, parts=(part,))
+
+
+def _new_starts(plan: Plan) -> list[int]:
+    return [prefill.start for prefill in plan.prefill]
 
 
 def _joined(parts: Iterable[Segment], new_starts: Sequence[int]) -> Iterable[Segment]:
@@ -88,12 +99,12 @@ def _joined(parts: Iterable[Segment], new_starts: Sequence[int]) -> Iterable[Seg
         while upcoming < len(new_starts) and held is not None and new_starts[upcoming] < held.last:
             upcoming += 1
         parted = upcoming < len(new_starts) and new_starts[upcoming] < part.first
-        if held is not None and not parted and held.runs[-1].slab is part.runs[0].slab and held.stop == part.start:
+        if held is not None and not parted and held.slab is part.slab and held.stop == part.start:
             held = Segment(
                 runs=held.runs + part.runs,
                 start=held.start,
                 stop=part.stop,
-                positions=held.positions + part.positions,
+                parts=held.parts + part.parts,
             )
             continue
         if held is not None:

@@ -20,31 +20,42 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.kv.types import RunKV
+from promptcache.kv.types import RunKV, Slab
+from promptcache.layout.types import Encoding
 
 Positions = npt.NDArray[np.int64]
 
 
-class PositionView(NamedTuple):
-    """Items `[start, stop)` of a sequence of positions, not copied."""
+class Part(NamedTuple):
+    """Tokens `[start, stop)` of an encoding, not copied."""
 
-    position_ids: Sequence[int]
+    encoding: Encoding
     start: int
     stop: int
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+        return self.encoding.position_ids[self.start]
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        return self.encoding.position_ids[self.stop - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
     """A view of stored KV: tokens `[start, stop)` of the slab that `runs` rest in.
 
-    `positions` say where they stand, in increasing order; `runs` are held so that their memory stays while the segment
-    is used.
+    `parts` say what they are, in the order of their positions; `runs` are held so that their memory stays while the
+    segment is used.
     """
 
     runs: tuple[RunKV, ...]
     start: int
     stop: int
-    positions: tuple[PositionView, ...]
+    parts: tuple[Part, ...]
 
     @property
     def num_tokens(self) -> int:
@@ -54,23 +65,27 @@ class Segment:
     @property
     def first(self) -> int:
         """The lowest position."""
-        view = self.positions[0]
-        return view.position_ids[view.start]
+        return self.parts[0].first
 
     @property
     def last(self) -> int:
         """The highest position."""
-        view = self.positions[-1]
-        return view.position_ids[view.stop - 1]
+        return self.parts[-1].last
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values `[Hkv, T, D]` of one layer, as views."""
-        slab = self.runs[0].slab
-        return slab.keys[index, :, self.start : self.stop], slab.values[index, :, self.start : self.stop]
+    @property
+    def slab(self) -> Slab:
+        """The memory it is a view of."""
+        return self.runs[0].slab
+
+    def layer(self, index: int, start: int = 0, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values `[1, Hkv, T, D]` of one layer, as views; of tokens `[start, stop)` if given."""
+        keys, values = self.slab.layers[index]
+        length = (self.num_tokens if stop is None else stop) - start
+        return keys.narrow(2, self.start + start, length), values.narrow(2, self.start + start, length)
 
     def position_array(self) -> Positions:
         """Return all positions, `[T]`."""
-        stretches = (view.position_ids[view.start : view.stop] for view in self.positions)
+        stretches = (part.encoding.position_ids[part.start : part.stop] for part in self.parts)
         return np.concatenate([np.asarray(stretch, dtype=np.int64) for stretch in stretches])
 
 

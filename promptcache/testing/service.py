@@ -16,6 +16,7 @@ from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import Plan, Tokenizer, make_plan
 from promptcache.runtime.answer import needed
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked, link
@@ -36,6 +37,7 @@ class Service:
     store: Store
     model: Model
     tokenizer: Tokenizer
+    pool: Pool | None = None
 
     @property
     def tolerance(self) -> float:
@@ -68,7 +70,8 @@ class Service:
 
     def _link(self, selection: Selection) -> Linked:
         plan = self.plan(selection)
-        return link(plan, Fetcher(self.model, self.store).fetch(self.prepared, needed(plan)).runs, self.model)
+        fetched = Fetcher(self.model, self.store).fetch(self.prepared, needed(plan))
+        return link(plan, fetched.runs, self.model, self.pool)
 
 
 def serve(
@@ -76,14 +79,16 @@ def serve(
     model: Model | None = None,
     tokenizer: Tokenizer | None = None,
     store: Store | None = None,
+    pool: Pool | None = None,
 ) -> Service:
-    """Serve a schema; without anything else by a tiny random model over bytes, from a store of its own."""
+    """Serve a schema; without anything else by a tiny random model over bytes, from a store of its own, every segment
+    read where it rests."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     prepared = prepare(schema, tokenizer, f"{model.fingerprint}:{tokenizer.fingerprint}", model.context_length)
     store = MemoryStore(model.shape) if store is None else store
     store.reserve(prepared.sizes)
-    return Service(prepared=prepared, store=store, model=model, tokenizer=tokenizer)
+    return Service(prepared=prepared, store=store, model=model, tokenizer=tokenizer, pool=pool)
 
 
 def served_by(engine: Engine, schema: SchemaSource) -> Service:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
+from promptcache.runtime.coalesce import Pool
 from promptcache.testing import strategies
 from promptcache.testing.engine_laws import (
     ENGINE_LAWS,
@@ -17,7 +18,7 @@ from promptcache.testing.engine_laws import (
     exact_is_plain,
     history_changes_nothing,
 )
-from promptcache.testing.service import serve
+from promptcache.testing.service import default_model, serve
 from tests.conftest import law_examples
 
 pytestmark = pytest.mark.law
@@ -33,6 +34,19 @@ def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schem
     note(f"level: {service.plan(selection).level}")
 
     law.check(service, selection)
+
+
+@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
+@given(data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]))
+@settings(max_examples=law_examples(0.25))
+def test_laws_hold_where_segments_are_coalesced(
+    law: EngineLaw, data: st.DataObject, schema: CheckedSchema, small_tokens: int
+) -> None:
+    """Every law of one prompt holds with some segments, or all of them, copied into one."""
+    selection = data.draw(strategies.prompts(schema))
+    model = default_model()
+
+    law.check(serve(schema, model, pool=Pool(model.shape, small_tokens=small_tokens)), selection)
 
 
 @given(data=st.data(), schema=strategies.exact_schemas())

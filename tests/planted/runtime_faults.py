@@ -181,8 +181,8 @@ def _other_encoding(patch: Patch) -> None:
 def _averaged(patch: Patch) -> None:
     original = segmented.merge
 
-    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
-        return original([each._replace(lse=torch.zeros_like(each.lse)) for each in partials], rows, sinks)
+    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
+        return original([each._replace(lse=torch.zeros_like(each.lse)) for each in partials], fold, sinks)
 
     patch.setattr(segmented, "merge", merge)
 
@@ -191,8 +191,8 @@ def _averaged(patch: Patch) -> None:
 def _base_two(patch: Patch) -> None:
     original = segmented.merge
 
-    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
-        return original([each._replace(lse=each.lse * np.log(2)) for each in partials], rows, sinks)
+    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
+        return original([each._replace(lse=each.lse * np.log(2)) for each in partials], fold, sinks)
 
     patch.setattr(segmented, "merge", merge)
 
@@ -279,8 +279,8 @@ def _narrow_window(patch: Patch) -> None:
 def _two_sinks(patch: Patch) -> None:
     original = segmented.merge
 
-    def merge(partials: Any, rows: int, sinks: Any = None) -> Any:
-        return original(partials, rows, None if sinks is None else sinks + np.log(2))
+    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
+        return original(partials, fold, None if sinks is None else sinks + np.log(2))
 
     patch.setattr(segmented, "merge", merge)
 
@@ -288,7 +288,7 @@ def _two_sinks(patch: Patch) -> None:
 @fault("attention sinks are left out", law="cached is the reference, sinks")
 def _no_sinks(patch: Patch) -> None:
     original = segmented.merge
-    patch.setattr(segmented, "merge", lambda partials, rows, sinks=None: original(partials, rows, None))
+    patch.setattr(segmented, "merge", lambda partials, fold, sinks=None: original(partials, fold, None))
 
 
 @fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.runtime import attention
-from promptcache.runtime.attention import Partial, attend, attend_shared, merge
+from promptcache.runtime import kernels
+from promptcache.runtime.attention import Fold, attend_shared, merge
+from promptcache.runtime.kernels import attend
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -92,8 +93,8 @@ def test_fused_and_portable_kernels_agree(seed: int, queries: int, keys: int, ma
     query, key, value = tensors(1, queries, keys, torch.float64, seed)
     mask = torch.rand((queries, keys), generator=torch.Generator().manual_seed(seed)) < 0.4 if masked else None
 
-    fused = attention._fused_cpu(query, key, value, 0.25, mask, False)
-    portable = attention._portable(query, key, value, 0.25, mask, False, None)
+    fused = kernels._fused_cpu(query, key, value, 0.25, mask, False)
+    portable = kernels._portable(query, key, value, 0.25, mask, False, None)
 
     seen = fused[1].isfinite()
     assert torch.equal(seen, portable[1].isfinite())
@@ -102,36 +103,68 @@ def test_fused_and_portable_kernels_agree(seed: int, queries: int, keys: int, ma
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("masked", [False, True])
-def test_shared_keys_equal_keys_of_each_row(batch: int, masked: bool) -> None:
+@pytest.mark.parametrize("masked", [None, "shared", "each row"])
+def test_shared_keys_equal_keys_of_each_row(batch: int, masked: str | None) -> None:
     """Folding batch and groups into the query length changes no result."""
     query, key, value = tensors(batch, 5, 6, torch.float64)
-    mask = torch.ones(5, 6).tril(1).bool() if masked else None
+    shape = {"shared": (5, 6), "each row": (batch, 5, 6)}.get(masked or "")
+    mask = None if shape is None else torch.rand(shape, generator=torch.Generator().manual_seed(2)) < 0.7
+    fold = Fold.of(query, 2)
 
-    out, lse = attend_shared(query, key[0], value[0], scale=0.25, mask=mask)
+    part = attend_shared(fold.fold(query), fold, key[:1], value[:1], scale=0.25, mask=mask)
 
-    expected, expected_lse = dense(query, key[:1].expand_as(key), value[:1].expand_as(value), mask)
-    assert torch.allclose(out, expected, atol=1e-12)
-    assert torch.allclose(lse, expected_lse, atol=1e-12)
+    rows = mask[:, None] if mask is not None and mask.ndim == 3 else mask
+    expected, expected_lse = dense(query, key[:1].expand_as(key), value[:1].expand_as(value), rows)
+    assert torch.allclose(fold.unfold(part.out), expected.transpose(1, 2), atol=1e-12)
+    assert torch.allclose(part.lse, fold.fold_lse(expected_lse), atol=1e-12)
+
+
+@given(batch=st.integers(1, 3), tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3))
+def test_unfolding_undoes_folding(batch: int, tokens: int, kv_heads: int, groups: int) -> None:
+    """Every query is in one place of the fold, and comes back to its own."""
+    query = torch.arange(batch * kv_heads * groups * tokens * 2.0).view(batch, kv_heads * groups, tokens, 2)
+    fold = Fold.of(query, kv_heads)
+
+    assert torch.equal(fold.unfold(fold.fold(query)), query.transpose(1, 2))
 
 
 @pytest.mark.parametrize("with_sinks", [False, True])
-@given(seed=st.integers(0, 2**16), cuts=st.sets(st.integers(1, 11)), first_row=st.integers(0, 4))
-@settings(max_examples=40)
-def test_merged_parts_are_the_whole(with_sinks: bool, seed: int, cuts: set[int], first_row: int) -> None:
-    """Attention over parts of the keys, merged, is attention over all of them; sinks take part once."""
-    query, key, value = tensors(2, 5, 12, torch.float64, seed)
+@given(data=st.data(), seed=st.integers(0, 2**16), cuts=st.sets(st.integers(1, 11)))
+@settings(max_examples=60)
+def test_merged_parts_are_the_whole(with_sinks: bool, data: st.DataObject, seed: int, cuts: set[int]) -> None:
+    """Attention over parts of the keys, merged, is attention over all that a query sees; sinks take part once.
+
+    The first part is seen by every query, others by the last tokens, by some rows, or not by some tokens of some rows.
+    """
+    batch, tokens = data.draw(st.integers(1, 3)), 5
+    query, key, value = tensors(batch, tokens, 12, torch.float64, seed)
     sinks = torch.linspace(-1, 2, 4, dtype=torch.float64) if with_sinks else None
-    edges = [0, *sorted(cuts), 12]
-    mask = torch.ones(5, 12, dtype=torch.bool)
-    mask[:first_row, edges[-2] :] = len(edges) == 2
+    fold = Fold.of(query, 2)
+    mask = torch.ones(batch, 1, tokens, 12, dtype=torch.bool)
     parts = []
-    for start, stop in itertools.pairwise(edges):
-        row = first_row if stop == 12 and len(edges) > 2 else 0
+    for start, stop in itertools.pairwise([0, *sorted(cuts), 12]):
+        first = data.draw(st.integers(0, tokens - 1)) if parts and batch == 1 else 0
+        rows = sorted(data.draw(st.sets(st.integers(0, batch - 1), min_size=1))) if parts else list(range(batch))
+        unseen = torch.zeros(len(rows), tokens - first, dtype=torch.bool)
+        if parts and batch > 1:
+            unseen[0, 0] = data.draw(st.booleans())
+        seen = torch.zeros(batch, tokens, dtype=torch.bool)
+        seen[rows, first:] = ~unseen
+        mask[:, 0, :, start:stop] = seen[:, :, None]
         parts.append(
-            Partial(row, *attend(query[:, :, row:], key[:, :, start:stop], value[:, :, start:stop], scale=0.25))
+            attend_shared(
+                fold.fold(query),
+                fold,
+                key[:1, :, start:stop],
+                value[:1, :, start:stop],
+                scale=0.25,
+                first_token=first,
+                rows=None if len(rows) == batch else torch.tensor(rows),
+                unseen=unseen if unseen.any() else None,
+            )
         )
 
-    merged = merge(parts, 5, sinks)
+    merged = fold.unfold(merge(parts, fold, sinks))
 
-    assert torch.allclose(merged, dense(query, key, value, mask, sinks=sinks)[0], atol=1e-12)
+    expected = dense(query, key[:1].expand_as(key), value[:1].expand_as(value), mask, sinks=sinks)[0]
+    assert torch.allclose(merged, expected.transpose(1, 2), atol=1e-12)

@@ -126,7 +126,7 @@ def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, in
 
 def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
     """A view of part of a segment whose positions are its places."""
-    from promptcache.runtime.segments import PositionView, Segment
+    from promptcache.runtime.segments import Part, Segment
 
-    view = PositionView(whole.positions[0].position_ids, start, stop)
-    return Segment(runs=whole.runs, start=start, stop=stop, positions=(view,))
+    view = Part(whole.parts[0].encoding, start, stop)
+    return Segment(runs=whole.runs, start=start, stop=stop, parts=(view,))

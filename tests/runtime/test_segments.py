@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.kv.types import KVShape, RunKV, Slab
-from promptcache.runtime.segments import PositionView, Segment, Timeline
+from promptcache.layout import Encoding
+from promptcache.runtime.segments import Part, Segment, Timeline
 
 SHAPE = KVShape(num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -15,8 +16,9 @@ SHAPE = KVShape(num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, d
 def segment(positions: list[int]) -> Segment:
     """A segment whose tokens stand at `positions`."""
     run = RunKV(slab=Slab.empty(SHAPE, len(positions)), start=0, stop=len(positions))
-    view = PositionView(positions, 0, len(positions))
-    return Segment(runs=(run,), start=0, stop=len(positions), positions=(view,))
+    places = tuple(positions)
+    source = Encoding(index=0, run=0, scaffolds=(), token_ids=places, position_ids=places, context=())
+    return Segment(runs=(run,), start=0, stop=len(places), parts=(Part(source, 0, len(places)),))
 
 
 @st.composite

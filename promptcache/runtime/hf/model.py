@@ -176,8 +176,7 @@ class Model:
             for index, layer in enumerate(layers):
                 views = [segment.layer(index) for segment in timeline.segments]
                 layer.update(
-                    torch.cat([keys for keys, _ in views], dim=1)[None],
-                    torch.cat([values for _, values in views], dim=1)[None],
+                    torch.cat([keys for keys, _ in views], dim=2), torch.cat([values for _, values in views], dim=2)
                 )
         return cache
 

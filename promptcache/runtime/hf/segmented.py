@@ -18,7 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from promptcache.runtime.attention import Partial, attend, attend_shared, merge
+from promptcache.runtime.attention import Fold, Partial, attend_shared, merge
+from promptcache.runtime.kernels import attend
 from promptcache.runtime.segments import AnyTimeline, Sights
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
@@ -159,7 +160,7 @@ def _attention_function(stock: str) -> Callable[..., tuple[torch.Tensor, torch.T
         out = _segmented_attention(
             layer, query, key, value, scale, kwargs.get("sliding_window"), kwargs.get("softcap"), sinks
         )
-        return out.transpose(1, 2).contiguous(), None  # [B, T, Hq, D]
+        return out, None
 
     return attention
 
@@ -185,41 +186,54 @@ def _segmented_attention(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    rows = query.shape[2]
-    sights = layer.timeline.sights(layer.num_own, rows, window)
-    partials = _attend_tail(query, key, value, scale, softcap, sights)
+    """Return the attention of `query [B, Hq, T, D]` over the segments and the tail `key [B, Hkv, n, D]`, as
+    `[B, T, Hq, D]`."""
+    sights = layer.timeline.sights(layer.num_own, query.shape[2], window)
+    fold = Fold.of(query, key.shape[1])
+    partials = _attend_tail(query, key, value, fold, scale, softcap, sights)
+    folded = fold.fold(query)
     for segment, sight in zip(layer.timeline.segments, sights.segments, strict=True):
-        if sight is None:
-            continue
-        keys, values = segment.layer(layer.index)
-        keys, values = keys[:, sight.start : sight.stop], values[:, sight.start : sight.stop]
-        asking = query if sight.rows is None else query.index_select(0, sight.rows)
-        out, lse = attend_shared(
-            asking[:, :, sight.first_row :], keys, values, scale=scale, mask=sight.mask, softcap=softcap
-        )
-        if sight.unseen is not None:
-            lse = lse.masked_fill(sight.unseen[:, None], -torch.inf)
-        partials.append(Partial(sight.first_row, out, lse, sight.rows))
-    return merge(partials, rows, sinks)
+        if sight is not None:
+            keys, values = segment.layer(layer.index, sight.start, sight.stop)
+            partials.append(
+                attend_shared(
+                    folded,
+                    fold,
+                    keys,
+                    values,
+                    scale=scale,
+                    first_token=sight.first_row,
+                    rows=sight.rows,
+                    mask=sight.mask,
+                    unseen=sight.unseen,
+                    softcap=softcap,
+                )
+            )
+    return fold.unfold(merge(partials, fold, sinks))
 
 
 def _attend_tail(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    fold: Fold,
     scale: float,
     softcap: float | None,
     sights: Sights,
 ) -> list[Partial]:
     rows, num_own = query.shape[2], key.shape[2]
+
+    def partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
+        return Partial(fold.fold(out), fold.fold_lse(lse))
+
     if sights.tail_mask is not None or rows == 1:
-        return [Partial(0, *attend(query, key, value, scale=scale, mask=sights.tail_mask, softcap=softcap))]
+        return [partial(*attend(query, key, value, scale=scale, mask=sights.tail_mask, softcap=softcap))]
     older = num_own - rows
     new = attend(query, key[:, :, older:], value[:, :, older:], scale=scale, causal=True, softcap=softcap)
     if not older:
-        return [Partial(0, *new)]
+        return [partial(*new)]
     old = attend(query, key[:, :, :older], value[:, :, :older], scale=scale, softcap=softcap)
-    return [Partial(0, *new), Partial(0, *old)]
+    return [partial(*new), partial(*old)]
 
 
 def _mask_function(stock: str) -> Callable[..., torch.Tensor | None]:

@@ -1,0 +1,111 @@
+"""Small segments copied into one: the same tokens in the same order, in memory that nobody else writes."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.layout import Encoding
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.segments import Part, Segment
+
+SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def segment(start: int, size: int) -> Segment:
+    """A segment of its own memory, at the positions from `start` on; its KV says where it stands."""
+    slab = Slab.empty(SHAPE, size)
+    places = tuple(range(start, start + size))
+    for tensor in (slab.keys, slab.values):
+        tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
+    source = Encoding(index=0, run=0, scaffolds=(), token_ids=places, position_ids=places, context=())
+    return Segment(runs=(RunKV(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(Part(source, 0, size),))
+
+
+def segments(sizes: list[int]) -> list[Segment]:
+    """Segments of these sizes, a free position between any two."""
+    starts = accumulate((size + 1 for size in sizes), initial=0)
+    return [segment(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def contents(found: tuple[Segment, ...]) -> list[int]:
+    """What the memory of segments holds, token by token."""
+    return [int(each) for one in found for each in one.layer(1)[0][0, 0, :, 0]]
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), small=st.integers(0, 10), data=st.data())
+def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, data: st.DataObject) -> None:
+    """Every token is there once, in order, with its KV; large segments are the views they were; none reaches across a
+    new token."""
+    given_segments = segments(sizes)
+    gaps = [before.last + 1 for before in given_segments[:-1]]
+    new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
+
+    found, num_copied = Pool(SHAPE, small_tokens=small).coalesce(given_segments, new_starts)
+
+    positions = [int(each) for one in found for each in one.position_array()]
+    assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
+    assert {id(one) for one in given_segments if one.num_tokens >= small} <= {id(one) for one in found}
+    assert not any(one.first < new < one.last for one in found for new in new_starts)
+    for one, after in pairwise(found):
+        parted = any(one.last < new < after.first for new in new_starts)
+        assert parted or max(one.num_tokens, after.num_tokens) >= small
+    assert num_copied == sum(one.num_tokens for one in found if all(one is not each for each in given_segments))
+
+
+def test_what_was_coalesced_before_is_not_copied_again() -> None:
+    """While a request holds a buffer, and after, the same selection gets the same memory."""
+    pool, parts = Pool(SHAPE), segments([3, 4])
+    (first,), copied = pool.coalesce(parts, [])
+
+    (second,), copied_again = pool.coalesce(parts, [])
+    assert (copied, copied_again) == (7, 0)
+    assert second.slab is first.slab
+
+    slab = first.slab
+    del first, second
+    (third,), copied_later = pool.coalesce(parts, [])
+    assert copied_later == 0
+    assert third.slab is slab
+
+
+def test_a_buffer_in_use_is_never_written() -> None:
+    """Another selection gets other memory while a request holds the first, and the first one's after that."""
+    pool, one, other = Pool(SHAPE), segments([3, 4]), segments([5, 6])
+    first, _ = pool.coalesce(one, [])
+
+    second, _ = pool.coalesce(other, [])
+    assert contents(first) == [0, 1, 2, 4, 5, 6, 7]
+    assert second[0].slab is not first[0].slab
+
+    slab = first[0].slab
+    del first
+    third, _ = pool.coalesce(segments([2, 2]), [])
+    assert third[0].slab is slab
+    assert contents(third) == [0, 1, 3, 4]
+
+
+def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
+    """What a buffer holds is told by the encodings themselves, not by where they stand."""
+    pool = Pool(SHAPE)
+    first, _ = pool.coalesce(segments([3, 4]), [])
+    del first
+
+    second, copied = pool.coalesce(segments([3, 4]), [])
+    assert copied == 7
+    assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_idle_buffers_are_given_back() -> None:
+    """What lies idle stays within its bytes."""
+    pool = Pool(SHAPE, idle_bytes=256 * SHAPE.token_bytes)
+    held = [pool.coalesce(segments([2, 3]), []) for _ in range(4)]
+    del held
+
+    pool.coalesce(segments([4, 4]), [])
+
+    assert pool.idle_bytes <= 256 * SHAPE.token_bytes
