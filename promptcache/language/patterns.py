@@ -68,11 +68,29 @@ class Pattern:
         """Whether the pattern matches the whole text; a text longer than `MAX_TEXT` is not looked at."""
         if len(text) > MAX_TEXT:
             return False
-        reached = self._closed([self._start])
+        reached = frozenset(self._closed([self._start]))
         for character in text:
-            passed = (state for state in map(self._states.__getitem__, reached) if state.test and state.test(character))
-            reached = self._closed(place for state in passed for place in state.following)
+            reached = self._after(reached, character)
         return 0 in reached
+
+    def shortest(self, characters: str) -> str | None:
+        """Return a shortest text of these characters that the pattern matches, or None if there is none."""
+        waiting = {frozenset(self._closed([self._start])): ""}
+        seen = set(waiting)
+        while waiting:
+            found = next((text for reached, text in waiting.items() if 0 in reached), None)
+            if found is not None:
+                return found
+            longer = {
+                self._after(reached, each): text + each for reached, text in waiting.items() for each in characters
+            }
+            waiting = {reached: text for reached, text in longer.items() if reached and reached not in seen}
+            seen |= waiting.keys()
+        return None
+
+    def _after(self, reached: Iterable[int], character: str) -> frozenset[int]:
+        passed = (state for state in map(self._states.__getitem__, reached) if state.test and state.test(character))
+        return frozenset(self._closed(place for state in passed for place in state.following))
 
     def _closed(self, places: Iterable[int]) -> set[int]:
         reached: set[int] = set()

@@ -97,6 +97,42 @@ def valid_tuples(solver: Solver, num_variables: int, t: int) -> Iterator[Choices
                 yield wanted
 
 
+def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
+    """Return every choice of a selection."""
+    return frozenset(place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path)
+
+
+def valid_pairs(schema: CheckedSchema) -> list[Choices]:
+    """Return every pair of choices that some valid selection shows."""
+    with solving([[1], *clauses_of(schema.rules)]) as solver:
+        return list(valid_tuples(solver, len(schema.rules.order), 2))
+
+
+def largest_incompatible(schema: CheckedSchema) -> int:
+    """Return the size of a large set of valid pairs of which no two fit into one selection: no covering is smaller.
+
+    It is collected greedily from every start; pairs are compared by the selections that show them, the rarest first.
+
+    Raises:
+        ValueError: there are too many selections to list.
+    """
+    selections = list_selections(schema)
+    if selections is None:
+        raise ValueError(f"schema {schema.name!r} has too many selections to list")
+    listed = [shown_by(schema, modules) for modules in selections]
+    pairs = valid_pairs(schema)
+    masks = [sum(1 << place for place, choices in enumerate(listed) if pair <= choices) for pair in pairs]
+    masks.sort(key=int.bit_count)
+    best = 0
+    for start in masks:
+        taken, size = start, 1
+        for mask in masks:
+            if not mask & taken:
+                taken, size = taken | mask, size + 1
+        best = max(best, size)
+    return best
+
+
 def _grown(solver: Solver, left: Sequence[Choices], num_variables: int) -> set[int]:
     """Return a whole selection that shows the first tuple and, choice by choice, as many of the others as it can."""
     chosen = set(left[0])

@@ -7,17 +7,19 @@ by its bytes fits; this file adds the texts in between, up to the exact maximum.
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, Phase, find, settings
+import string
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from promptcache.language.patterns import Pattern
 from promptcache.language.schema import Parameter
 from promptcache.language.values import refusal
 from promptcache.layout import Tokenizer
-from promptcache.testing.choices import argument_texts
 from promptcache.testing.texts import TRICKY
 
 _WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
+_CHARACTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} éß日\n"
 _PLAIN = ("nine", "a", "0", "1", "")
 _BEGINNINGS = ("", "a", "Nine days", *TRICKY)
 
@@ -67,11 +69,7 @@ def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
         fits = text is not None and len(tokenizer.tokenize(text)) <= parameter.length
         if text is not None and fits and refusal(parameter, text) is None:
             return text
-    plainest = settings(
-        max_examples=100,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.nested_given],  # the same text every time: nothing is drawn twice
-    )
-    return find(argument_texts(parameter), lambda _: True, settings=plainest)
+    shortest = Pattern(parameter.pattern or "").shortest(_CHARACTERS)
+    if shortest is None:
+        raise ValueError(f"no text of common characters matches pattern={parameter.pattern!r} of '{parameter.name}'")
+    return shortest

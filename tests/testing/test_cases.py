@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
+from promptcache.language.patterns import Pattern
 from promptcache.testing import (
     ByteTokenizer,
     PromptCase,
     Subject,
+    all_prompts,
     arguments,
     invalid_prompts,
     pairs,
@@ -126,6 +129,25 @@ def test_pairs_are_cases_that_differ(both: tuple[PromptCase, PromptCase]) -> Non
 def test_faults_can_be_chosen(invalid) -> None:  # type: ignore[no-untyped-def]
     """Only the faults asked for are made."""
     assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
+
+
+@pytest.mark.parametrize("pattern", ["[ab]+", "b?a{2}", "(ab|c)(b|a)", "[^a]b*", "a*"])
+def test_plain_arguments_match_patterns(pattern: str) -> None:
+    """A pattern gets a text that matches it, and over few letters no shorter one does."""
+    shortest = Pattern(pattern).shortest("abc")
+
+    assert shortest is not None
+    assert Pattern(pattern).matches(shortest)
+    shorter = ("".join(letters) for size in range(len(shortest)) for letters in product("abc", repeat=size))
+    assert not any(Pattern(pattern).matches(text) for text in shorter)
+
+
+def test_a_pattern_that_no_common_text_matches_is_named() -> None:
+    """Where nothing is found for a required slot, the error names the slot and its pattern."""
+    schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="Ж"/></schema>'
+
+    with pytest.raises(ValueError, match="pattern='Ж' of 'p'"):
+        list(all_prompts(schema, tokenizer=ByteTokenizer()))
 
 
 def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:

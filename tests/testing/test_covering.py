@@ -10,8 +10,15 @@ from hypothesis import given, settings
 
 from promptcache.language import CheckedSchema
 from promptcache.language.formula import solving
-from promptcache.testing import ByteTokenizer, all_prompts, covering, schemas
-from promptcache.testing.cover import covering_selections, valid_tuples
+from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering, schemas
+from promptcache.testing.cover import (
+    covering_selections,
+    largest_incompatible,
+    shown_by,
+    valid_pairs,
+    valid_tuples,
+)
+from promptcache.testing.figures import figures, table
 from promptcache.testing.selecting import clauses_of, list_selections
 from tests.conftest import law_examples
 from tests.testing.samples import RICH, WIDE, checked
@@ -19,42 +26,13 @@ from tests.testing.samples import RICH, WIDE, checked
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 
 
-def shown(schema: CheckedSchema, modules: frozenset[str]) -> set[int]:
-    """The choices of a selection, as the solver numbers them."""
-    return {place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path}
-
-
-def pairs_of(schema: CheckedSchema) -> list[frozenset[int]]:
-    """Every pair of choices that the solver finds a valid selection for."""
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
-        return list(valid_tuples(solver, len(schema.rules.order), 2))
-
-
-def incompatible(schema: CheckedSchema) -> int:
-    """The size of a set of pairs of which no two fit into one selection, collected greedily from every start.
-
-    No covering can be smaller. Pairs are compared by the selections that show them, the rarest first.
-    """
-    listed = [shown(schema, modules) for modules in list_selections(schema) or ()]
-    masks = [sum(1 << place for place, choices in enumerate(listed) if pair <= choices) for pair in pairs_of(schema)]
-    masks.sort(key=int.bit_count)
-    best = 0
-    for start in masks:
-        taken, size = start, 1
-        for mask in masks:
-            if not mask & taken:
-                taken, size = taken | mask, size + 1
-        best = max(best, size)
-    return best
-
-
 @settings(max_examples=law_examples(0.25))
 @given(schema=schemas())
 def test_every_pair_is_covered(schema: CheckedSchema) -> None:
     """Each pair of choices that brute force finds in some selection is shown by a prompt of the covering."""
     listed = list_selections(schema) or []
-    valid = {frozenset(pair) for modules in listed for pair in combinations(sorted(shown(schema, modules)), 2)}
-    found = [shown(schema, modules) for modules in covering_selections(schema)]
+    valid = {frozenset(pair) for modules in listed for pair in combinations(sorted(shown_by(schema, modules)), 2)}
+    found = [shown_by(schema, modules) for modules in covering_selections(schema)]
 
     assert all(any(pair <= choices for choices in found) for pair in valid)
     assert all(frozenset(modules) in listed for modules in covering_selections(schema))
@@ -65,19 +43,19 @@ def test_coverings_are_small(source: str | Path) -> None:
     """A covering is at most twice as large as the largest set of incompatible pairs found, and misses no valid pair."""
     schema = next(iter(covering(source))).selection.schema
 
-    found = [shown(schema, modules) for modules in covering_selections(schema)]
+    found = [shown_by(schema, modules) for modules in covering_selections(schema)]
 
-    assert all(any(pair <= choices for choices in found) for pair in pairs_of(schema))
-    assert len(found) <= 2 * incompatible(schema)
+    assert all(any(pair <= choices for choices in found) for pair in valid_pairs(schema))
+    assert len(found) <= 2 * largest_incompatible(schema)
 
 
 def test_coverings_stay_small_where_nothing_is_listed() -> None:
     """More than three billion selections, two thousand valid pairs and more: two dozen prompts show them all."""
     schema = checked(WIDE)
 
-    found = [shown(schema, modules) for modules in covering_selections(schema)]
+    found = [shown_by(schema, modules) for modules in covering_selections(schema)]
 
-    assert all(any(pair <= choices for choices in found) for pair in pairs_of(schema))
+    assert all(any(pair <= choices for choices in found) for pair in valid_pairs(schema))
     assert len(found) <= 24
 
 
@@ -87,7 +65,7 @@ def test_covering_shows_triples() -> None:
     with solving([[1], *clauses_of(schema.rules)]) as solver:
         triples = list(valid_tuples(solver, len(schema.rules.order), 3))
 
-    found = [shown(schema, modules) for modules in covering_selections(schema, 3)]
+    found = [shown_by(schema, modules) for modules in covering_selections(schema, 3)]
 
     assert all(any(triple <= choices for choices in found) for triple in triples)
 
@@ -108,3 +86,13 @@ def test_too_many_prompts_are_refused() -> None:
 def test_a_schema_without_modules_has_one_prompt() -> None:
     """Nothing to choose is covered by the one prompt that there is."""
     assert len(list(covering('<schema name="s"/>', tokenizer=ByteTokenizer()))) == 1
+
+
+def test_figures_are_those_of_the_schema() -> None:
+    """The table counts modules, selections and pairs, and times prompts that are really drawn."""
+    found = figures(SHIPPED[0])
+
+    assert found.num_modules == len(Subject(SHIPPED[0]).schema.modules)
+    assert found.least <= found.covering <= found.num_selections
+    assert found.seconds > 0
+    assert table([found]).splitlines()[2].startswith(f"| {found.name} | {found.num_modules} |")

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from promptcache import Engine
-from promptcache.diagnostics import StoreError
 from promptcache.kv import MemoryStore, Store
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.faults import CorruptingStore, DelayingStore, LosingStore, RefusingStore, after, by_seed
@@ -52,10 +51,16 @@ def test_corrupt_encodings_show() -> None:
     assert distance(corrupt.logits(PROMPT), engine(memory()).logits(PROMPT)) > 1e-3
 
 
-def test_a_refusal_reaches_the_caller() -> None:
-    """A store that refuses is not silently ignored."""
-    with pytest.raises(StoreError, match="refused"):
-        engine(RefusingStore(memory(), after(1))).logits(PROMPT)
+def test_a_refusal_costs_no_answer() -> None:
+    """A store that refuses is told in the usage record; the request is answered, and the next one encodes anew."""
+    refusing = engine(RefusingStore(memory(), after(1)))
+    completion = refusing.generate(PROMPT, max_new_tokens=4, do_sample=False)
+    again = refusing.generate(PROMPT, max_new_tokens=4, do_sample=False)
+
+    assert [fault for fault in completion.usage.faults if "refused" in fault]
+    assert completion.token_ids == engine(memory()).generate(PROMPT, max_new_tokens=4, do_sample=False).token_ids
+    assert again.token_ids == completion.token_ids
+    assert 0 < again.usage.num_encoded_tokens < completion.usage.num_encoded_tokens
 
 
 def test_delays_are_waited_for() -> None:
@@ -64,7 +69,7 @@ def test_delays_are_waited_for() -> None:
     late = DelayingStore(store, ALWAYS, 0.02)
     started = time.perf_counter()
 
-    assert late.get("nothing") is None
+    assert late.get("nothing").run is None
     assert time.perf_counter() - started >= 0.02
 
 
