@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from promptcache.kv import Tier
 from promptcache.layout import Plan
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.coalesce import Pool
@@ -132,6 +133,8 @@ def _completion(
         num_generated_tokens=sum(len(sequence) for sequence in sequences),
         num_encoded_tokens=fetched.num_encoded_tokens,
         copied_bytes=copied_bytes,
+        moved_bytes=fetched.moved_bytes,
+        faults=fetched.faults,
         modules=_module_usage(request.plan, fetched),
     )
     return Completion(
@@ -139,6 +142,7 @@ def _completion(
         token_ids=first,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
+        lossy=any(request.prepared.recipes[index].codec.lossy for index in fetched.runs),
         usage=usage,
         timing=timing,
         plan=request.plan,
@@ -148,13 +152,17 @@ def _completion(
 
 def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
     tokens: dict[str, int] = {}
-    missed: set[str] = set()
+    tiers: dict[str, set[Tier | None]] = {}
     for reuse in plan.reuse:
         module = plan.layout.runs[plan.encodings[reuse.encoding].run].module
         tokens[module] = tokens.get(module, 0) + reuse.stop - reuse.start
-        if reuse.encoding in fetched.encoded:
-            missed.add(module)
-    return tuple(
-        ModuleUsage(module=module, source=Source.MISS if module in missed else Source.HIT, num_tokens=count)
-        for module, count in tokens.items()
-    )
+        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.encoding))
+    return tuple(_module(module, count, tiers[module]) for module, count in tokens.items())
+
+
+def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
+    if None in tiers:
+        return ModuleUsage(module=module, source=Source.MISS, num_tokens=num_tokens, tier=None)
+    slowest = next(tier for tier in reversed(Tier) if tier in tiers)
+    source = Source.HIT if slowest is Tier.MEMORY else Source.LOAD
+    return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

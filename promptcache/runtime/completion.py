@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from promptcache.kv.store import Tier
 from promptcache.layout.types import Level, Plan
 
 
@@ -19,19 +20,24 @@ class FinishReason(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a module's KV came from in one request: it was there, or it had to be encoded first."""
+    """Where a module's KV came from in one request: from memory, from a slower tier, or it had to be encoded first."""
 
     HIT = "hit"
+    LOAD = "load"
     MISS = "miss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleUsage:
-    """One module's part in a request; `module` "" is the anonymous text of the schema, BOS included."""
+    """One module's part in a request; `module` "" is the anonymous text of the schema, BOS included.
+
+    `tier` is the slowest that any of it was found in; None if some of it had to be encoded.
+    """
 
     module: str
     source: Source
     num_tokens: int
+    tier: Tier | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,9 @@ class Usage:
         num_encoded_tokens: Tokens of modules that had to be encoded first; 0 once a schema is warm.
         copied_bytes: KV copied to link it: small segments that were coalesced, or everything where a model is linked by
             concatenation.
+        moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order.
+        faults: What went wrong in stores and was made good, one sentence each.
     """
 
     num_reused_tokens: int
@@ -53,7 +61,9 @@ class Usage:
     num_generated_tokens: int
     num_encoded_tokens: int
     copied_bytes: int
+    moved_bytes: int
     modules: tuple[ModuleUsage, ...]
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,7 @@ class Completion:
         token_ids: As generated, the end of sequence included.
         finish_reason: Why it ended.
         level: How it relates to an answer without cache.
+        lossy: Whether KV was used that had been kept quantized; `level` says what the answer would be but for that.
         alternatives: Texts of the further sequences where several were asked for (`num_return_sequences`).
     """
 
@@ -92,6 +103,7 @@ class Completion:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     level: Level
+    lossy: bool
     usage: Usage
     timing: Timing
     plan: Plan = field(repr=False)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
+from promptcache.diagnostics import StoreError
+from promptcache.kv.codec import as_kept
 from promptcache.kv.keys import Recipe
 from promptcache.kv.store import Store
-from promptcache.kv.types import RunKV
+from promptcache.kv.types import RunKV, Slab
 from promptcache.layout.types import Encoding
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model
@@ -119,6 +121,7 @@ def encode(
     store: Store,
     held: Mapping[str, RunKV],
     progress: Progress | None = None,
+    on_fault: Callable[[str], None] | None = None,
 ) -> dict[str, RunKV]:
     """Compute the KV of `missing` and put it into the store.
 
@@ -130,25 +133,53 @@ def encode(
         store: Takes each result as soon as it is there.
         held: KV of every context that is not itself missing, by key.
         progress: Called after each forward with the tokens encoded so far and the tokens to encode in all.
+        on_fault: Called with what went wrong where the store did not take a result, which is returned all the same.
 
     Returns:
         The KV of `missing` by key.
+
+    Raises:
+        StoreError: The store did not take a result, and nobody wants to be told otherwise.
     """
     runs = dict(held)
     made: dict[str, RunKV] = {}
     total, done = sum(len(each.token_ids) for each in missing), 0
-    for batch in batches(chains(missing), model.facts.window):
+    for batch in batches(_apart(missing, recipes), model.facts.window):
         parts = [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
         for part in parts:
             context = [encodings[index] for index in part[0].context]
             by_index = {each.index: runs[recipes[each.index].key] for each in context}
             for encoding, kv in _compute(model, part, whole_segments(context, by_index)):
                 recipe = recipes[encoding.index]
-                made[recipe.key] = runs[recipe.key] = store.put(recipe, *kv)
+                made[recipe.key] = runs[recipe.key] = _put(store, recipe, kv, on_fault)
             done += sum(chain.num_tokens for chain in part)
             if progress is not None:
                 progress(done, total)
     return made
+
+
+def _apart(missing: Sequence[Encoding], recipes: Sequence[Recipe]) -> tuple[Chain, ...]:
+    """Return the chains to compute; where KV is kept with loss, each encoding alone.
+
+    In a pass of its own an encoding sees its context as the codec leaves it, whether that was computed just now or came
+    from a store: inside a chain it would see what nobody else ever sees again.
+    """
+    if any(recipes[each.index].codec.lossy for each in missing):
+        return tuple(Chain(context=each.context, links=(each,)) for each in missing)
+    return chains(missing)
+
+
+def _put(
+    store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None] | None
+) -> RunKV:
+    try:
+        return store.put(recipe, *kv)
+    except StoreError as fault:
+        if on_fault is None:
+            raise
+        on_fault(str(fault))
+        keys, values = as_kept(recipe, *kv)
+        return RunKV(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
 
 
 def _compute(

@@ -97,7 +97,11 @@ def make_recipes(made: Sequence[Encoding], fingerprint: str, codec: Codec = Code
 
 
 class Fetcher:
-    """Gets KV from a store; what is not there is encoded, once, however many threads ask for it."""
+    """Gets KV from a store; what is not there is encoded, once, however many threads ask for it.
+
+    A store that does not take what was encoded fails no request: its KV goes with the request, and the next one finds
+    it missing.
+    """
 
     def __init__(self, model: Model, store: Store) -> None:
         self._model = model
@@ -129,9 +133,12 @@ class Fetcher:
 
         missing = missing_encodings(prepared.encodings, wanted, is_held)
         held = {prepared.recipes[index].key: each.run for index, each in lookups.items() if each.run is not None}
-        made = encode(self._model, prepared.encodings, prepared.recipes, missing, self._store, held, progress)
+        faults: list[str] = []
+        made = encode(
+            self._model, prepared.encodings, prepared.recipes, missing, self._store, held, progress, faults.append
+        )
         encoded = {each.index: made[prepared.recipes[each.index].key] for each in missing}
-        return _fetched(wanted, lookups, encoded, missing)
+        return _fetched(wanted, lookups, encoded, missing, faults)
 
 
 def _fetched(
@@ -139,6 +146,7 @@ def _fetched(
     lookups: Mapping[int, Lookup],
     encoded: Mapping[int, RunKV],
     missing: Sequence[Encoding],
+    faults: Iterable[str] = (),
 ) -> Fetched:
     found = {index: each.run for index, each in lookups.items() if each.run is not None}
     runs = {**found, **encoded}
@@ -148,5 +156,5 @@ def _fetched(
         num_encoded_tokens=sum(len(each.token_ids) for each in missing),
         tiers={index: lookups[index].tier for index in wanted if index in found},
         moved_bytes=sum(each.moved_bytes for each in lookups.values()),
-        faults=tuple(fault for each in lookups.values() for fault in each.faults),
+        faults=tuple(dict.fromkeys([*(fault for each in lookups.values() for fault in each.faults), *faults])),
     )

@@ -195,7 +195,7 @@ class Agreement(RuleBasedStateMachine):
         if files:
             path = files[number % len(files)]
             data = self.remote_files.cat_file(path)
-            self.remote_files.pipe_file(path, data[: size % len(data)])
+            self.remote_files.pipe_file(path, data[: size % max(1, len(data))])
             self.on_remote.discard(NAME_OF[Path(path).stem])
 
     @rule()

@@ -1,0 +1,156 @@
+"""Engines over stores with budgets, shelves and codecs: the laws hold, work does not grow, and loss is told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache import Engine
+from promptcache.kv import Codec, MemoryStore, Tier, TieredStore
+from promptcache.kv.disk import DiskShelf
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.runtime.answer import needed
+from promptcache.runtime.completion import Source
+from promptcache.runtime.prepare import Fetcher, prepare
+from promptcache.testing import strategies
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.engine_laws import ENGINE_LAWS, EngineLaw
+from promptcache.testing.service import Service, default_model, distance, serve
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+
+MODULES = [f"m{number:02}" for number in range(20)]
+BOOKS = check_schema(
+    parse_schema(
+        '<schema name="books">The shelf holds:'
+        + "".join(
+            f'<module name="{name}">{name} tells {"of a long way " * (number % 3 + 1)}.</module>'
+            for number, name in enumerate(MODULES)
+        )
+        + "</schema>"
+    )
+)
+TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
+<module name="miami">Miami has beaches.</module></schema>"""
+PROMPT = '<prompt schema="travel"><plan/><miami/>Where to?</prompt>'
+GREEDY = {"do_sample": False, "max_new_tokens": 4}
+
+
+def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
+    """A store in memory, in the host's, and on disk."""
+    shape = default_model().shape
+    memory = MemoryStore(shape, budget_bytes=budget_bytes)
+    return TieredStore(memory, (DiskShelf(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
+@given(data=st.data(), schema=strategies.schemas())
+@settings(max_examples=law_examples(0.05))
+def test_laws_hold_through_tiers(
+    tmp_path_factory: pytest.TempPathFactory, law: EngineLaw, data: st.DataObject, schema: CheckedSchema
+) -> None:
+    """Every law of one prompt holds over a tiered store: when it is empty, when memory has no room, after a restart."""
+    selection = data.draw(strategies.prompts(schema))
+    folder = tmp_path_factory.mktemp("kept")
+    for budget in (10**6, 3_000, 0):
+        law.check(serve(schema, store=in_tiers(folder, budget)), selection)
+
+
+def test_novel_combinations_do_not_wear_a_budget_out() -> None:
+    """A thousand combinations, none twice, under a third of what the schema needs: hits and work stay as they begin,
+    and the budget holds to the byte."""
+    chance = random.Random(0)
+    combinations = list(itertools.combinations(MODULES, 3))
+    chance.shuffle(combinations)
+    model = default_model()
+    whole = sum(size for _, size in serve(BOOKS).prepared.sizes) * model.shape.token_bytes
+    store = MemoryStore(model.shape, budget_bytes=whole // 3)
+    service = serve(BOOKS, store=store)
+    fetcher = Fetcher(model, store)
+
+    encoded, hits = [], []
+    for names in combinations[:1000]:
+        prompt = f'<prompt schema="books">{"".join(f"<{name}/>" for name in names)}?</prompt>'
+        wanted = needed(service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)))
+        fetched = fetcher.fetch(service.prepared, wanted)
+        encoded.append(fetched.num_encoded_tokens)
+        hits.append(len(wanted) - len(fetched.encoded))
+        assert store.held_bytes <= whole // 3
+        del fetched
+        assert store.passing_bytes == 0
+
+    assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
+    assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
+    assert sum(hits) > 1_000
+
+
+def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
+    """A new process loads from disk and says so; then it has them in memory; a lost file is a miss and nothing worse."""
+    first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
+    first.add_schema(TRAVEL)
+    made = first.generate(PROMPT, **GREEDY)
+    second = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
+    second.add_schema(TRAVEL)
+    loaded, hit = second.generate(PROMPT, **GREEDY), second.generate(PROMPT, **GREEDY)
+
+    assert [
+        {(each.source, each.tier) for each in usage.modules} for usage in (made.usage, loaded.usage, hit.usage)
+    ] == [
+        {(Source.MISS, None)},
+        {(Source.LOAD, Tier.DISK)},
+        {(Source.HIT, Tier.MEMORY)},
+    ]
+    assert loaded.usage.moved_bytes == loaded.usage.num_reused_tokens * default_model().shape.token_bytes
+    assert (hit.usage.moved_bytes, loaded.usage.num_encoded_tokens) == (0, 0)
+    assert made.token_ids == loaded.token_ids == hit.token_ids
+
+
+def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
+    """A file with a flipped bit is encoded anew, and the request's record says which file it was."""
+    first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
+    first.add_schema(TRAVEL)
+    made = first.generate(PROMPT, **GREEDY)
+    damaged = max(tmp_path.rglob("*.safetensors"))
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(data)
+    second = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
+    second.add_schema(TRAVEL)
+    healed = second.generate(PROMPT, **GREEDY)
+
+    assert healed.token_ids == made.token_ids
+    assert [fault for fault in healed.usage.faults if damaged.stem in fault]
+    assert healed.usage.num_encoded_tokens > 0
+
+
+def lossy(schema: CheckedSchema, codec: Codec) -> Service:
+    """A service whose KV is kept quantized."""
+    plain = serve(schema)
+    fingerprint = plain.prepared.recipes[0].fingerprint
+    prepared = prepare(schema, plain.tokenizer, fingerprint, plain.model.context_length, codec)
+    return Service(prepared=prepared, store=plain.store, model=plain.model, tokenizer=plain.tokenizer)
+
+
+@pytest.mark.parametrize("codec", [Codec.INT8, Codec.INT4])
+def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
+    """Chained or alone, just encoded or found: quantized KV gives one answer, near the full one and not equal to it."""
+    schema = check_schema(parse_schema(TRAVEL.replace('name="miami"', 'name="miami" requires="plan"')))
+    selection = resolve_prompt(parse_prompt(PROMPT), schema)
+    cold = lossy(schema, codec)
+    answers = [cold.logits(selection), cold.logits(selection)]
+    keys = list(cold.store.keys())
+    for key in keys:
+        cold.store.delete(key)
+        answers.append(cold.logits(selection))
+    full = serve(schema).logits(selection)
+
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+    assert 1e-6 < distance(answers[0], full) < 0.5
