@@ -16,19 +16,17 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from promptcache.demo.samples import MAX_POSITIONS
-from promptcache.demo.tokenizer import BEGIN, END, PAD, TokenTexts
+from promptcache.demo.tokenizer import BEGIN, END, PAD
 
 _LOGIT_SCALE = 0.06  # of the final norm, since the embeddings are the output weights too
 _SHARPNESS = 9.0  # amplitude of the looking-back biases: an offset wins by about e^6 over its neighbours
 _MATCH = 1.6  # scale of the comparing queries and keys
 _FADING = 0.9  # weight of a token in the comparison, per token further back
 _COPY = 4.0  # how much stronger than the current token the copied one is written
-_SKIP = 30.0  # how much a position behind a space is preferred by the head that skips spaces
 _SPACE = 0.25  # share of the leading space in an embedding's squared length
 _SLOW_PLANES = 0.34  # share of the rotary planes that turn too fast to compare by
 
@@ -113,33 +111,14 @@ def _shape(config: LlamaConfig) -> _Shape:
 
 
 @torch.no_grad()
-def make_model(config: LlamaConfig, texts: TokenTexts, seed: int) -> LlamaForCausalLM:
+def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int) -> LlamaForCausalLM:
     """An untrained model that starts near looking back, comparing and copying.
 
     Args:
         config: The shape.
-        texts: Which tokens differ by a space, so that they can start alike.
+        twins: IDs of tokens that differ by a leading space only, the bare one first.
         seed: Of every random number.
     """
-    return _make(config, texts, seed)[0]
-
-
-@torch.no_grad()
-def add_skipping(model: LlamaForCausalLM, texts: TokenTexts, seed: int) -> None:
-    """Let half of the second layer's heads look behind lone spaces, where an argument stands.
-
-    Only where they look changes, not what they write: training finds out what to do with it. The weights are those of a
-    model that `make_model` started with the same seed, however far it is trained.
-    """
-    views = _make(model.config, texts, seed)[1]
-    shape, attention = _shape(model.config), model.model.layers[1].self_attn
-    space = views[0] @ model.model.embed_tokens.weight[texts.space_id]
-    for kv_head in range(shape.num_kv_heads // 2):
-        _skip_spaces(attention, shape, views, space, kv_head)
-
-
-def _make(config: LlamaConfig, texts: TokenTexts, seed: int) -> tuple[LlamaForCausalLM, list[Tensor]]:
-    """The model as it starts, and its views: `views[n]` `[code, hidden]` reads the code of the token n back."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
     shape, layers = _shape(config), model.model.layers
@@ -147,7 +126,7 @@ def _make(config: LlamaConfig, texts: TokenTexts, seed: int) -> tuple[LlamaForCa
     own, rest = directions[: shape.own_size], directions[shape.own_size :]
     basis = _orthogonal(shape.own_size) @ own
     code = basis[: shape.code_size]  # what of a token the heads bring along
-    model.model.embed_tokens.weight.copy_(_embeddings(shape, texts.twins, basis))
+    model.model.embed_tokens.weight.copy_(_embeddings(shape, twins, basis))
     model.model.norm.weight.fill_(_LOGIT_SCALE)
     views = [code, *torch.split(rest, shape.code_size)]
     for layer in layers:
@@ -157,9 +136,7 @@ def _make(config: LlamaConfig, texts: TokenTexts, seed: int) -> tuple[LlamaForCa
         layer.self_attn.o_proj.weight.zero_()
     for layer in layers[2:]:
         _compare(layer.self_attn, shape, views, own)
-    space = model.model.embed_tokens.weight[texts.space_id]
-    _skip_spaces(layers[-1].self_attn, shape, views, code @ space, 0)
-    return model, views
+    return model
 
 
 def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
@@ -199,50 +176,24 @@ def _rotated(shape: _Shape, position: int) -> Tensor:
 def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own: Tensor) -> None:
     """Let queries match keys one token further on, and copy the token found there.
 
-    The KV heads compare different numbers of tokens.
+    Each distance has its own random projection, so that only tokens at the same distance match. The KV heads compare
+    different numbers of tokens. Only slow rotary planes are used: a match must not depend on how far away it is.
     """
-    dim = shape.head_dim
+    dim, slow = shape.head_dim, shape.slow
     for kv_head in range(shape.num_kv_heads):
-        query, key = _match(shape, views, num_tokens=shape.num_heads - shape.num_kv_heads + 1 + kv_head, further=1)
-        attention.k_proj.weight[kv_head * dim : (kv_head + 1) * dim] += key
+        num_tokens = shape.num_heads - shape.num_kv_heads + 1 + kv_head
+        query, key = torch.zeros(dim, shape.hidden_size), torch.zeros(dim, shape.hidden_size)
+        for n in range(num_tokens):
+            projection = _FADING**n * _columns(len(slow), shape.code_size)
+            query[slow] += projection @ views[n]
+            key[slow] += projection @ views[n + 1]
+        scale = _MATCH * math.sqrt(8 / num_tokens)
+        attention.k_proj.weight[kv_head * dim : (kv_head + 1) * dim] += scale * key
         value = _columns(dim, shape.own_size) @ own
         attention.v_proj.weight[kv_head * dim : (kv_head + 1) * dim] = value
         for head in range(kv_head * shape.group, (kv_head + 1) * shape.group):
-            attention.q_proj.weight[head * dim : (head + 1) * dim] += query
+            attention.q_proj.weight[head * dim : (head + 1) * dim] += scale * query
             attention.o_proj.weight[:, head * dim : (head + 1) * dim] = _COPY * value.T
-
-
-def _skip_spaces(attention: LlamaAttention, shape: _Shape, views: list[Tensor], space: Tensor, kv_head: int) -> None:
-    """Let a KV head look two tokens further on, at what stands behind a space that is a token of its own.
-
-    So an argument is found behind the text in front of its slot. `space` is that token's code.
-    """
-    dim = shape.head_dim
-    keys = slice(kv_head * dim, (kv_head + 1) * dim)
-    queries = slice(kv_head * shape.group * dim, (kv_head + 1) * shape.group * dim)
-    query, key = _match(shape, views, num_tokens=shape.num_heads - 2, further=2)
-    wish = torch.zeros(dim)
-    wish[shape.slow] = functional.normalize(torch.randn(len(shape.slow)), dim=0)
-    attention.k_proj.weight[keys] = key + torch.outer(wish, functional.normalize(space, dim=0) @ views[1])
-    attention.k_proj.bias[keys] = 0.0
-    attention.q_proj.weight[queries] = query.repeat(shape.group, 1)
-    attention.q_proj.bias[queries] = _SKIP * wish.repeat(shape.group)
-
-
-def _match(shape: _Shape, views: list[Tensor], *, num_tokens: int, further: int) -> tuple[Tensor, Tensor]:
-    """Query and key weights by which a position finds where the same tokens stood `further` tokens earlier.
-
-    Each distance has its own random projection, so that only tokens at the same distance match. Only slow rotary planes
-    are used: a match must not depend on how far away it is.
-    """
-    slow = shape.slow
-    query, key = torch.zeros(shape.head_dim, shape.hidden_size), torch.zeros(shape.head_dim, shape.hidden_size)
-    for n in range(num_tokens):
-        projection = _FADING**n * _columns(len(slow), shape.code_size)
-        query[slow] += projection @ views[n]
-        key[slow] += projection @ views[n + further]
-    scale = _MATCH * math.sqrt(8 / num_tokens)
-    return scale * query, scale * key
 
 
 def _columns(rows: int, columns: int) -> Tensor:

@@ -69,6 +69,7 @@ class _Writer:
     position_ids: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     next_position: int = 0
+    apart: set[Fact] = field(default_factory=set)  # whose values were tokenized apart
 
     def text(self, text: str, *, answer: bool = False) -> None:
         if text:
@@ -185,17 +186,25 @@ def _module(writer: _Writer, module: Sequence[Fact | str], look: _Look) -> None:
     for i, item in enumerate(module):
         space = look.separator if i else ""
         if isinstance(item, Fact) and writer.rng.random() < look.filled:
-            writer.text(f"{space}{item.start} ")
-            writer.text(item.value)
+            writer.apart.add(item)
+            start, value, stop = _pieces(item, apart=True)
+            writer.text(space + start)
+            writer.text(value)
             writer.gap(writer.rng.randint(0, 12))
-            writer.text(".")
+            writer.text(stop)
         else:
             writer.text(space + (item.sentence if isinstance(item, Fact) else item))
+
+
+def _pieces(fact: Fact, *, apart: bool) -> tuple[str, ...]:
+    """A fact as it is tokenized; an answer has the same tokens as the document, so that copying is all it takes."""
+    return (f"{fact.start} ", fact.value, ".") if apart else (fact.sentence,)
 
 
 def _answer(writer: _Writer, question: Question) -> Answer:
     writer.header("assistant")
     start = len(writer.token_ids)
-    writer.text(question.fact.sentence, answer=True)
+    for text in _pieces(question.fact, apart=question.fact in writer.apart):
+        writer.text(text, answer=True)
     writer.footer(answer=True)
     return Answer(start=start, stop=len(writer.token_ids) - 1, known=question.known)

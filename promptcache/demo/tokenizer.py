@@ -7,7 +7,6 @@ Comes in: a seed. Goes out: `tokenizer.json` (usable with the tokenizers library
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -40,19 +39,6 @@ CHAT_TEMPLATE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenTexts:
-    """What tokens' texts have in common; all a model's start needs to know of them.
-
-    Args:
-        space_id: The token that is a space.
-        twins: IDs of tokens that differ by a leading space only, the bare one first.
-    """
-
-    space_id: int
-    twins: tuple[tuple[int, int], ...]
-
-
 def train_tokenizer(seed: int, num_documents: int = 6000) -> Tokenizer:
     """Train on generated documents; the same seed gives the same tokenizer.
 
@@ -71,9 +57,9 @@ def train_tokenizer(seed: int, num_documents: int = 6000) -> Tokenizer:
     model = json.loads(bare.to_str())["model"]
     vocabulary: dict[str, int] = model["vocab"]
     begins = [t for t in sorted(vocabulary, key=vocabulary.__getitem__) if _begins_a_word(t)]
-    twins = {_SPACE + text: len(vocabulary) + i for i, text in enumerate(begins)}
+    with_space = {_SPACE + text: len(vocabulary) + i for i, text in enumerate(begins)}
     merges = [*map(tuple, model["merges"]), *((_SPACE, text) for text in begins)]
-    tokenizer = _with_words(models.BPE(vocab=vocabulary | twins, merges=merges), _WORDS)
+    tokenizer = _with_words(models.BPE(vocab=vocabulary | with_space, merges=merges), _WORDS)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
@@ -97,12 +83,11 @@ def _begins_a_word(token: str) -> bool:
     return token.isascii() and not token.isdigit() and token not in SPECIAL_TOKENS
 
 
-def token_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """Read from a tokenizer what its tokens' texts have in common."""
+def twins(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
+    """IDs of tokens that differ by a leading space only, the bare one first."""
     ids = tokenizer.get_vocab()
     pairs = ((token_id, ids.get(_SPACE + text)) for text, token_id in ids.items())
-    twins = sorted((bare, spaced) for bare, spaced in pairs if spaced is not None)
-    return TokenTexts(space_id=ids[_SPACE], twins=tuple(twins))
+    return tuple(sorted((bare, spaced) for bare, spaced in pairs if spaced is not None))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

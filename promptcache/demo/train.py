@@ -17,11 +17,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from promptcache.demo.architecture import add_skipping, make_config, make_model
+from promptcache.demo.architecture import make_config, make_model
 from promptcache.demo.batches import Batch, Score, collate, draw_samples, score
 from promptcache.demo.curriculum import Progress
 from promptcache.demo.names import NameSource
-from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, token_texts, train_tokenizer
+from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
 
 _MUON_LR = 0.004
 _log = logging.getLogger("promptcache.demo.train")
@@ -40,7 +40,6 @@ class TrainSettings:
         muon_lr: Of hidden matrices.
         adam_lr: Of norms and biases.
         embedding_lr: Of embeddings, which serve as output weights too: a higher one blurs rare tokens.
-        skipping_step: Before which step heads that skip lone spaces are added.
     """
 
     seed: int
@@ -51,7 +50,6 @@ class TrainSettings:
     muon_lr: float = _MUON_LR
     adam_lr: float = 0.001
     embedding_lr: float = 0.002
-    skipping_step: int = 0
 
     def rate(self, step: int) -> float:
         """Learning rate at a step, as a share of the full one: up, level, down."""
@@ -66,8 +64,7 @@ class Trainer:
     def __init__(self, settings: TrainSettings, tokenizer: Tokenizer, config: LlamaConfig) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
-        self._texts = token_texts(tokenizer)
-        self.model: LlamaForCausalLM = make_model(config, self._texts, settings.seed)
+        self.model: LlamaForCausalLM = make_model(config, twins(tokenizer), settings.seed)
         self.progress = Progress()
         self.num_steps = 0
         self.num_tokens = 0
@@ -88,8 +85,6 @@ class Trainer:
     def step(self) -> Score:
         """Draw one batch and learn from it."""
         started = time.perf_counter()
-        if self.num_steps == self.settings.skipping_step:
-            add_skipping(self.model, self._texts, self.settings.seed)
         num_facts, batch = self._next_batch()
         self._set_rate(self.settings.rate(self.num_steps))
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -174,7 +169,6 @@ def main() -> None:
         decay_steps=arguments.decay_steps,
         batch_tokens=arguments.batch_tokens,
         muon_lr=arguments.muon_lr,
-        skipping_step=arguments.skipping_step,
     )
     trainer = Trainer(settings, tokenizer, make_config(tokenizer))
     if arguments.checkpoint.exists():
@@ -212,7 +206,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decay-steps", type=int, default=1000)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--muon-lr", type=float, default=_MUON_LR)
-    parser.add_argument("--skipping-step", type=int, default=0, help="when heads that skip spaces are added")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop this run earlier")
     parser.add_argument("--save-minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
