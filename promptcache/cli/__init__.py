@@ -12,6 +12,17 @@ Comes in: what stands in the shell. Goes out: data on stdout, everything else on
 nothing about the language, positions or KV.
 """
 
-from promptcache.cli.app import main
+import sys
 
-__all__ = ["main"]
+INTERRUPTED = 130
+"""How a command ends that Ctrl-C ended."""
+
+
+def main() -> None:
+    """Run the command line and exit; Ctrl-C ends it without a traceback while it is still loading, too."""
+    try:
+        from promptcache.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -42,9 +42,11 @@ def convert_text(text: str, name: str, source: str, folder: Path | None = None) 
 
     Raises:
         SchemaError: a schema does not parse, or a text holds a character that XML cannot.
-        UsageMistake: a chat has no form that we know, or two sections have one name.
+        UsageMistake: there is no text, a chat has no form that we know, or two sections have one name.
     """
     start = text.lstrip("\ufeff \t\r\n")[:1]
+    if not start:
+        raise UsageMistake(f"{source} is empty")
     if start == "<":
         return convert_dialect(text, source, folder)
     if start in {"[", "{"}:

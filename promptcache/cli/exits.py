@@ -104,7 +104,8 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
         _tell("not enough memory", as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
     except OSError as error:
-        _tell(str(error), as_json=as_json)
+        told = error.strerror or str(error)
+        _tell(f"{told}: {error.filename}" if error.filename else told, as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
 
 
@@ -125,9 +126,11 @@ def _checked_use(sources: Sources) -> Iterator[None]:
 def _tell(message: str, *, as_json: bool) -> None:
     line = " ".join(message.split())
     if as_json:
-        write_json({"error": line})
-    else:
-        tell(f"error: {line}")
+        with suppress(OSError):  # what went wrong may be that stdout takes nothing
+            write_json({"error": line})
+            sys.stdout.flush()
+            return
+    tell(f"error: {line}")
 
 
 def _leave_pipe() -> None:

@@ -30,7 +30,8 @@ def write_new(files: Mapping[Path, str]) -> None:
     """
     taken = [str(path) for path in files if path.exists()]
     if taken:
-        raise UsageMistake(f"{' and '.join(taken)} exists already; nothing was written")
+        verb = "exists" if len(taken) == 1 else "exist"
+        raise UsageMistake(f"{' and '.join(taken)} {verb} already; nothing was written")
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as file:

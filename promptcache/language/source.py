@@ -73,8 +73,12 @@ def read_document(path: Path, error: type[LanguageError]) -> bytes:
         LanguageError: of the class `error`; no regular file can be read there.
     """
     try:
-        if not path.is_file():
+        if path.is_dir():
+            raise error([_at_start(str(path), "PC010", "this is a folder, not a file")])
+        if not path.exists():
             raise error([_at_start(str(path), "PC010", "there is no such file")])
+        if not path.is_file():
+            raise error([_at_start(str(path), "PC010", "this is a pipe or a device, not a file")])
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as fault:

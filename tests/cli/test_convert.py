@@ -112,6 +112,7 @@ def test_files_are_written_beside_each_other(command: Command, folder: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (" \n", "<stdin> is empty"),
         ("[{", "<stdin> is not JSON: "),
         ('{"chat": []}', "<stdin> is no chat: a list of messages, or an object with 'messages'"),
         ("[" * 100_000, "<stdin> is no chat: its values are nested too deeply"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -82,3 +83,98 @@ def test_closed_pipe_is_quiet(folder: Path) -> None:
     os.close(writing)
 
     assert (result.returncode, result.stderr) == (141, "")
+
+
+def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "promptcache", *words], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("words", ["check travel.xml", "check travel.xml --json", "why", "--help", "layout travel.xml"])
+def test_a_full_disk_is_told(words: str) -> None:
+    """What cannot be written ends the command with a message and the code of the environment, JSON or not."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "promptcache", *words.split()]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (result.returncode, result.stderr) == (3, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-"])
+@pytest.mark.parametrize("words", ["check travel.xml", "check - --json", "why PC401", "render prompts/miami.xml"])
+def test_closed_streams_are_no_crash(words: str, stream: str) -> None:
+    """A stream that was closed before we started reads as empty and takes what is written."""
+    shell = f"{sys.executable} -m promptcache {words} {stream}"
+    result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    assert result.returncode == (1 if "-" in words.split() else 0)
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("prompts", "this is a folder"),
+        ("/dev/null", "this is a pipe or a device"),
+        ("gone.xml", "there is no such file"),
+    ],
+)
+def test_what_is_no_file_is_told(name: str, what: str) -> None:
+    """A folder, a device and a file that is not there are told apart."""
+    result = run("check", name)
+
+    assert result.returncode == 3
+    assert f"error[PC010]: {what}" in result.stdout
+
+
+@pytest.mark.parametrize("where", ["promptcache.cli.app", "promptcache.cli.check", "promptcache.language"])
+def test_ctrl_c_while_loading_is_quiet(folder: Path, where: str) -> None:
+    """Ctrl-C ends a command with 130 and without a word, also before there is a command."""
+    code = f"""
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {where!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["promptcache", "check", "travel.xml"]
+from promptcache.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_any_locale_will_do(folder: Path) -> None:
+    """Where the terminal has no Unicode, what it cannot show is replaced; files are UTF-8 wherever one is."""
+    (folder / "é.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+
+    result = run("check", "é.xml", env=env)
+
+    assert result.returncode == 1
+    assert "error[PC208]" in result.stdout
+    assert result.stdout.isascii()
+
+
+@pytest.mark.parametrize("columns", ["1", "20"])
+def test_narrow_terminals_lose_nothing(columns: str) -> None:
+    """However few columns there are, findings are told whole."""
+    result = run("check", "prompts/typo.xml", env={**os.environ, "COLUMNS": columns})
+
+    assert "error[PC401]: there is no module 'plam' at the top level" in result.stdout
+    assert run("--help", env={**os.environ, "COLUMNS": columns}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["chek"], ["check"], ["check", "--jsn", "x"], ["run", "x", "--seed", "y"], ["bench", "x"]]
+)
+def test_usage_mistakes_are_json_under_json(words: list[str]) -> None:
+    """A command line that cannot be read ends with 2; with --json it says why as JSON."""
+    plain, data = run(*words), run(*words, "--json")
+
+    assert (plain.returncode, plain.stdout, data.returncode, data.stderr) == (2, "", 2, "")
+    assert set(json.loads(data.stdout)) == {"error"}
