@@ -63,7 +63,8 @@ def control(source: Source, offset: int) -> Diagnostic:
 def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
     """Describe what lxml refuses although expat read it."""
     line, column = fault.position
-    span = Span(source.name, max(line, 1), max(column, 1), max(line, 1), max(column, 1))
+    start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
+    span = source.span(start, start)
     return Diagnostic(code="PC001", message=f"not well-formed: {fault.msg}", span=span)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, LanguageError, Span
 
@@ -16,16 +17,49 @@ MAX_BYTES = 8 * 1024 * 1024
 """The largest document or `src` file that is read."""
 
 
+class Piece(NamedTuple):
+    """A part of a rendered document, from `start` on, that `[written, written_stop)` of its template makes.
+
+    A verbatim one is the same text there; what others say, the template computes.
+    """
+
+    start: int
+    written: int
+    written_stop: int
+    verbatim: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The template that a document was rendered from: its text, and what of the document it makes where."""
+
+    template: Source
+    pieces: tuple[Piece, ...]
+
+    def span(self, start: int, stop: int) -> Span:
+        """Return the part of the template that makes the characters `[start, stop)` of the document."""
+        first, last = self._piece(start), self._piece(max(start, stop - 1))
+        begin = first.written + (start - first.start if first.verbatim else 0)
+        end = last.written + stop - last.start if last.verbatim else last.written_stop
+        return self.template.span(begin, max(begin, end))
+
+    def _piece(self, offset: int) -> Piece:
+        return self.pieces[max(0, bisect_right(self.pieces, offset, key=lambda piece: piece.start) - 1)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A document's text, its name for diagnostics, and where its lines start."""
+    """A document's text, its name for diagnostics, where its lines start, and the template that it comes from."""
 
     name: str
     text: str = field(repr=False)
     line_starts: tuple[int, ...] = field(repr=False)
+    origin: Origin | None = field(default=None, repr=False)
 
     def span(self, start: int, stop: int) -> Span:
-        """Return the span of the characters `[start, stop)`."""
+        """Return the span of the characters `[start, stop)`: in the template, where there is one."""
+        if self.origin is not None:
+            return self.origin.span(start, stop)
         return Span(self.name, *self._place(start), *self._place(stop))
 
     def _place(self, offset: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def open_document(
     if is_template(name):
         from promptcache.language.templates import render_template
 
-        data = render_template(data, context, name, error)
+        return render_template(data, context, name, error)
     return decode(data, name, error)
 
 

@@ -8,16 +8,18 @@ belong into a process of their own all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import CodeType, TracebackType
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from promptcache.diagnostics import Diagnostic, LanguageError, Span
-from promptcache.language.source import MAX_BYTES, decode
+from promptcache.language.source import MAX_BYTES, Origin, Piece, Source, decode
 from promptcache.language.template_limits import (
     ALLOWED_NODES,
     ALLOWED_TESTS,
@@ -32,13 +34,14 @@ from promptcache.language.template_limits import (
 )
 
 _FILE = "<template>"
+_PIECE = "piece of text"
 _TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 
 
 def render_template(
     text: str | bytes, context: Mapping[str, object] | None, source: str, error: type[LanguageError]
-) -> str:
-    """Return the document that a template makes.
+) -> Source:
+    """Return the document that a template makes; its spans are places in the template.
 
     Args:
         context: The names that it may use: text, numbers, truth values, None, and lists and mappings of these.
@@ -47,16 +50,18 @@ def render_template(
     Raises:
         LanguageError: of the class `error`, at the template's line, PC601 to PC606.
     """
-    template_text = decode(text, source, error).text
+    written_as = decode(text, source, error)
     budget = Budget()
     environment = _Environment(budget)
     template: Template | None = None
     try:
-        _check_size(template_text)
+        _check_size(written_as.text)
         data = plain(dict(context or {}))
         assert isinstance(data, dict), "a mapping stays one"
-        template = Template.from_code(environment, _compile(environment, template_text), {})
-        return _collect(template, data, budget)
+        template = Template.from_code(environment, _compile(environment, written_as.text), {})
+        rendered, pieces = _collect(template, data, environment)
+        document = decode(rendered, source, error)
+        return replace(document, origin=Origin(template=written_as, pieces=pieces)) if pieces else document
     except TemplateSyntaxError as fault:
         found = ("PC601", str(fault.message), fault.lineno)
     except TemplateLimitError as fault:
@@ -82,12 +87,19 @@ class _Environment(ImmutableSandboxedEnvironment):
         super().__init__(autoescape=True, undefined=StrictUndefined, optimized=False, keep_trailing_newline=True,
                          finalize=written, cache_size=0)  # fmt: skip
         self.globals = {}
-        self.filters = budget.filters()
+        self.filters = {**budget.filters(), _PIECE: self._note}
         self.tests = {name: test for name, test in self.tests.items() if name in ALLOWED_TESTS}
-        self._budget = budget
+        self.budget = budget
+        self.number = 0  # of the piece that was computed last, among the texts and values of the template
+        self.places: list[tuple[int, int, bool]] = []
+
+    @pass_context  # and so never computed ahead
+    def _note(self, _context: Context, value: Any, number: int) -> Any:
+        self.number = number
+        return value
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self._budget.operate(operator, left, right)
+        self.budget.operate(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -103,6 +115,8 @@ def _compile(environment: _Environment, text: str) -> CodeType:
     _check_nodes(tree)
     for loop in tree.find_all(nodes.For):
         loop.iter = _filtered(loop.iter, "counted items")
+    environment.places = list(_places(environment, text))
+    _number_pieces(tree)
     return environment.compile(_without_concat(tree), name=_FILE, filename=_FILE)  # type: ignore[no-any-return,call-overload]
 
 
@@ -150,15 +164,45 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _collect(template: Template, data: dict[str, Any], budget: Budget) -> str:
-    pieces, size = [], 0
-    for piece in template.root_render_func(template.new_context(data)):
-        budget.spend()
-        pieces.append(piece)
-        size += len(piece)
+def _number_pieces(tree: nodes.Node) -> None:
+    """Let every text and value of a template say which one it is when it is written."""
+    number = 0
+    for output in list(tree.find_all(nodes.Output)):
+        for index, child in enumerate(output.nodes):
+            numbered = _filtered(child, _PIECE)
+            numbered.args.append(nodes.Const(number, lineno=child.lineno))
+            output.nodes[index] = numbered
+            number += 1
+
+
+def _places(environment: _Environment, text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield where each text and value of a template stands, and whether it is a text."""
+    position = begin = 0
+    for _, kind, token in environment.lex(text):
+        start = text.index(token, position)
+        position = start + len(token)
+        if kind == "variable_begin":
+            begin = start
+        elif kind == "variable_end":
+            yield begin, position, False
+        elif kind == "data" and token:
+            yield start, position, True
+
+
+def _collect(template: Template, data: dict[str, Any], environment: _Environment) -> tuple[str, tuple[Piece, ...]]:
+    texts: list[str] = []
+    pieces: list[Piece] = []
+    size = 0
+    for text in template.root_render_func(template.new_context(data)):
+        environment.budget.spend()
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if text:
+            pieces.append(Piece(size, *environment.places[environment.number]))
+            texts.append(text)
+        size += len(text)
         if size > MAX_BYTES:
             raise TemplateLimitError(f"the template writes more than {MAX_BYTES} characters")
-    return "".join(pieces)
+    return "".join(texts), tuple(pieces)
 
 
 def _line(template: Template | None, trace: TracebackType | None) -> int:

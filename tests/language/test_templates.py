@@ -6,16 +6,20 @@ import json
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
 from promptcache.language.templates import render_template
-from tests.language.documents import codes, outline
+from promptcache.language.xml import Element, parse_xml
+from promptcache.testing import strategies
+from tests.conftest import law_examples
+from tests.language.documents import codes, cut, outline
 
 BOMBS = [
     "{{ 'a' * 10 ** 8 }}",
@@ -47,7 +51,7 @@ def test_values_never_become_markup(value):
     """Whatever a value holds, the document has the elements of the template, and no others."""
     template = '<schema name="s"><module name="m">{{ value }}</module><doc>{{ value ~ "<b>" }}</doc></schema>'
     try:
-        schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError))
+        schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError).text)
     except SchemaError as error:
         found = codes(error.diagnostics)
         if set(found) <= {"PC001", "PC006"}:  # a character that XML cannot hold
@@ -64,7 +68,7 @@ def test_loops_conditions_and_filters_work():
         "{{ tags|join('; ') }} {{ missing|default('none') }} {{ kind ~ 1 }} {{ data|tojson }}"
     )
     context = {"items": [{"text": " a "}, {"text": ""}, {"text": "b<"}], "tags": ["x", "&"], "data": {"k": [1]}}
-    assert render_template(template, context, "t", SchemaError) == (
+    assert render_template(template, context, "t", SchemaError).text == (
         "\n<m n='1'>A, </m>\n<m n='2'>B&lt;.</m>x; &amp; none doc1 {&#34;k&#34;: [1]}"
     )
 
@@ -89,6 +93,38 @@ def test_faults_are_told_at_the_line_of_the_template(template, code):
         render_template(f"\n\n{template}", {"x": {}}, "t.xml.j2", SchemaError)
     (found,) = caught.value.diagnostics
     assert (found.code, str(found.span)) == (code, "t.xml.j2:3:1")
+
+
+def elements(root: Element) -> Iterator[Element]:
+    yield root
+    for child in root.children:
+        if isinstance(child, Element):
+            yield from elements(child)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(document=strategies.schema_documents(), number=st.integers(0, 3))
+def test_places_are_those_of_the_template(document, number):
+    """Every node of a document that a template makes has its place there: where its text stands in the template."""
+    document = document.replace("{", "(").replace("}", ")")
+    start = "".join("{% set x = 1 %}\n{{ 'more' if x > 1 }}" for _ in range(number))
+    template = f"{{% if true -%}}  \n {document}{{% endif %}}"
+    rendered = render_template(start + template, None, "t.xml.j2", SchemaError)
+    for element in elements(parse_xml(rendered, "t.xml.j2", SchemaError)):
+        assert cut(start + template, element.span) == rendered.text[element.start : element.stop]
+
+
+def test_a_value_stands_where_it_is_written():
+    """What a value brings in is told at the tag that writes it, in every turn of a loop."""
+    template = "<s>{% for n in names %}\n  <a n='{{ n }}'>{{ n }}<b/></a>{% endfor %}</s>"
+    root = parse_xml(render_template(template, {"names": ["x\r\ny", "long" * 9]}, "t", SchemaError), "t", SchemaError)
+    for a in (child for child in root.children if isinstance(child, Element)):
+        text, b = a.children
+        assert cut(template, a.attributes[0].value_span) == "{{ n }}"
+        assert cut(template, text.span) == "{{ n }}"
+        assert cut(template, b.span) == "<b/>"
+        assert cut(template, a.span) == "<a n='{{ n }}'>"
 
 
 @pytest.mark.parametrize("value", [print, object(), {1: "a"}, {"a": {"b": open}}, b"bytes", {"a"}, Path()])
