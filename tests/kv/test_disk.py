@@ -74,6 +74,16 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert shelf.write(ONE)
 
 
+def test_foreign_files_are_no_keys(tmp_path: Path) -> None:
+    """Whatever else lies among the encodings is neither listed nor counted."""
+    shelf = shelf_with_one(tmp_path)
+    for name in ("notes.txt", "notes.safetensors", KEY, f"{KEY.upper()}.safetensors", f"{KEY}.safetensors.bak"):
+        (tmp_path / "encodings" / name).write_text("foreign")
+
+    assert list(shelf.keys()) == [KEY]
+    assert shelf.nbytes() == file_bytes(ONE)
+
+
 def test_what_is_there_stays(tmp_path: Path) -> None:
     """Writing a key again changes nothing: the first file stays."""
     shelf = shelf_with_one(tmp_path)

@@ -210,6 +210,8 @@ def test_what_cannot_be_set_aside_is_ignored(unwell: type[Unwell]) -> None:
     unwell.fail_on = frozenset()
     assert shelf.write(ONE)
     assert shelf.read(KEY) is not None
+    unwell.fail_on = frozenset({"pipe_file"})
+    assert shelf.write(ONE)  # it is whole again, and not put once more
 
 
 def refuse() -> None:
