@@ -60,6 +60,7 @@ def subject_prompts(
     """Draw valid prompts of a schema that is under test already; see `prompts`."""
     chosen = select if isinstance(select, SearchStrategy) else selections_with(subject.schema, frozenset(select))
     slots = {**_slots(subject), **_given(subject, args or {})}
+    subject.lay_out_now()
     return _cases(_Source(subject=subject, selections=chosen, slots=slots, messages=_messages(text)))
 
 
@@ -82,6 +83,7 @@ def arguments(
 def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStrategy[tuple[PromptCase, PromptCase]]:
     """Draw two prompts that use different modules and are otherwise the same, unless only one selection is valid."""
     subject = Subject(schema, tokenizer)
+    subject.lay_out_now()
     return prompt_tree_pairs(subject.schema).map(lambda trees: (_case(trees[0], subject), _case(trees[1], subject)))
 
 

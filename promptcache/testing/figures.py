@@ -1,7 +1,7 @@
 """What testing a schema costs: `python -m promptcache.testing.figures schemas/*.xml` prints it as a table.
 
 Comes in: schema files. Goes out: for each its modules and valid selections, how small a covering of pairs is beside
-what no covering can beat, and how long a thousand random prompts take. Times are those of the machine it runs on.
+what no covering can beat, and the processor time of a thousand random prompts.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def figures(path: str | Path) -> Figures:
 
 
 def seconds_for(subject: Subject, num_prompts: int) -> float:
-    """Return how long that many random prompts take, with their plans, under Hypothesis' own health checks."""
+    """Return the processor time of that many random prompts with their plans, under Hypothesis' own health checks."""
 
     @settings(max_examples=num_prompts, database=None, derandomize=True, deadline=None, phases=[Phase.generate])
     @given(case=subject_prompts(subject))
     def draw(case: object) -> None:
         pass
 
-    started = time.perf_counter()
+    started = time.process_time()
     draw()
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def table(found: Sequence[Figures]) -> str:

@@ -165,7 +165,7 @@ def _reference_faults(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple
     yield from _references(tree, schema)
     yield from _arguments(tree, schema)
     yield "another version", partial(_another_version, tree.root, schema)
-    if not has_tokens(schema.children, tree.choice.modules, tree.choice.arguments):
+    if not schema.has_turns and not has_tokens(schema.children, tree.choice.modules, tree.choice.arguments):
         yield "empty prompt", lambda: Fault(code="PC506", spot=at_tag(tree.root), messages=())
 
 

@@ -122,6 +122,14 @@ class Subject:
         """What is computed once."""
         return encodings(self.layout)
 
+    def lay_out_now(self) -> None:
+        """Lay the schema out before the first prompt needs it: Hypothesis counts what a draw takes.
+
+        Raises:
+            SchemaError: a placeholder or default is longer than its slot.
+        """
+        _ = self.encodings
+
     def case(self, xml: str) -> PromptCase:
         """Return a prompt for this schema, planned.
 

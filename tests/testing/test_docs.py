@@ -1,0 +1,54 @@
+"""The worked story of docs/testing.md happens as it is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+STORY = PAGE.partition("## A mistake, and the law that finds it")[2].partition("\n## ")[0]
+
+PATIENT = """
+from hypothesis import HealthCheck, settings
+settings.register_profile("patient", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("patient")
+"""
+"""On a busy machine a check of speed says how busy it is."""
+
+
+def blocks(language: str) -> list[str]:
+    """The code of the story in one language."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", STORY, re.MULTILINE | re.DOTALL)
+    return [code for written_in, code in found if written_in == language]
+
+
+def run(pytester: pytest.Pytester, schema: str) -> pytest.RunResult:
+    """Run the story's test on a schema."""
+    (test,) = blocks("python")
+    Path("shop.xml").write_text(schema, encoding="utf-8")
+    pytester.makepyfile(test_shop=test)
+    pytester.makeconftest(PATIENT)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+
+
+def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
+    """The test fails on the schema as it is first written, and the report is that of the page."""
+    (report,) = blocks("")
+
+    result = run(pytester, blocks("xml")[0])
+
+    result.assert_outcomes(failed=1)
+    found = result.stdout.str()
+    assert all(line in found for line in report.splitlines())
+
+
+def test_the_mend_mends(pytester: pytest.Pytester) -> None:
+    """With the line of the page in place of the old one, the test passes."""
+    schema, line = blocks("xml")
+    old = next(each for each in schema.splitlines() if 'name="refund"' in each)
+
+    run(pytester, schema.replace(f"{old}\n", line)).assert_outcomes(passed=1)
