@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LOWEST := .venv-lowest
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-thorough test-slow test-lowest lint format clean
+.PHONY: demo test test-thorough test-slow test-lowest coverage lint format clean
 
 demo: $(STAMP)  ## answer a prompt with the model that ships in the package, and say what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
@@ -24,6 +24,11 @@ test-slow: $(STAMP)  ## for whoever works on the code; figures go to docs/
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not network" tests/runtime tests/engine
+
+coverage: $(STAMP)  ## which branches the suite of every change takes, for the whole and for each room
+	$(PYTEST) -n 2 -m "not slow and not gpu and not network" --cov --cov-branch --cov-report=
+	@for room in language layout kv; do $(BIN)/coverage report --include="promptcache/$$room/*" | tail -1 | sed "s/TOTAL/$$room/"; done
+	$(BIN)/coverage report --skip-covered
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
