@@ -176,7 +176,9 @@ class TieredStore:
         recipe = self.host.recipe(key) if self.host is not None else None
         if found is None or recipe is None:
             return None
-        run = self.memory.offer(recipe, found.keys, found.values) or self.memory.pass_on(found.keys, found.values)
+        run = self.memory.offer(recipe, found.keys, found.values)
+        if run is None:  # a copy: the request will hold it, not the host's place
+            run = self.memory.pass_on(found.keys.clone(), found.values.clone())
         return Lookup(run, Tier.HOST, found.nbytes)
 
     def _from_shelves(self, key: str) -> Lookup:
