@@ -45,7 +45,7 @@ def codes(prompt: str, schema: CheckedSchema) -> set[str]:
 
 
 def accepts(grammar: etree.RelaxNG, prompt: str) -> bool:
-    return bool(grammar.validate(etree.fromstring(prompt)))
+    return bool(grammar.validate(etree.fromstring(prompt.encode())))
 
 
 @pytest.mark.law
@@ -54,7 +54,7 @@ def accepts(grammar: etree.RelaxNG, prompt: str) -> bool:
 def test_accepts_what_the_checker_accepts(data, schema):
     """Every valid prompt is accepted, in whichever form its references are written."""
     prompt = data.draw(strategies.prompt_documents(schema))
-    assume(not REACHING_OUT(etree.fromstring(prompt)))
+    assume(not REACHING_OUT(etree.fromstring(prompt.encode())))
     assert accepts(oracle(schema), prompt)
 
 
@@ -65,12 +65,8 @@ def test_agrees_on_broken_prompts_in_element_form(data, schema):
     """Of a broken prompt without <use>, the grammar says what the checker says about its structure."""
     broken = data.draw(strategies.invalid_prompts(schema))
     assume("<use" not in broken.xml)
-    try:
-        etree.fromstring(broken.xml)
-    except etree.XMLSyntaxError:
-        return
     found = codes(broken.xml, schema)
-    assume(not found & {"PC002", "PC007", "PC008"})
+    assume(not any(code < "PC100" for code in found))
     if any(len(each) > MAX_EXACT for each in schema.parameters.values()):
         assume(not found or not found <= {"PC403", "PC404"})  # docs/grammar.md: of many parameters it sees less
     assert accepts(oracle(schema), broken.xml) == (not found & STRUCTURE)
