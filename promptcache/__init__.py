@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from promptcache.diagnostics import Diagnostic, PromptCacheError, PromptError, SchemaError
     from promptcache.engine import Engine
-    from promptcache.kv import MemoryStore, Store
+    from promptcache.kv import MemoryStore, Store, StoreConfig
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
     from promptcache.runtime.completion import Completion
@@ -38,6 +38,7 @@ _HOMES = {
     "Schema": "promptcache.language",
     "SchemaError": "promptcache.diagnostics",
     "Store": "promptcache.kv",
+    "StoreConfig": "promptcache.kv",
 }
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "Store",
+    "StoreConfig",
 ]
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import PromptCacheError
-from promptcache.kv import MemoryStore, Store
+from promptcache.kv import Codec, Store
+from promptcache.kv.opening import StoreSource, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
-from promptcache.layout import Plan, Tokenizer, check_positions
+from promptcache.layout import Plan, Tokenizer
 from promptcache.runtime.answer import Request, answer, answer_batch, needed
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.coalesce import Pool
@@ -27,15 +27,13 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.generate import check_batch_generation, check_generation, request_logits
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.keeping import codec_named, keys_of, pinning, warm
 from promptcache.runtime.link import link
-from promptcache.runtime.planner import Planner, PromptSource
+from promptcache.runtime.planner import Planner, PromptSource, check_room
 from promptcache.runtime.prepare import Fetcher, Prepared, prepare
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
-
-DEFAULT_NEW_TOKENS = 256
-"""Tokens generated at most when a request does not say; fewer where the context ends earlier."""
 
 DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""
@@ -55,7 +53,7 @@ class Engine:
         model: PreTrainedModel | Model,
         tokenizer: PreTrainedTokenizerBase | Tokenizer,
         *,
-        store: Store | None = None,
+        store: StoreSource | None = None,
         context_length: int | None = None,
     ) -> None:
         """Take over a loaded model and its tokenizer.
@@ -63,11 +61,12 @@ class Engine:
         Args:
             model: A causal language model of transformers, on its device and in its dtype.
             tokenizer: Its tokenizer, of transformers or any `Tokenizer`.
-            store: Where encodings rest; None keeps them in memory, on the model's device.
+            store: Where encodings rest: a folder, a URL, a `StoreConfig` or a `Store`; None keeps them in memory.
             context_length: Positions that may be used; None takes what the model declares.
 
         Raises:
             UnsupportedModel: Its computation cannot be reproduced from linked KV; says why.
+            StoreError: What `store` names cannot be one.
         """
         self.model = model if isinstance(model, Model) else Model(model, context_length=context_length)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
@@ -75,10 +74,11 @@ class Engine:
             adapt_tokenizer(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else tokenizer
         )
         choose_linking(self.model)
-        self.store: Store = store if store is not None else MemoryStore(self.model.shape)
+        opened = open_store(store, self.model.shape)
+        self.store: Store = opened.store
         self._fetcher = Fetcher(self.model, self.store)
         self._pool = Pool(self.model.shape)
-        self._catalog = Catalog(self.store, forgets=store is None)
+        self._catalog = Catalog(self.store, opened.own)
         self._planner = Planner(self._catalog, self.tokenizer)
 
     @classmethod
@@ -88,7 +88,7 @@ class Engine:
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
-        store: Store | None = None,
+        store: StoreSource | None = None,
         context_length: int | None = None,
         **options: Any,
     ) -> Engine:
@@ -98,7 +98,7 @@ class Engine:
             model: "demo" (ships with the package), a folder, or a hub id.
             device: For example "cpu" or "cuda"; None takes a GPU where there is one.
             dtype: Of the weights; "auto" is the checkpoint's own, float32 where that is float16 and the device a CPU.
-            store: Where encodings rest; None keeps them in memory.
+            store: As for `Engine`.
             context_length: Positions that may be used; None takes what the model declares.
             options: Passed on to transformers' `from_pretrained`.
 
@@ -119,7 +119,13 @@ class Engine:
         """Digest over model and tokenizer: KV made under one fingerprint is never used under another."""
         return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
 
-    def add_schema(self, source: str | Path | Schema, *, context: Mapping[str, object] | None = None) -> CheckedSchema:
+    def add_schema(
+        self,
+        source: str | Path | Schema,
+        *,
+        context: Mapping[str, object] | None = None,
+        keep: Codec | str = Codec.FULL,
+    ) -> CheckedSchema:
         """Make a schema known; one of the same name is replaced at once, and requests in flight keep the old one.
 
         Nothing is encoded yet: `warm` does that, or the first request that needs it.
@@ -127,12 +133,14 @@ class Engine:
         Args:
             source: XML text (starting with "<"), a path, or a `Schema`.
             context: What a template, `*.xml.j2`, may use: plain data, as JSON has it.
+            keep: "full" as computed, or quantized: "int8", "int4"; answers that use it say so (`Completion.lossy`).
 
         Raises:
             SchemaError: Every fault with its place, or more positions needed than the model has.
         """
+        codec = codec_named(keep)
         schema = check_schema(open_schema(source, context))
-        self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length))
+        self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length, codec))
         return schema
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
@@ -140,10 +148,23 @@ class Engine:
 
         Args:
             schema: Its name; None means all schemas.
-            progress: Called with the tokens encoded so far and the tokens to encode in all, per schema.
+            progress: Called with the tokens that are done so far, found or encoded, and all of a schema's tokens.
         """
         chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
-        return tuple(self._warm(each, progress) for each in chosen)
+        return tuple(warm(each, self._fetcher, self.model.shape, progress) for each in chosen)
+
+    def pin(self, schema: str, module: str | None = None) -> None:
+        """Keep a schema's encodings, or those of one module with all in it, from eviction; in a folder, for everybody.
+
+        Raises:
+            PromptCacheError: No such schema or module.
+            StoreError: The store cannot pin, or did not answer.
+        """
+        pinning(self.store).pin(keys_of(self._catalog.find(schema), module))
+
+    def unpin(self, schema: str, module: str | None = None) -> None:
+        """Take back `pin`; arguments and errors are the same."""
+        pinning(self.store).unpin(keys_of(self._catalog.find(schema), module))
 
     def plan(self, prompt: PromptSource) -> Plan:
         """Return what a prompt would reuse and prefill, and where; no model work.
@@ -214,7 +235,7 @@ class Engine:
             generation.
         """
         check_generation(generation)
-        self._check_room(self._planner.plan(prompt)[1], max_new_tokens)
+        check_room(self._planner.plan(prompt)[1], max_new_tokens, self.model.context_length)
 
         def produce(queue: TokenQueue) -> Completion:
             criteria = [*generation.pop("stopping_criteria", ()), queue.should_stop]
@@ -240,14 +261,6 @@ class Engine:
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _check_room(self, plan: Plan, max_new_tokens: int | None) -> int:
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise PromptCacheError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
-        room = self.model.context_length - plan.stop
-        limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
-        check_positions(plan, self.model.context_length, limit)
-        return limit
-
     def _request(
         self,
         prepared: Prepared,
@@ -260,22 +273,10 @@ class Engine:
             prepared=prepared,
             plan=plan,
             eos_ids=self._eos_ids,
-            max_new_tokens=self._check_room(plan, max_new_tokens),
+            max_new_tokens=check_room(plan, max_new_tokens, self.model.context_length),
             options=self._with_tokenizer(generation),
             started=started,
             text=self._text,
-        )
-
-    def _warm(self, prepared: Prepared, progress: Progress | None) -> WarmReport:
-        started = time.perf_counter()
-        fetched = self._fetcher.fetch(prepared, range(len(prepared.recipes)), progress)
-        return WarmReport(
-            schema=prepared.schema.name,
-            num_encodings=len(prepared.recipes),
-            num_encoded=len(fetched.encoded),
-            num_encoded_tokens=fetched.num_encoded_tokens,
-            nbytes=sum(size for _, size in prepared.sizes) * self.model.shape.token_bytes,
-            seconds=time.perf_counter() - started,
         )
 
     def _with_tokenizer(self, generation: Mapping[str, Any]) -> Mapping[str, Any]:

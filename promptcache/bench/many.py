@@ -137,7 +137,7 @@ def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int) -
         draw = random.Random(0)
         modules = "".join(f'<module name="m{index}">{letters(draw, 16)}</module>' for index in range(total))
         schema = check_schema(parse_schema(f'<schema name="s">{modules}</schema>'))
-        catalog = Catalog(_Nowhere(), forgets=False)
+        catalog = Catalog(_Nowhere())
         catalog.add(prepare(schema, LetterTokenizer(), "", 10**9))
         planner = Planner(catalog, LetterTokenizer())
         count = min(num_named, total)

@@ -2,6 +2,7 @@
 
 from promptcache.kv.keys import Codec, Recipe, context_digest
 from promptcache.kv.memory import MemoryStore
+from promptcache.kv.opening import StoreConfig
 from promptcache.kv.shelf import Form, Resting, Shelf
 from promptcache.kv.store import Lookup, Store, Tier
 from promptcache.kv.tiered import Pace, TieredStore
@@ -20,6 +21,7 @@ __all__ = [
     "Shelf",
     "Slab",
     "Store",
+    "StoreConfig",
     "Tier",
     "TieredStore",
     "context_digest",

@@ -7,24 +7,26 @@ encodings no schema has any more. This file knows no prompt.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from promptcache.diagnostics import UnknownSchema, did_you_mean
-from promptcache.kv import Store
+from promptcache.kv import MemoryStore, Store
 from promptcache.runtime.prepare import Prepared
 
 
 class Catalog:
     """Prepared schemas by name. Any thread may call any method."""
 
-    def __init__(self, store: Store, *, forgets: bool) -> None:
+    def __init__(self, store: Store, own: Sequence[MemoryStore] = ()) -> None:
         """Start with no schemas.
 
         Args:
             store: Where their encodings rest.
-            forgets: Whether encodings that no schema has any more are deleted from it; not for a store that others use.
+            own: What of it nobody else uses: encodings that no schema has any more are deleted from there, and never
+                from a folder that others share, or that an earlier version of the schema may come back to.
         """
         self._store = store
-        self._forgets = forgets
+        self._own = own
         self._prepared: dict[str, Prepared] = {}
         self._lock = threading.Lock()
 
@@ -39,10 +41,11 @@ class Catalog:
             old = self._prepared.get(prepared.schema.name)
             self._prepared[prepared.schema.name] = prepared
             self._store.reserve(prepared.sizes)
-            if old is not None and self._forgets:
+            if old is not None:
                 used = {key for each in self._prepared.values() for key in each.keys}
                 for key in set(old.keys) - used:
-                    self._store.delete(key)
+                    for memory in self._own:
+                        memory.delete(key)
 
     def get(self, name: str) -> Prepared | None:
         """Return the schema of this name, or None."""

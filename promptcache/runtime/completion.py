@@ -5,6 +5,7 @@ Comes in: nothing; the engine builds these. Goes out: to the caller. This file k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -118,8 +119,10 @@ class WarmReport:
         num_encodings: Encodings that the schema has.
         num_encoded: Of these, the ones that had to be computed.
         num_encoded_tokens: Their tokens.
-        nbytes: KV bytes of all of the schema's encodings.
+        nbytes: Bytes of all of the schema's encodings, as their codec keeps them.
         seconds: Time taken.
+        found: How many of the others each tier had.
+        faults: What went wrong in stores, one sentence each; what was encoded may not be kept then.
     """
 
     schema: str
@@ -128,3 +131,5 @@ class WarmReport:
     num_encoded_tokens: int
     nbytes: int
     seconds: float
+    found: Mapping[Tier, int]
+    faults: tuple[str, ...] = ()

@@ -11,14 +11,18 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TypeAlias
 
+from promptcache.diagnostics import PromptCacheError
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.language.opening import is_markup, open_prompt
-from promptcache.layout import Plan, Tokenizer, make_plan
+from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.prepare import Prepared
 
 PromptSource: TypeAlias = str | Path | Prompt
 """XML text (starting with "<"), a path, or a `Prompt`."""
+
+DEFAULT_NEW_TOKENS = 256
+"""Tokens generated at most when a request does not say; fewer where the context ends earlier."""
 
 MAX_REMEMBERED = 1024
 """Plans kept; a plan is a few kilobytes, for it shares the schema's encodings."""
@@ -66,3 +70,21 @@ class Planner:
             self._remembered[text] = planned
             if len(self._remembered) > MAX_REMEMBERED:
                 self._remembered.popitem(last=False)
+
+
+def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> int:
+    """Return how many tokens an answer may have.
+
+    Args:
+        max_new_tokens: What was asked for; None means as many as there is room for, up to a default.
+
+    Raises:
+        ContextLengthExceeded: Prompt and answer need more positions than there are.
+        PromptCacheError: Fewer than one token was asked for.
+    """
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise PromptCacheError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+    room = context_length - plan.stop
+    limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
+    check_positions(plan, context_length, limit)
+    return limit

@@ -1,0 +1,124 @@
+"""Opening a store from what a user says of it: a folder, a URL, or both with budgets.
+
+Comes in: a path, a URL, a `StoreConfig` or a `Store`. Goes out: a store, and which memory of it is nobody else's. What
+a tier is made of is loaded when it is asked for: folders need POSIX, URLs need fsspec.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from promptcache.diagnostics import StoreError
+from promptcache.kv.memory import MemoryStore
+from promptcache.kv.shelf import Shelf
+from promptcache.kv.store import Store, Tier
+from promptcache.kv.tiered import Pace, TieredStore
+from promptcache.kv.types import KVShape
+
+_MODES = ("first", "always", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Where encodings rest, and how much of each tier they may take; a budget of None is no limit.
+
+    Attributes:
+        folder: The disk tier, which any number of processes may share; None has none.
+        url: The remote tier, anything that fsspec knows (`s3://bucket/folder`); None has none.
+        memory_bytes: Budget of the memory on the model's device.
+        host_bytes: Budget of a tier in the host's memory, for models on another device; None has no such tier.
+        disk_bytes: Budget of the folder.
+        verify: When a file of the folder is compared with its checksum: at its "first" use in this process, "always" or
+            "never". What comes from a URL always is.
+        mmap: Map the folder's files; False for folders that others than this library write in.
+        timeout_s: How long to wait for each answer of the URL.
+        url_options: What else fsspec's file system is made with, such as credentials.
+        pace: Load only where that is cheaper than encoding; None loads whatever is there.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    url: str | None = None
+    memory_bytes: int | None = None
+    host_bytes: int | None = None
+    disk_bytes: int | None = None
+    verify: str = "first"
+    mmap: bool = True
+    timeout_s: float = 10.0
+    url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    pace: Pace | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "host_bytes", "disk_bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise StoreError(f"{name} is a number of bytes from 0 on, or None, not {value!r}")
+        if self.verify not in _MODES:
+            raise StoreError(f"verify={self.verify!r}: known are {', '.join(_MODES)}")
+        if self.disk_bytes is not None and self.folder is None:
+            raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
+
+
+StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
+"""What can be opened as a store."""
+
+
+class Opened(NamedTuple):
+    """A store, and those of its tiers that nobody else uses."""
+
+    store: Store
+    own: tuple[MemoryStore, ...]
+
+
+def open_store(source: StoreSource | None, shape: KVShape) -> Opened:
+    """Open a store for KV of a shape.
+
+    Args:
+        source: A path or URL, a `StoreConfig`, or a `Store`, which stays its owner's; None keeps encodings in memory.
+
+    Raises:
+        StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
+    """
+    if source is None:
+        memory = MemoryStore(shape)
+        return Opened(memory, (memory,))
+    if isinstance(source, str | os.PathLike):
+        source = config_of(source)
+    if not isinstance(source, StoreConfig):
+        if not isinstance(source, Store):
+            raise StoreError(f"a store is a path, a URL, a StoreConfig or a Store, not {type(source).__name__}")
+        return Opened(source, ())
+    memory = MemoryStore(shape, budget_bytes=source.memory_bytes)
+    host = None
+    if source.host_bytes is not None:
+        on_host = replace(shape, device=torch.device("cpu"))
+        host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
+    store = TieredStore(memory, _shelves(source), host=host, pace=source.pace)
+    return Opened(store, (memory,) if host is None else (memory, host))
+
+
+def config_of(place: str | os.PathLike[str]) -> StoreConfig:
+    """Return the store at a path or, where `://` stands in it, a URL."""
+    text = os.fspath(place)
+    if not text:
+        raise StoreError("a store needs the path of a folder, or a URL; this one is empty")
+    return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
+
+
+def _shelves(config: StoreConfig) -> tuple[Shelf, ...]:
+    shelves: list[Shelf] = []
+    if config.folder is not None:
+        from promptcache.kv.disk import DiskShelf
+
+        shelves.append(DiskShelf(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
+    if config.url is not None:
+        try:
+            from promptcache.kv.remote import RemoteShelf
+        except ImportError as missing:
+            raise StoreError(str(missing)) from missing
+        shelves.append(RemoteShelf(config.url, timeout_s=config.timeout_s, options=config.url_options))
+    return tuple(shelves)

@@ -1,0 +1,229 @@
+"""Where an engine keeps KV: what can be named as a store, and what is never done to one that others share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptcache import Engine, MemoryStore, StoreConfig
+from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
+from promptcache.kv import Tier, TieredStore
+from promptcache.kv.disk import DiskShelf
+from promptcache.runtime.completion import Source
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
+<module name="city"><module name="beach">Miami has beaches.</module>Cities are loud.</module></schema>"""
+PROMPT = '<prompt schema="travel"><plan/><city><beach/></city>Where to?</prompt>'
+GREEDY = {"do_sample": False, "max_new_tokens": 4}
+
+
+def engine(store: object, **keep: str) -> Engine:
+    """A fresh engine that knows the travel schema."""
+    made = Engine(tiny_model(), ByteTokenizer(), store=store)  # type: ignore[arg-type] # some of it is wrong on purpose
+    made.add_schema(TRAVEL, **keep)
+    return made
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The encodings that stand in a folder."""
+    return {path.name: path.read_bytes() for path in (folder / "encodings").iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["text", "path", "config", "url"])
+def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
+    """A path, a URL and a `StoreConfig` keep KV there: the next engine encodes nothing."""
+    folder = tmp_path / "kept"
+    store = {
+        "text": str(folder),
+        "path": folder,
+        "config": StoreConfig(folder=folder, memory_bytes=10**6, disk_bytes=10**7, verify="always", mmap=False),
+        "url": f"file://{folder}",
+    }[kind]
+    first = engine(store).generate(PROMPT, **GREEDY)
+    second = engine(store).generate(PROMPT, **GREEDY)
+
+    tier = Tier.REMOTE if kind == "url" else Tier.DISK
+    assert {each.source for each in first.usage.modules} == {Source.MISS}
+    assert {(each.source, each.tier) for each in second.usage.modules} == {(Source.LOAD, tier)}
+    assert second.token_ids == first.token_ids
+
+
+def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` in a path is the home folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    engine("~/kept").warm()
+
+    assert files(tmp_path / "kept")
+
+
+def test_a_store_of_ones_own_is_used_as_it_is() -> None:
+    """Whoever gives a `Store` keeps it."""
+    store = MemoryStore(tiny_model().shape)
+
+    assert engine(store).store is store
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        ("", "this one is empty"),
+        (17, "not int"),
+        ("nosuchprotocol://x", "cannot use this URL as a store"),
+        ("{folder}/file", "is not a folder"),
+    ],
+)
+def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object, words: str) -> None:
+    """A store that cannot be one is told when the engine is made, not by the first request."""
+    (tmp_path / "file").touch()
+    given = store.format(folder=tmp_path) if isinstance(store, str) else store
+
+    with pytest.raises(StoreError, match=words):
+        engine(given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"memory_bytes": -1}, "memory_bytes is a number of bytes from 0 on, or None, not -1"),
+        ({"disk_bytes": "8 GB", "folder": "x"}, "not '8 GB'"),
+        ({"host_bytes": True}, "not True"),
+        ({"verify": "sometimes"}, "known are first, always, never"),
+        ({"disk_bytes": 5}, "there is none"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object], words: str) -> None:
+    """A setting that makes no sense is refused where it is written."""
+    with pytest.raises(StoreError, match=words):
+        StoreConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_replacing_a_schema_frees_memory_and_no_folder(tmp_path: Path) -> None:
+    """What a replaced schema had is forgotten in the engine's own memory; in a folder it stays, and is found again."""
+    made = engine(tmp_path)
+    made.warm()
+    before, kept = files(tmp_path), set(made.store.keys())
+    made.add_schema(TRAVEL.replace("three", "nine"))
+
+    assert isinstance(made.store, TieredStore)
+    assert set(made.store.memory.keys()) < kept
+    assert files(tmp_path) == before
+
+    made.add_schema(TRAVEL)
+    assert made.warm()[0].num_encoded == 0
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec: str) -> None:
+    """KV of one codec is never found under another; answers say which they used; quantized KV takes less room."""
+    full, lossy = engine(tmp_path), engine(tmp_path, keep=codec)
+    (whole,) = full.warm()
+    full_bytes = sum(map(len, files(tmp_path).values()))
+    (small,) = lossy.warm()
+    lossy_bytes = sum(map(len, files(tmp_path).values())) - full_bytes
+
+    assert small.num_encoded == whole.num_encoded > 0
+    assert small.nbytes < whole.nbytes
+    assert lossy_bytes < full_bytes
+    assert (full.generate(PROMPT, **GREEDY).lossy, lossy.generate(PROMPT, **GREEDY).lossy) == (False, True)
+
+
+def test_an_unknown_codec_is_named() -> None:
+    """A misspelt codec is told with those that there are."""
+    with pytest.raises(StoreError, match="known are full, int8, int4"):
+        engine(None, keep="int9")
+
+
+def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
+    """The report accounts for every encoding once: encoded, or found in a tier; progress ends at the schema's tokens."""
+    told: list[tuple[int, int]] = []
+    made = engine(tmp_path)
+    (cold,) = made.warm(progress=lambda done, total: told.append((done, total)))
+    (hot,) = made.warm()
+    (restarted,) = engine(tmp_path).warm()
+
+    assert (cold.num_encoded, dict(cold.found)) == (cold.num_encodings, {})
+    assert dict(hot.found) == {Tier.MEMORY: hot.num_encodings}
+    assert dict(restarted.found) == {Tier.DISK: restarted.num_encodings}
+    assert told == sorted(told)
+    assert told[-1] == (cold.num_encoded_tokens, cold.num_encoded_tokens)
+    assert cold.faults == hot.faults == restarted.faults == ()
+
+
+def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
+    """A pinned module, with what is nested in it, is evicted from no tier, whoever fills the folder; unpinned it is."""
+    made = engine(tmp_path)
+    made.pin("travel", "city")
+    made.warm()
+    assert isinstance(made.store, TieredStore)
+    pinned = made.store.memory.pinned()
+    everything = set(DiskShelf(tmp_path).keys())
+    DiskShelf(tmp_path, budget_bytes=1).trim()
+
+    assert set(DiskShelf(tmp_path).keys()) == set(pinned) < everything
+    assert len(pinned) >= 2
+
+    made.unpin("travel", "/city")
+    DiskShelf(tmp_path, budget_bytes=1).trim()
+    assert set(DiskShelf(tmp_path).keys()) == set()
+
+
+def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
+    """A schema or module that is not there is named, with the nearest."""
+    made = engine(tmp_path)
+
+    with pytest.raises(PromptCacheError, match="has no module 'cty' \\(did you mean 'city'"):
+        made.pin("travel", "cty")
+    with pytest.raises(UnknownSchema):
+        made.unpin("trvel")
+
+
+def test_a_store_that_cannot_pin_says_so() -> None:
+    """A user's store without pins is told apart from a mistake."""
+
+    class Plain:
+        def __init__(self) -> None:
+            self._store = MemoryStore(tiny_model().shape)
+            self.get, self.put, self.delete = self._store.get, self._store.put, self._store.delete
+            self.keys, self.nbytes, self.reserve = self._store.keys, self._store.nbytes, self._store.reserve
+
+    with pytest.raises(StoreError, match="Plain cannot pin"):
+        engine(Plain()).pin("travel")
+
+
+def test_a_budget_of_one_byte_costs_no_answer(tmp_path: Path) -> None:
+    """Where nothing fits anywhere every request is encoded anew, and right."""
+    tight = engine(StoreConfig(folder=tmp_path, memory_bytes=1, host_bytes=1, disk_bytes=1))
+    free = engine(None)
+
+    assert [tight.generate(PROMPT, **GREEDY).token_ids for _ in range(2)] == [
+        free.generate(PROMPT, **GREEDY).token_ids
+    ] * 2
+    assert files(tmp_path) == {}
+
+
+def test_two_engines_on_one_folder_agree(tmp_path: Path) -> None:
+    """What one engine of a process wrote the other loads; what one deletes the other does without."""
+    first, second = engine(tmp_path), engine(tmp_path)
+    answers = [first.generate(PROMPT, **GREEDY), second.generate(PROMPT, **GREEDY)]
+    for key in list(first.store.keys()):
+        first.store.delete(key)
+    answers += [second.generate(PROMPT, **GREEDY), first.generate(PROMPT, **GREEDY)]
+
+    assert len({answer.token_ids for answer in answers}) == 1
+    assert answers[1].usage.num_encoded_tokens == 0
+
+
+def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
+    """A folder whose parts are removed under a running engine costs encoding, not answers, and is filled again."""
+    first = engine(tmp_path)
+    made = first.generate(PROMPT, **GREEDY)
+    for part in ("encodings", "incoming", "pins", "locks"):
+        shutil.rmtree(tmp_path / part)
+    again, next_time = engine(tmp_path).generate(PROMPT, **GREEDY), engine(tmp_path).generate(PROMPT, **GREEDY)
+
+    assert made.token_ids == again.token_ids == next_time.token_ids
+    assert next_time.usage.num_encoded_tokens == 0
