@@ -205,6 +205,21 @@ def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
     assert set(shelf.keys()) == {KEYS[name] for name in "abc"}
 
 
+def test_of_what_was_set_aside_only_as_much_goes_as_must(tmp_path: Path) -> None:
+    """What was set aside may be wanted for inquiry: the oldest goes first, and the rest stays."""
+    shelf = DiskShelf(tmp_path, budget_bytes=SIZES["a"] + SIZES["b"])
+    for name in "ab":
+        shelf.write(ALL[name])
+        (tmp_path / "encodings" / f"{KEYS[name]}.safetensors").write_bytes(bytes(SIZES[name]))
+        with pytest.raises(CorruptEncoding):
+            shelf.read(KEYS[name])
+
+    assert shelf.write(ALL["a"])
+
+    left = [path.name for path in (tmp_path / "quarantine").iterdir() if path.name != "log.jsonl"]
+    assert [name.partition(".")[0] for name in left] == [KEYS["b"]]
+
+
 def churn(folder: str, seed: int) -> None:
     """Write and read at random, as one of several processes."""
     shelf = DiskShelf(folder, budget_bytes=THIRD)
