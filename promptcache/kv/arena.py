@@ -41,7 +41,8 @@ class Place:
         return run
 
     def _left(self, _: weakref.ref[RunKV]) -> None:
-        self.block.left.append(self)  # nothing more: this runs between any two lines of any thread
+        if not self.kept:  # what is kept is freed by whoever lets go of it
+            self.block.left.append(self)  # nothing more: this runs between any two lines of any thread
 
 
 class Block:

@@ -191,6 +191,56 @@ def test_memory_comes_with_the_first_encoding() -> None:
     assert runs[2].slab is not runs[1].slab
 
 
+def test_looking_up_leaves_nothing_behind() -> None:
+    """However often something is looked up and let go of, the store remembers no more of it."""
+    store = MemoryStore(SHAPE)
+    store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
+    for _ in range(100):
+        store.get(RECIPES["a"].key)
+
+    assert not any(block.left for block in store._blocks)
+
+
+@pytest.mark.parametrize("budget", [None, 5])
+def test_freed_ranges_are_used_again(budget: int | None) -> None:
+    """A range is free for others as soon as its encoding is deleted and nobody holds it, and not before."""
+    store = MemoryStore(SHAPE, budget_bytes=None if budget is None else budget * SHAPE.token_bytes)
+    store.reserve([(RECIPES["c"].key, 3), (RECIPES["b"].key, 2)])
+    kept = store.put(RECIPES["b"], *kv(2, 1.0))
+    held = store.put(RECIPES["c"], *kv(3, 1.0))
+    place = held.slab, held.start, held.stop
+    store.delete(RECIPES["c"].key)
+    early = store.put(RECIPES["a"], *kv(1, 2.0))
+    store.delete(RECIPES["a"].key)
+    del held
+    late = store.put(RECIPES["a"], *kv(1, 2.0))
+
+    assert early.slab is not place[0]
+    assert late.slab is place[0] is kept.slab
+    assert place[1] <= late.start < place[2]
+
+
+def test_many_holes_are_one_in_the_end() -> None:
+    """Room that is there, but in pieces, is moved together; what moves keeps its content, and what is held stays."""
+    store = MemoryStore(SHAPE, budget_bytes=12 * SHAPE.token_bytes)
+    made = [Recipe(fingerprint=str(n), token_ids=(0, 0), position_ids=(0, 1), context="") for n in range(6)]
+    for number, each in enumerate(made):
+        store.put(each, *kv(2, float(number)))
+    held = store.get(made[0].key).run
+    for number in (1, 3, 5):
+        store.delete(made[number].key)
+    run = store.put(RECIPES["e"], *kv(5, 9.0))
+
+    assert held is not None
+    assert run.slab is held.slab
+    assert (held.start, (held.keys == 0.0).all()) == (0, True)
+    for number in (2, 4):
+        moved = store.get(made[number].key).run
+        assert moved is not None
+        assert (moved.keys == number).all()
+        assert (moved.values == -number).all()
+
+
 @pytest.mark.parametrize("wrong", ["layers", "heads", "width", "dtype"])
 def test_kv_of_another_shape_is_refused(wrong: str) -> None:
     """A store holds KV of one shape and says so; nothing is kept of what does not fit."""
