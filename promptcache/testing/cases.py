@@ -81,7 +81,7 @@ def arguments(
 
 
 def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStrategy[tuple[PromptCase, PromptCase]]:
-    """Draw two prompts that use different modules and are otherwise the same, unless only one selection is valid."""
+    """Draw two prompts that differ in one module, or in as few as the rules allow, and are otherwise the same."""
     subject = Subject(schema, tokenizer)
     subject.lay_out_now()
     return prompt_tree_pairs(subject.schema).map(lambda trees: (_case(trees[0], subject), _case(trees[1], subject)))

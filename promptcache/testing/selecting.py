@@ -46,15 +46,22 @@ def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStr
 
 
 def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset[str], frozenset[str]]]:
-    """Draw two valid selections: different ones, unless there is only one."""
+    """Draw two valid selections: different ones, unless there is only one.
+
+    Where all can be listed, no other is nearer to the first than the second: mostly they differ in one module.
+    """
     listed = list_selections(schema)
     if listed is None:
         return _walked(schema).flatmap(lambda first: st.tuples(st.just(first), _walked(schema, other_than=first)))
-    last = len(listed) - 1
-    steps = st.integers(min(1, last), last)
-    return st.builds(
-        lambda number, step: (listed[number], listed[(number + step) % len(listed)]), st.integers(0, last), steps
-    )
+
+    def near(number: int, step: int) -> tuple[frozenset[str], frozenset[str]]:
+        first = listed[number]
+        distances = [len(first ^ other) for other in listed]
+        least = min((distance for distance in distances if distance), default=0)
+        nearest = [other for other, distance in zip(listed, distances, strict=True) if distance == least]
+        return first, nearest[step % len(nearest)]
+
+    return st.builds(near, st.integers(0, len(listed) - 1), st.integers(0, len(listed) - 1))
 
 
 def _smallest_of(listed: Sequence[frozenset[str]]) -> SearchStrategy[frozenset[str]]:

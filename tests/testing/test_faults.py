@@ -60,6 +60,7 @@ def test_a_refusal_costs_no_answer() -> None:
     assert [fault for fault in completion.usage.faults if "refused" in fault]
     assert completion.token_ids == engine(memory()).generate(PROMPT, max_new_tokens=4, do_sample=False).token_ids
     assert again.token_ids == completion.token_ids
+    assert distance(engine(RefusingStore(memory(), ALWAYS)).logits(PROMPT), engine(memory()).logits(PROMPT)) < 1e-10
     assert 0 < again.usage.num_encoded_tokens < completion.usage.num_encoded_tokens
 
 
