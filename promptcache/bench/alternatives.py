@@ -16,6 +16,8 @@ from transformers.cache_utils import Cache
 from promptcache.bench.workload import Workload
 from promptcache.kv import RunKV, Slab
 from promptcache.layout.types import Encoding
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.link import link
 from promptcache.runtime.segments import Part, Segment, Timeline
@@ -24,11 +26,24 @@ Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
-    """Link stored modules and prefill the new tokens: what this library does."""
+    """Link stored modules and prefill the new tokens, of a selection that was linked before: what this library does."""
+    pool = Pool(model.shape)
 
     def run() -> torch.Tensor:
-        linked = link(work.plan, work.runs, model)
-        return _last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+        linked = link(work.plan, work.runs, model, pool)
+        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+
+    return run
+
+
+def generated(model: Model, work: Workload) -> Alternative:
+    """The same, through transformers' `generate` for one token: what an engine does after planning and fetching."""
+    pool = Pool(model.shape)
+
+    def run() -> torch.Tensor:
+        linked = link(work.plan, work.runs, model, pool)
+        made = generate(model, linked, eos_ids=(), max_new_tokens=1, options={"do_sample": False})
+        return torch.tensor(made.sequences)
 
     return run
 
@@ -49,7 +64,7 @@ def floor(model: Model, work: Workload) -> Alternative:
 
     def run() -> torch.Tensor:
         cache = model.cache(Timeline((whole,), linked.position_ids, model.device))
-        return _last_logits(model, linked.token_ids, linked.position_ids, cache)
+        return last_logits(model, linked.token_ids, linked.position_ids, cache)
 
     return run
 
@@ -60,7 +75,7 @@ def plain(model: Model, work: Workload) -> Alternative:
     tokens.extend(token_id for prefill in work.plan.prefill for token_id in prefill.token_ids)
 
     def run() -> torch.Tensor:
-        return _last_logits(model, tokens, range(len(tokens)), DynamicCache())
+        return last_logits(model, tokens, range(len(tokens)), DynamicCache())
 
     return run
 
@@ -71,7 +86,7 @@ def concatenated(model: Model, work: Workload) -> Alternative:
     parts = _parts(model, linked.timeline.segments)
 
     def run() -> torch.Tensor:
-        return _last_logits(model, linked.token_ids, linked.position_ids, _concatenation(parts))
+        return last_logits(model, linked.token_ids, linked.position_ids, _concatenation(parts))
 
     return run
 
@@ -85,7 +100,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
         filled.update(keys, values, layer)
 
     def run() -> torch.Tensor:
-        return _last_logits(model, linked.token_ids, linked.position_ids, copy.deepcopy(filled))
+        return last_logits(model, linked.token_ids, linked.position_ids, copy.deepcopy(filled))
 
     return run
 
@@ -98,12 +113,12 @@ def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Altern
     linked = link(work.plan, work.runs, model)
     parts = _parts(model, linked.timeline.segments)
     prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
-    _last_logits(model, linked.token_ids, linked.position_ids, prefilled)
+    last_logits(model, linked.token_ids, linked.position_ids, prefilled)
 
     def run() -> torch.Tensor:
         position = linked.position_ids[-1]
         for step in range(num_tokens):
-            logits = _last_logits(model, [ord("a")], [position + 1 + step], prefilled)
+            logits = last_logits(model, [ord("a")], [position + 1 + step], prefilled)
         prefilled.crop(-num_tokens)
         return logits
 
@@ -117,6 +132,7 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
     "concatenate": concatenated,
     "deep copy": deep_copied,
     "prompt cache": cached,
+    "generate": generated,
     "floor": floor,
 }
 """Every alternative by the name that tables show."""
@@ -150,7 +166,8 @@ def _whole(segments: tuple[Segment, ...], layer: int) -> tuple[torch.Tensor, tor
 
 
 @torch.no_grad()
-def _last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
+def last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
+    """Feed tokens at positions and return the logits of the last, `[1, 1, V]`; the cache grows."""
     output = model.hf(
         input_ids=token_tensor(token_ids, model.device),
         position_ids=token_tensor(position_ids, model.device),

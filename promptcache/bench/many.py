@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import psutil
@@ -33,12 +34,11 @@ from promptcache.runtime.prepare import prepare
 MIB = 2**20
 
 
-def compare_memory(model: Model, all_sizes: Sequence[Sizes], num_requests: int = 20) -> Report:
-    """Measure the resident memory that live requests add: linked, and as a `DynamicCache` each."""
+def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[int] = (20,)) -> Report:
+    """Measure the resident memory that so many live requests add: linked, and as a `DynamicCache` each."""
     process = psutil.Process()
     cells, rows = [], []
-    for sizes in all_sizes:
-        work = workload(model, sizes)
+    for work, num_requests in product([workload(model, sizes) for sizes in all_sizes], requests):
         grown = {}
         makers: dict[str, Callable[[], Any]] = {
             "prompt cache": partial(link, work.plan, work.runs, model),
@@ -49,13 +49,13 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], num_requests: int =
             held = [make() for _ in range(num_requests)]
             grown[name] = process.memory_info().rss - before
             del held
-        modules = sizes.cached_tokens * model.shape.token_bytes
-        cells.append((f"{modules / MIB:.0f}", *(f"{each / MIB:.1f}" for each in grown.values())))
-        rows.append({**sizes.data, "requests": num_requests, "module_bytes": modules, "grown_bytes": grown})
+        modules = work.sizes.cached_tokens * model.shape.token_bytes
+        cells.append((f"{modules / MIB:.0f}", str(num_requests), *(f"{each / MIB:.1f}" for each in grown.values())))
+        rows.append({**work.sizes.data, "requests": num_requests, "module_bytes": modules, "grown_bytes": grown})
     return Report(
         name="memory",
-        title=f"MiB of resident memory that {num_requests} live requests add",
-        columns=("modules MiB", "prompt cache", "DynamicCache"),
+        title="MiB of resident memory that live requests add",
+        columns=("modules MiB", "live requests", "prompt cache", "DynamicCache"),
         cells=tuple(cells),
         rows=tuple(rows),
     )

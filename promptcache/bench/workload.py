@@ -64,6 +64,7 @@ class Sizes:
         """The sizes, for machines."""
         return {
             "modules": self.num_modules,
+            "cached_tokens": self.cached_tokens,
             "module_tokens": self.module_tokens,
             "new_tokens": self.new_tokens,
             "adjacent": self.adjacent,

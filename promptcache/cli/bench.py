@@ -7,32 +7,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from promptcache.bench.quality_documents import SETS
 from promptcache.cli.bench_options import (
+    Subject,
     adjacent_option,
     decoded_option,
-    device_option,
     measured,
     modules_option,
     new_option,
     number,
     numbers,
+    plot_option,
     repeats_option,
     threads_option,
     tokens_option,
 )
-from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.exits import ending
 from promptcache.cli.options import CommandGroup
 from promptcache.cli.output import tell, write_text
 
 if TYPE_CHECKING:
     from promptcache.bench.report import Report
     from promptcache.bench.workload import Sizes
-    from promptcache.runtime.hf.model import Model
 
 
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
@@ -42,160 +43,129 @@ def command() -> None:
 
 @command.command()
 @measured
-@device_option
 @modules_option(8)
 @tokens_option(512)
 @new_option(1, 16, 64)
 @adjacent_option
 @repeats_option(5)
-@threads_option
+@plot_option
 def ttft(
-    shape: str,
-    model: str | None,
-    dtype: str,
-    device: str,
+    subject: Subject,
     modules: int,
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
     adjacent: bool,
     repeats: int,
-    threads: int | None,
+    plot: Path | None,
 ) -> None:
     """Time to first token of a planned request: linked modules against every alternative."""
     with ending(as_json=False):
         from promptcache.bench.ttft import compare_ttft
 
-        measured = _load(shape, model, dtype, device, threads)
-        _write(compare_ttft(measured, _sizes(modules, module_tokens, new, adjacent), repeats), model or shape, dtype)
+        report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats)
+        _write(report, subject.name, subject.dtype, plot)
 
 
 @command.command()
 @measured
-@device_option
 @modules_option(16)
 @tokens_option(256, 1024)
 @adjacent_option
 @repeats_option(20)
-@threads_option
-def linking(
-    shape: str,
-    model: str | None,
-    dtype: str,
-    device: str,
-    modules: int,
-    module_tokens: tuple[int, ...],
-    adjacent: bool,
-    repeats: int,
-    threads: int | None,
-) -> None:
+def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adjacent: bool, repeats: int) -> None:
     """Linking by itself: seconds, and resident memory that each linked request adds."""
     with ending(as_json=False):
         from promptcache.bench.ttft import measure_linking
 
-        measured = _load(shape, model, dtype, device, threads)
         sizes = _sizes(modules, module_tokens, [16], adjacent)
-        _write(measure_linking(measured, sizes, repeats), model or shape, dtype)
+        _write(measure_linking(subject.load(), sizes, repeats), subject.name, subject.dtype)
 
 
 @command.command()
 @measured
-@device_option
 @modules_option(8)
 @tokens_option(512)
 @decoded_option
 @repeats_option(5)
-@threads_option
-def decode(
-    shape: str,
-    model: str | None,
-    dtype: str,
-    device: str,
-    modules: int,
-    module_tokens: tuple[int, ...],
-    tokens: int,
-    repeats: int,
-    threads: int | None,
-) -> None:
+def decode(subject: Subject, modules: int, module_tokens: tuple[int, ...], tokens: int, repeats: int) -> None:
     """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
     with ending(as_json=False):
         from promptcache.bench.ttft import compare_decoding
 
-        measured = _load(shape, model, dtype, device, threads)
         sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        _write(compare_decoding(measured, sizes, repeats, tokens), model or shape, dtype)
+        _write(compare_decoding(subject.load(), sizes, repeats, tokens), subject.name, subject.dtype)
+
+
+@command.command()
+@measured
+@number("--cached", 4096, "Cached tokens in all.")
+@tokens_option(16, 64, 128, 256, 512)
+@number("--new", 16, "New tokens of the request.")
+@decoded_option
+@repeats_option(5)
+@plot_option
+def small(
+    subject: Subject,
+    cached: int,
+    module_tokens: tuple[int, ...],
+    new: int,
+    tokens: int,
+    repeats: int,
+    plot: Path | None,
+) -> None:
+    """Many small modules: each read where it rests, or copied together first."""
+    with ending(as_json=False):
+        from promptcache.bench.small import compare_small
+
+        report = compare_small(subject.load(), cached, module_tokens, new, tokens, repeats)
+        _write(report, subject.name, subject.dtype, plot)
 
 
 @command.command()
 @measured
 @modules_option(8)
 @tokens_option(512)
-@number("--requests", 20, "Live requests.")
+@numbers("--requests", (20,), "Live requests; give it several times to compare.")
+@plot_option
 def memory(
-    shape: str, model: str | None, dtype: str, modules: int, module_tokens: tuple[int, ...], requests: int
+    subject: Subject, modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...], plot: Path | None
 ) -> None:
     """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
     with ending(as_json=False):
         from promptcache.bench.many import compare_memory
 
-        measured = _load(shape, model, dtype, "cpu", None)
         sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        _write(compare_memory(measured, sizes, requests), model or shape, dtype)
+        _write(compare_memory(subject.load(), sizes, requests), subject.name, subject.dtype, plot)
 
 
 @command.command()
 @measured
-@device_option
 @modules_option(4)
 @number("--module-tokens", 512, "Tokens of each module.")
 @number("--rows", 32, "Requests in the batch.")
 @decoded_option
 @repeats_option(3)
-@threads_option
-def batch(
-    shape: str,
-    model: str | None,
-    dtype: str,
-    device: str,
-    modules: int,
-    module_tokens: int,
-    rows: int,
-    tokens: int,
-    repeats: int,
-    threads: int | None,
-) -> None:
+def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> None:
     """Tokens per second of rows that share modules: linked together, and with copies of their own."""
     with ending(as_json=False):
         from promptcache.bench.many import compare_batch
 
-        measured = _load(shape, model, dtype, device, threads)
         (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
-        _write(compare_batch(measured, sizes, rows, tokens, repeats), model or shape, dtype)
+        _write(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.name, subject.dtype)
 
 
 @command.command()
 @measured
-@device_option
 @modules_option(8)
 @tokens_option(128, 512)
 @repeats_option(3)
-@threads_option
-def encode(
-    shape: str,
-    model: str | None,
-    dtype: str,
-    device: str,
-    modules: int,
-    module_tokens: tuple[int, ...],
-    repeats: int,
-    threads: int | None,
-) -> None:
+def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repeats: int) -> None:
     """Encoding a schema's modules against plain prefill of equally long texts."""
     with ending(as_json=False):
         from promptcache.bench.many import compare_encoding
 
-        measured = _load(shape, model, dtype, device, threads)
         sizes = _sizes(modules, module_tokens, [1], adjacent=True)
-        _write(compare_encoding(measured, sizes, repeats), model or shape, dtype)
+        _write(compare_encoding(subject.load(), sizes, repeats), subject.name, subject.dtype)
 
 
 @command.command()
@@ -255,25 +225,6 @@ def quality(
         _write(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
-def _load(shape: str, model: str | None, dtype: str, device: str, threads: int | None) -> Model:
-    import torch
-
-    from promptcache.bench.shapes import SHAPES, random_shape
-    from promptcache.bench.ttft import set_threads
-    from promptcache.runtime.hf.load import load_model
-    from promptcache.runtime.hf.model import Model
-
-    set_threads(threads)
-    kind = getattr(torch, dtype, None)
-    if not isinstance(kind, torch.dtype):
-        raise UsageMistake(f"--dtype {dtype}: not a dtype of torch")
-    if model is not None:
-        return load_model(model, device=device, dtype=kind)[0]
-    if shape not in SHAPES:
-        raise UsageMistake(f"--shape {shape}: known are {', '.join(SHAPES)}")
-    return Model(random_shape(shape, kind, torch.device(device)))
-
-
 def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool) -> list[Sizes]:
     from promptcache.bench.workload import Sizes
 
@@ -284,7 +235,7 @@ def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjac
     ]
 
 
-def _write(report: Report, model: str, dtype: str) -> None:
+def _write(report: Report, model: str, dtype: str, drawing: Path | None = None) -> None:
     from rich.table import Table
 
     from promptcache.bench.report import hardware
@@ -296,3 +247,7 @@ def _write(report: Report, model: str, dtype: str) -> None:
     stdout().print(table)
     data = {"bench": report.name, "model": model, "dtype": dtype, "hardware": hardware(), "rows": report.rows}
     write_text(json.dumps(data) + "\n")
+    if drawing is not None:
+        from promptcache.bench.plot import plot
+
+        plot(report, drawing)

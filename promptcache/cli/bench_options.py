@@ -6,9 +6,17 @@ Comes in: nothing. Goes out: decorators of click. This file knows no benchmark.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from promptcache.cli.exits import UsageMistake
+
+if TYPE_CHECKING:
+    from promptcache.runtime.hf.model import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _ONE = click.IntRange(min=1)
@@ -44,20 +52,76 @@ def repeats_option(default: int) -> Callable[[Decorated], Decorated]:
     return number("--repeats", default, "Rounds that count; one more warms up.")
 
 
-def measured(command: Decorated) -> Decorated:
-    """Add the options of what is measured: a model, or a shape, and a dtype."""
+threads_option = number("--threads", None, "Threads of torch.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is measured: a model, or a published shape with random weights, in a dtype, on a device, with threads."""
+
+    shape: str
+    model: str | None
+    dtype: str
+    device: str
+    threads: int | None
+
+    @property
+    def name(self) -> str:
+        """Of the model or shape."""
+        return self.model or self.shape
+
+    def load(self) -> Model:
+        """Return the model.
+
+        Raises:
+            UsageMistake: No such shape or dtype.
+        """
+        import torch
+
+        from promptcache.bench.shapes import SHAPES, random_shape
+        from promptcache.bench.ttft import set_threads
+        from promptcache.runtime.hf.load import load_model
+        from promptcache.runtime.hf.model import Model
+
+        set_threads(self.threads)
+        kind = getattr(torch, self.dtype, None)
+        if not isinstance(kind, torch.dtype):
+            raise UsageMistake(f"--dtype {self.dtype}: not a dtype of torch")
+        if self.model is not None:
+            return load_model(self.model, device=self.device, dtype=kind)[0]
+        if self.shape not in SHAPES:
+            raise UsageMistake(f"--shape {self.shape}: known are {', '.join(SHAPES)}")
+        return Model(random_shape(self.shape, kind, torch.device(self.device)))
+
+
+def measured(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of what is measured; the command gets them as one `Subject`, before its own."""
+
+    @wraps(command)
+    def with_subject(
+        shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: object
+    ) -> None:
+        command(Subject(shape=shape, model=model, dtype=dtype, device=device, threads=threads), **own)
+
+    found: Callable[..., None] = with_subject
     for option in (
+        threads_option,
+        click.option("--device", default="cpu", help="cpu, cuda, ..."),
         click.option("--dtype", default="float32", help="Of weights and KV: float32, bfloat16 or float16."),
         click.option("--model", help="A model's folder or hub id instead of a shape."),
         click.option("--shape", default="qwen2.5-0.5b", help="A published model shape with random weights."),
     ):
-        command = option(command)
-    return command
+        found = option(found)
+    return found
 
 
-device_option = click.option("--device", default="cpu", help="cpu, cuda, ...")
+plot_option = click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it, too: an .svg, .png or .pdf file. Needs matplotlib.",
+)
 adjacent_option = click.option(
     "--adjacent/--no-adjacent", default=False, help="Whether the present modules are neighbours."
 )
-threads_option = number("--threads", None, "Threads of torch.")
 decoded_option = number("--tokens", 16, "Tokens decoded after the prompt.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,13 @@ from click.testing import CliRunner
 
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.measure import interleave
+from promptcache.bench.plot import curves, plot
+from promptcache.bench.report import Report
 from promptcache.bench.shapes import SHAPES, random_shape
+from promptcache.bench.small import _ways
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
+from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.hf.model import Model
 
 SIZES = Sizes(num_modules=3, module_tokens=20, new_tokens=4)
@@ -30,6 +35,22 @@ def test_alternatives_reach_the_same_token(model: Model, name: str) -> None:
     work = workload(model, SIZES)
 
     assert torch.allclose(ALTERNATIVES[name](model, work)(), ALTERNATIVES["prompt cache"](model, work)(), atol=1e-10)
+
+
+def test_generate_reaches_the_same_token(model: Model) -> None:
+    """The token that `generate` gives is the one that the logits say."""
+    work = workload(model, SIZES)
+
+    assert ALTERNATIVES["generate"](model, work)().item() == ALTERNATIVES["floor"](model, work)().argmax().item()
+
+
+def test_coalescing_is_measured_on_the_same_request(model: Model) -> None:
+    """Modules apart, coalesced anew and coalesced before end in the same logits."""
+    ways = _ways(model, workload(model, SIZES), 2)
+
+    logits = [way() for _ in range(2) for way in ways.values()]
+
+    assert all(torch.allclose(each, logits[0], atol=1e-10) for each in logits)
 
 
 def test_plain_prefill_feeds_as_many_tokens(model: Model) -> None:
@@ -75,6 +96,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["ttft", *_TINY, "--new", "1", "--repeats", "1"],
         ["linking", *_TINY, "--repeats", "1"],
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
+        ["small", *_TINY[:2], "--cached", "32", "--module-tokens", "8", "--tokens", "2", "--repeats", "1"],
         ["memory", *_TINY, "--requests", "2"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["encode", *_TINY, "--repeats", "1"],
@@ -92,6 +114,32 @@ def test_commands_end_in_one_json_line(words: list[str]) -> None:
     data = json.loads(result.stdout.strip().splitlines()[-1])
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
+
+
+def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
+    """Medians by size, for each alternative and each other setting; the file is what its name says."""
+    pytest.importorskip("matplotlib")
+    rows = [
+        {"cached_tokens": cached, "new_tokens": new, "seconds": {"a": [0.3, cached / 1e3, 9.0], "b": [new / 1e3]}}
+        for cached in (100, 400)
+        for new in (1, 2)
+    ]
+    report = Report(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
+
+    found = {curve.label: curve.points for curve in curves(report, "cached_tokens")}
+    plot(report, tmp_path / "p.svg")
+
+    assert found["a, 1 new tokens"] == ((100, 300.0), (400, 400.0))
+    assert set(found) == {f"{name}, {new} new tokens" for name in "ab" for new in (1, 2)}
+    assert (tmp_path / "p.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_nothing_to_plot_is_said() -> None:
+    """Where no size varies there is no axis, and the message says which options to repeat."""
+    report = Report(name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},))
+
+    with pytest.raises(PromptCacheError, match="--new"):
+        plot(report, Path("p.svg"))
 
 
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:

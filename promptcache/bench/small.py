@@ -1,0 +1,65 @@
+"""`promptcache bench small`: from which size on a segment is better read where it rests.
+
+Comes in: a model, a number of cached tokens, and sizes of modules. Goes out: seconds for the first token and some more,
+with every module a segment of its own, with all of them copied into one buffer, and with that buffer still there from
+an earlier request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from promptcache.bench.alternatives import last_logits
+from promptcache.bench.measure import interleave
+from promptcache.bench.report import Report
+from promptcache.bench.workload import Sizes, Workload, workload
+from promptcache.layout import Plan
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import link
+
+
+def compare_small(
+    model: Model, cached_tokens: int, module_tokens: Sequence[int], new_tokens: int, num_decoded: int, repeats: int
+) -> Report:
+    """Measure link, prefill and `num_decoded` tokens over the same cached tokens in modules of different sizes."""
+    cells, rows = [], []
+    for size in module_tokens:
+        count = max(2, cached_tokens // size)
+        work = workload(model, Sizes(num_modules=count, module_tokens=size, new_tokens=new_tokens))
+        samples = interleave(_ways(model, work, num_decoded), repeats, model.device)
+        medians = [each.median for each in samples.values()]
+        times = [f"{1e3 * each:.1f}" for each in medians]
+        cells.append((f"{count} x {size}", *times, f"{medians[0] / medians[1]:.2f}"))
+        seconds = {name: list(each.seconds) for name, each in samples.items()}
+        rows.append({**work.sizes.data, "decoded_tokens": num_decoded, "seconds": seconds})
+    return Report(
+        name="small",
+        title=f"ms to link, for the first token and {num_decoded} more, median of {repeats}",
+        columns=("modules", "apart", "coalesced", "coalesced before", "apart / coalesced"),
+        cells=tuple(cells),
+        rows=tuple(rows),
+    )
+
+
+def _ways(model: Model, work: Workload, num_decoded: int) -> dict[str, Callable[[], Any]]:
+    pool = Pool(model.shape, small_tokens=work.sizes.cached_tokens)
+
+    def answer(plan: Plan, pool: Pool | None) -> Any:
+        linked = link(plan, work.runs, model, pool)
+        logits = last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+        for step in range(num_decoded):
+            logits = last_logits(model, [ord("a")], [linked.position_ids[-1] + 1 + step], linked.cache)
+        return logits
+
+    def anew() -> Any:
+        other = replace(work.plan, encodings=tuple(replace(each) for each in work.plan.encodings))
+        return answer(other, pool)  # encodings that the pool has not met, in memory that it has
+
+    return {
+        "apart": lambda: answer(work.plan, None),
+        "coalesced": anew,
+        "coalesced before": lambda: answer(work.plan, pool),
+    }
