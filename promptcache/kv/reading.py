@@ -15,6 +15,10 @@ from pathlib import Path
 from promptcache.diagnostics import CorruptEncoding
 from promptcache.kv.header import Header, head_bytes, read_header
 
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KEEP_TIMES = getattr(os, "O_NOATIME", 0)
+"""The access time says when an encoding was used last; looking at its header is no use. Linux only."""
+
 _UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -57,7 +61,10 @@ def _open(path: Path) -> int:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise CorruptEncoding(f"{path}: is not a file")
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.open(path, _FLAGS | _KEEP_TIMES)
+        except PermissionError:  # only its owner may do that
+            return os.open(path, _FLAGS)
     except OSError as error:
         _raise_unreadable(error, path)
         raise

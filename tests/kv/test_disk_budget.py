@@ -102,17 +102,20 @@ def test_what_is_used_stays(tmp_path: Path) -> None:
 
 
 def test_uses_are_remembered_by_the_files(tmp_path: Path) -> None:
-    """A new process knows from the files' times which encoding was not used for longest."""
-    same = [small(str(number), 9) for number in range(4)]
+    """A new process knows from the files' times which encodings were not used for longest."""
+    same = [small(str(number), 9) for number in range(9)]
     shelf = DiskShelf(tmp_path)
-    for each in same[:3]:
+    for each in same[:6]:
         shelf.write(each)
         time.sleep(0.01)
-    shelf.read(same[0].recipe.key)
+    for number in (3, 0, 5, 1):
+        shelf.read(same[number].recipe.key)
+        time.sleep(0.01)
 
-    DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0])).write(same[3])
+    for each in same[6:]:
+        DiskShelf(tmp_path, budget_bytes=6 * file_bytes(same[0])).write(each)
 
-    assert set(shelf.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
+    assert set(shelf.keys()) == {same[number].recipe.key for number in (0, 5, 1, 6, 7, 8)}
 
 
 def test_opening_looks_into_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
