@@ -47,6 +47,8 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str], 
         return prompt
     targets = _targets(present, schema)
     for word in words:
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise UsageMistake("--arg: the text is not UTF-8")
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageMistake(f"--arg {word}: write NAME=VALUE")

@@ -178,3 +178,21 @@ def test_usage_mistakes_are_json_under_json(words: list[str]) -> None:
 
     assert (plain.returncode, plain.stdout, data.returncode, data.stderr) == (2, "", 2, "")
     assert set(json.loads(data.stdout)) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "prompts/miami.xml", "--temperature", "nan"], "--temperature nan: not a finite number"),
+        (["run", "prompts/miami.xml", "--seed", "9" * 30], "Invalid value for '--seed'"),
+        (["render", "prompts/miami.xml", "--arg", b"days=\xff"], "--arg: the text is not UTF-8"),
+    ],
+)
+def test_values_that_nothing_can_use_are_usage_mistakes(words: list[str | bytes], message: str) -> None:
+    """A temperature that is no number, a seed beyond 64 bits and text that is no text end with 2 and a reason."""
+    command = [sys.executable, "-m", "promptcache", *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

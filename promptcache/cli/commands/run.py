@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 import click
 
-from promptcache.cli.exits import ending
+from promptcache.cli.exits import UsageMistake, ending
 from promptcache.cli.model_folder import Dtype
 from promptcache.cli.options import (
     arguments_option,
@@ -31,7 +32,9 @@ from promptcache.cli.options import (
 )
 @click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Tokens of the answer, at most.")
 @arguments_option
-@click.option("--seed", metavar="N", type=int, help="Of the random numbers that sampling draws.")
+@click.option(
+    "--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Of the random numbers that sampling draws."
+)
 @click.option(
     "--temperature",
     metavar="T",
@@ -63,6 +66,8 @@ def command(
         from promptcache.cli.request import RunOptions
         from promptcache.cli.run import run_prompt
 
+        if temperature is not None and not isfinite(temperature):
+            raise UsageMistake(f"--temperature {temperature}: not a finite number")
         options = RunOptions(
             model=model,
             device=device,
