@@ -6,7 +6,7 @@ loaded is refused by name, with what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
+from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.layout import HubTokenizer
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.origin import Loading
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parents[2] / "demo" / "model"
@@ -51,6 +53,7 @@ def load_model(
         with _without_progress_bars() if Path(source).is_dir() else nullcontext():
             config = AutoConfig.from_pretrained(source, **options)
             _check_causal(config, source)
+            loading = Loading.begin(_folder(source, options))
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **options)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
@@ -58,7 +61,7 @@ def load_model(
     except (ValueError, KeyError) as error:
         raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
     hf.to(where)
-    return Model(hf, context_length=context_length), tokenizer
+    return Model(hf, context_length=context_length, origin=loading.finish(hf, options)), tokenizer
 
 
 def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
@@ -78,6 +81,12 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
     if isinstance(template, dict):  # several by name
         template = template.get("default")
     return HubTokenizer.from_parts(backend.to_str(), config, template)
+
+
+def _folder(source: str, options: Mapping[str, Any]) -> Path:
+    """Return the folder of a model: its own, or for a hub id that of the downloaded revision."""
+    where = {name: options[name] for name in ("revision", "cache_dir", "subfolder", "token") if name in options}
+    return Path(cached_file(source, "config.json", **where) or source).parent
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv.types import KVShape
 from promptcache.runtime.hf.facts import Facts, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
+from promptcache.runtime.hf.origin import Origin
 from promptcache.runtime.hf.rope import pin_rope
 from promptcache.runtime.hf.segmented import implementation_name, register, segmented_cache
 from promptcache.runtime.segments import AnyTimeline, Timeline
@@ -47,9 +48,16 @@ class Model:
         linking: Which way of linking is in use; the self-test at load decides.
     """
 
-    def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None) -> None:
+    def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None, origin: Origin | None = None) -> None:
+        """Take a model over.
+
+        Args:
+            context_length: Positions that may be used; None takes what it declares.
+            origin: Where its weights were loaded from, if that is known.
+        """
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
         self.hf: Any = hf
+        self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
@@ -65,8 +73,8 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest over everything KV depends on in this model, its way of linking included; reads all weights once."""
-        return model_fingerprint(self.hf, self._regime)
+        """Digest over everything KV depends on in this model; reads all weights, unless an earlier start did."""
+        return model_fingerprint(self.hf, self._regime, self._origin)
 
     def use_concatenation(self) -> None:
         """Give the model its own attention back and link by copying from now on."""
