@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.testing import ByteTokenizer, Subject, schemas
+from promptcache.testing import ByteTokenizer, Subject, all_prompts, schemas
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.histories import check_histories
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
 from promptcache.testing.running import check_law, check_laws
+from promptcache.testing.service import serve
 from tests.conftest import law_examples
+from tests.planted import runtime_faults  # noqa: F401 # registered where they are defined
+from tests.planted.registry import FAULTS
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 
@@ -60,3 +65,19 @@ def test_laws_are_stated() -> None:
     """Every law has a name of its own and a sentence that states it."""
     assert len({law.name for law in LAWS}) == len(LAWS)
     assert all(law.statement.endswith(".") for law in LAWS)
+
+
+TWO = '<schema name="s">Root.<union><module name="a">Text of a.</module><module name="b">Else of b.</module></union></schema>'
+
+
+@pytest.mark.parametrize("planted", [False, pytest.param(True, marks=pytest.mark.slow)])  # shrinking takes a while
+def test_histories_are_checked_for_a_service(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check_histories` is content with a service as it is, and not where a store serves one encoding for another."""
+    if planted:
+        (fault,) = (fault for fault in FAULTS if fault.name == "keys of encodings leave out their tokens")
+        fault.plant(monkeypatch)
+    cases = [case.selection for case in all_prompts(TWO, tokenizer=ByteTokenizer())]
+    service = serve(Subject(TWO).schema)
+
+    with pytest.raises(BrokenLaw, match="from a fresh engine") if planted else nullcontext():
+        check_histories(service, cases, max_examples=3)
