@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.names import RESERVED_MODULES, RESERVED_PARAMETERS, is_name, quoted
+from promptcache.language.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name, quoted
 from promptcache.language.nodes import (
     Item,
     Module,
@@ -138,7 +138,8 @@ class _Walker:
             self.items((member,), parent, turn, inside)
 
     def _parameter(self, parameter: Parameter, parent: str) -> None:
-        if parameter.name in RESERVED_PARAMETERS or parameter.name.lower().startswith("xml"):
+        reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
+        if parameter.name in reserved or parameter.name.lower().startswith("xml"):
             message = (
                 f"a parameter cannot be called '{parameter.name}': in a prompt that attribute means something else"
             )

@@ -18,6 +18,9 @@ RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "
 RESERVED_PARAMETERS = frozenset({"schema", "module"})
 """What a parameter cannot be called: the attributes with a meaning of their own in a prompt document."""
 
+RESERVED_OUTSIDE_MODULES = frozenset({"version"})
+"""What a parameter outside all modules cannot be called besides: the other attributes of `prompt`."""
+
 _START = (
     "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
 )
