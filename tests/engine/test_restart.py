@@ -1,0 +1,119 @@
+"""What one process computed the next one finds: nothing is encoded twice, and nothing differs by a bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from promptcache import Engine, StoreConfig
+from promptcache.kv import Store, TieredStore
+from promptcache.runtime.completion import Source
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "schemas" / "travel.xml"
+PROMPT = '<prompt schema="travel"><trip-plan duration="two days"/><miami/><user>What is the best dish of Miami?</user></prompt>'
+
+
+def restarted(store: Path) -> dict[str, object]:
+    """What the first request of a process sees."""
+    engine = Engine.from_pretrained("demo", device="cpu", store=store)
+    engine.add_schema(SCHEMA)
+    answer = engine.generate(PROMPT, do_sample=False, max_new_tokens=12)
+    return {
+        "text": answer.text,
+        "encoded": answer.usage.num_encoded_tokens,
+        "sources": sorted({str(each.source) for each in answer.usage.modules}),
+        "faults": list(answer.usage.faults),
+        "kv": stored(engine.store, [recipe.key for recipe in engine._catalog.find("travel").recipes]),
+        "logits": digest(engine.logits(PROMPT)),
+    }
+
+
+def stored(store: Store, keys: list[str]) -> dict[str, str]:
+    """Digests of all KV that a store has under keys."""
+    found = {key: store.get(key).run for key in keys}
+    return {key: digest(torch.stack([run.keys, run.values])) for key, run in found.items() if run is not None}
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A digest over every bit of a tensor."""
+    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def test_a_new_process_encodes_nothing_and_computes_the_same(tmp_path: Path) -> None:
+    """After `warm`, the first request of a new process re-encodes nothing; KV and logits are the same bit for bit."""
+    engine = Engine.from_pretrained("demo", device="cpu", store=tmp_path)
+    engine.add_schema(SCHEMA)
+    (report,) = engine.warm()
+    answer = engine.generate(PROMPT, do_sample=False, max_new_tokens=12)
+    code = "import json, sys, pathlib, torch; torch.set_num_threads(1)\n"
+    code += "from tests.engine.test_restart import restarted\nprint(json.dumps(restarted(pathlib.Path(sys.argv[1]))))"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    output = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+
+    keys = [recipe.key for recipe in engine._catalog.find("travel").recipes]
+    assert report.num_encoded == report.num_encodings == len(set(keys))
+    assert json.loads(output.splitlines()[-1]) == {
+        "text": answer.text,
+        "encoded": 0,
+        "sources": ["load"],
+        "faults": [],
+        "kv": stored(engine.store, keys),
+        "logits": digest(engine.logits(PROMPT)),
+    }
+
+
+TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
+<module name="beach">Miami has beaches.</module><module name="soup">Paris has soup.</module></schema>"""
+SHORT = '<prompt schema="travel"><plan/><soup/>Where to?</prompt>'
+
+
+@pytest.mark.parametrize("keep", ["full", "int8", "int4"])
+@pytest.mark.parametrize("memory_bytes", [None, 20_000, 0])
+def test_restarts_within_one_process_are_the_same_bit_for_bit(
+    tmp_path: Path, keep: str, memory_bytes: int | None
+) -> None:
+    """However KV is kept, and whether memory has room for it or it is linked where it is mapped: the same logits."""
+    engines = []
+    for _ in range(2):
+        made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=tmp_path, memory_bytes=memory_bytes))
+        made.add_schema(TRAVEL, keep=keep)
+        engines.append(made)
+    first, second = engines
+    first.warm()
+    again = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
+    again.add_schema(TRAVEL, keep=keep)
+
+    assert second.generate(SHORT, max_new_tokens=1).usage.num_encoded_tokens == 0
+    assert torch.equal(second.logits(SHORT), first.logits(SHORT))
+    keys = [recipe.key for recipe in first._catalog.find("travel").recipes]
+    assert stored(first.store, keys) == stored(second.store, keys) == stored(again.store, keys)
+
+
+@pytest.mark.parametrize("other", ["weights", "dtype"])
+def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> None:
+    """A folder that another model filled is of no use to this one, and of no harm; both keep their own."""
+    first = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
+    changed = tiny_model(seed=1) if other == "weights" else tiny_model(torch.float32)
+    second, alone = Engine(changed, ByteTokenizer(), store=tmp_path), Engine(changed, ByteTokenizer())
+    for engine in (first, second, alone):
+        engine.add_schema(TRAVEL)
+    first.warm()
+    answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
+
+    assert {each.source for each in answer.usage.modules} == {Source.MISS}
+    assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
+    assert first.warm()[0].num_encoded == 0
+    assert isinstance(first.store, TieredStore)
+    assert not set(first._catalog.find("travel").keys) & set(second._catalog.find("travel").keys)
