@@ -20,7 +20,8 @@ def test_every_code_in_use_is_in_the_table():
     used = {
         code for file in ROOT.rglob("*.py") for code in re.findall(r"\bPC\d{3}\b", file.read_text(encoding="utf-8"))
     }
-    assert used <= CODES.keys() | {"PC0xx", "PC203"}
+    blocks = {code for code in used if code.endswith("00")}  # where a block of codes begins, to compare with
+    assert used - blocks <= CODES.keys()
 
 
 def test_every_code_is_documented():
