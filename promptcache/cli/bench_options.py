@@ -91,7 +91,9 @@ class Subject:
             return load_model(self.model, device=self.device, dtype=kind)[0]
         if self.shape not in SHAPES:
             raise UsageMistake(f"--shape {self.shape}: known are {', '.join(SHAPES)}")
-        return Model(random_shape(self.shape, kind, torch.device(self.device)))
+        model = Model(random_shape(self.shape, kind, torch.device(self.device)))
+        model.pack_weights()
+        return model
 
 
 def measured(command: Callable[..., None]) -> Callable[..., None]:

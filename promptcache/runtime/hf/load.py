@@ -61,7 +61,9 @@ def load_model(
     except (ValueError, KeyError) as error:
         raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
     hf.to(where)
-    return Model(hf, context_length=context_length, origin=loading.finish(hf, options)), tokenizer
+    model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
+    model.pack_weights()
+    return model, tokenizer
 
 
 def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:

@@ -22,6 +22,7 @@ from promptcache.kv.types import KVShape
 from promptcache.runtime.hf.facts import Facts, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.origin import Origin
+from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.rope import pin_rope
 from promptcache.runtime.hf.segmented import implementation_name, register, segmented_cache
 from promptcache.runtime.segments import AnyTimeline, Timeline
@@ -75,6 +76,11 @@ class Model:
     def fingerprint(self) -> str:
         """Digest over everything KV depends on in this model; reads all weights, unless an earlier start did."""
         return model_fingerprint(self.hf, self._regime, self._origin)
+
+    def pack_weights(self) -> None:
+        """Order the weights of linear layers as this processor's kernels read them; gradients are given up for it."""
+        assert self.fingerprint, "read while the weights are plain"
+        pack_linears(self.hf)
 
     def use_concatenation(self) -> None:
         """Give the model its own attention back and link by copying from now on."""

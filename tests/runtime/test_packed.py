@@ -1,0 +1,98 @@
+"""Packed linear layers compute what plain ones do."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import Embedding, Linear, Module, Sequential
+
+from promptcache.runtime.hf import packed
+from promptcache.runtime.hf.load import DEMO_FOLDER, load_model
+from promptcache.runtime.hf.packed import PackedLinear, pack_linears
+from promptcache.testing.tiny_model import tiny_model
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02}
+
+
+def usable(dtype: torch.dtype) -> None:
+    """Skip where this processor has no such kernels."""
+    if not packed._is_usable(dtype):
+        pytest.skip(f"no packed kernels for {dtype} on this processor")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(40,), (1, 40), (2, 3, 40), (1, 300, 40), (0, 40)])
+@torch.no_grad()
+def test_a_packed_layer_computes_the_same(dtype: torch.dtype, bias: bool, shape: tuple[int, ...]) -> None:
+    """Whatever the shape of what goes in, the same comes out, within rounding."""
+    usable(dtype)
+    plain = Linear(40, 24, bias=bias, dtype=dtype)
+    states = torch.randn(shape, dtype=dtype)
+
+    out = PackedLinear(plain)(states)
+
+    expected = plain(states)
+    assert out.shape == expected.shape
+    assert torch.allclose(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("view", ["last token", "transposed"])
+@torch.no_grad()
+def test_views_are_read_as_what_they_show(view: str) -> None:
+    """A slice or a transposed tensor is not taken for the memory that it lies in."""
+    usable(torch.float32)
+    plain = Linear(40, 24)
+    states = torch.randn(2, 5, 40)[:, -1:] if view == "last token" else torch.randn(2, 40, 5).transpose(1, 2)
+
+    assert torch.allclose(PackedLinear(plain)(states), plain(states), atol=1e-5)
+
+
+class Tied(Module):
+    """A model whose output layer shares its weight with the embedding, and that uses one layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output, shared = Embedding(50, 16), Linear(16, 50, bias=False), Linear(16, 16)
+        self.output.weight = self.embedding.weight
+        self.inner = Sequential(shared, shared)
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Embed, transform, and score."""
+        return self.output(self.inner(self.embedding(token_ids)))
+
+
+@torch.no_grad()
+def test_shared_weights_stay_what_they_are() -> None:
+    """An embedding keeps its weight, a layer that stands in two places is packed once, and the state dict is the same."""
+    usable(torch.float32)
+    model = Tied()
+    plain, state = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+
+    assert pack_linears(model) == 2
+
+    token_ids = torch.arange(50)[None]
+    assert torch.allclose(model(token_ids), plain(token_ids), atol=1e-5)
+    assert model.inner[0] is model.inner[1]
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_loaded_model_is_packed_and_keeps_its_fingerprint() -> None:
+    """What KV is called does not depend on how weights lie; a model that somebody hands over is left as it is."""
+    usable(torch.float32)
+    model, _ = load_model("demo", device="cpu")
+
+    assert isinstance(model.hf.lm_head, PackedLinear)
+    again, _ = load_model(DEMO_FOLDER, device="cpu")
+    del again.fingerprint  # computed anew, from packed weights
+    again._origin = None
+    assert again.fingerprint == model.fingerprint
+    assert not any(isinstance(each, PackedLinear) for each in tiny_model(torch.float32).hf.modules())
+
+
+def test_dtypes_without_kernels_stay_plain() -> None:
+    """float64 has no packed kernel: nothing is replaced."""
+    assert pack_linears(Sequential(Linear(8, 8, dtype=torch.float64))) == 0
