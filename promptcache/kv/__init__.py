@@ -4,7 +4,7 @@ from promptcache.kv.keys import Codec, Recipe, context_digest
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.opening import StoreConfig
 from promptcache.kv.shelf import Form, Resting, Shelf
-from promptcache.kv.store import Lookup, Store, Tier
+from promptcache.kv.store import Lookup, SharedStore, Store, Tier
 from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVShape, RunKV, Slab
 
@@ -18,6 +18,7 @@ __all__ = [
     "Recipe",
     "Resting",
     "RunKV",
+    "SharedStore",
     "Shelf",
     "Slab",
     "Store",

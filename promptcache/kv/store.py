@@ -6,7 +6,8 @@ it knows no schemas or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -69,3 +70,14 @@ class Store(Protocol):
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys, with their numbers of tokens, in the order in which they would best lie. Only a hint."""
+
+
+@runtime_checkable
+class SharedStore(Store, Protocol):
+    """A store that other processes may use, too."""
+
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """Be the only one that makes `key` while the context is open; a courtesy, as `Shelf.claim`."""
+
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""

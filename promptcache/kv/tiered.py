@@ -9,7 +9,8 @@ and logged once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -72,6 +73,7 @@ class TieredStore:
         self.memory, self.host, self.shelves = memory, host, tuple(shelves)
         self._pace = pace
         self._num_tokens: dict[str, int] = {}
+        self._notes: dict[str, Mapping[str, str]] = {}
         self._attempts = Attempts()
 
     def get(self, key: str) -> Lookup:
@@ -94,7 +96,8 @@ class TieredStore:
         if self.host is not None:
             self.host.offer(recipe, run.keys, run.values)
         if self.shelves:
-            self._attempts.tell_later(self._write(pack(recipe, run.keys, run.values), self.shelves))
+            resting = replace(pack(recipe, run.keys, run.values), facts=self._notes.get(recipe.key, {}))
+            self._attempts.tell_later(self._write(resting, self.shelves))
         return run
 
     def delete(self, key: str) -> bool:
@@ -141,6 +144,15 @@ class TieredStore:
         self._num_tokens.update(sizes)
         for tier in self._memories():
             tier.reserve(sizes)
+
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
+        for key, more in facts.items():
+            self._notes[key] = {**self._notes.get(key, {}), **more}
+
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """Be the only one, of all processes that share the fastest shelf, that makes `key`; as `Shelf.claim`."""
+        return self.shelves[0].claim(key, timeout_s) if self.shelves else nullcontext(False)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Keep these keys from eviction in every tier.

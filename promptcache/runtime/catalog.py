@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 
 from promptcache.diagnostics import UnknownSchema, did_you_mean
-from promptcache.kv import MemoryStore, Store
+from promptcache.kv import MemoryStore, SharedStore, Store
 from promptcache.runtime.prepare import Prepared
 
 
@@ -41,6 +41,8 @@ class Catalog:
             old = self._prepared.get(prepared.schema.name)
             self._prepared[prepared.schema.name] = prepared
             self._store.reserve(prepared.sizes)
+            if isinstance(self._store, SharedStore):
+                self._store.note(prepared.notes)
             if old is not None:
                 used = {key for each in self._prepared.values() for key in each.keys}
                 for key in set(old.keys) - used:

@@ -22,6 +22,9 @@ from promptcache.runtime.prepare import Fetcher, Prepared
 GROUP_TOKENS = 16_384
 """Tokens that are fetched together while a schema is warmed, at least: what no budget has room for goes after each."""
 
+PATIENCE_S = 1800.0
+"""How long warming waits for another process that is at the same group."""
+
 
 @runtime_checkable
 class Pinning(Protocol):
@@ -90,7 +93,9 @@ def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progres
     encoded, encoded_tokens, faults = set[int](), 0, dict[str, None]()
     found = Counter[Tier]()
     for group in _groups(prepared):
-        fetched = fetcher.fetch(prepared, group, _told(progress, done, total))
+        claim = prepared.recipes[group.start].key
+        told = _told(progress, done, total)
+        fetched = fetcher.fetch(prepared, group, told, claim=claim, patience_s=PATIENCE_S)
         encoded |= fetched.encoded
         encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from promptcache.kv import Codec, Lookup, Recipe, RunKV, Store, Tier, context_digest
+from promptcache.kv import Codec, Lookup, Recipe, RunKV, SharedStore, Store, Tier, context_digest
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding, Layout, Tokenizer, check_length, encodings, lay_out
 from promptcache.runtime.encode import Progress, encode, missing_encodings
 from promptcache.runtime.hf.model import Model
+
+PATIENCE_S = 60.0
+"""How long a request waits for another process that encodes what it needs; then it does so itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,15 @@ class Prepared:
     def keys(self) -> tuple[str, ...]:
         """The store's key of each encoding."""
         return tuple(recipe.key for recipe in self.recipes)
+
+    @property
+    def notes(self) -> dict[str, dict[str, str]]:
+        """What is kept with each encoding for people to read, by key: the schema and module that it was made for."""
+        runs = self.layout.runs
+        return {
+            recipe.key: {"schema": self.schema.name, "module": runs[each.run].module}
+            for each, recipe in zip(self.encodings, self.recipes, strict=True)
+        }
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
@@ -108,13 +121,30 @@ class Fetcher:
         self._store = store
         self._lock = threading.Lock()
 
-    def fetch(self, prepared: Prepared, wanted: Sequence[int], progress: Progress | None = None) -> Fetched:
-        """Return the KV of the encodings `wanted` (indices), encoding them and their contexts where missing."""
+    def fetch(
+        self,
+        prepared: Prepared,
+        wanted: Sequence[int],
+        progress: Progress | None = None,
+        *,
+        claim: str | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Fetched:
+        """Return the KV of the encodings `wanted` (indices), encoding them and their contexts where missing.
+
+        Args:
+            claim: The key that stands for this work between processes; None takes the first that is missing.
+            patience_s: How long to wait for another process that has claimed it.
+        """
         lookups = self._look_up(prepared, wanted)
-        if all(lookup.run is not None for lookup in lookups.values()):
+        missing = [index for index, lookup in lookups.items() if lookup.run is None]
+        if not missing:
             return _fetched(wanted, lookups, {}, ())
-        with self._lock:  # whoever waited here may find the work done
-            return self._encode(prepared, wanted, lookups, progress)
+        with self._lock, self._claimed(claim or prepared.recipes[missing[0]].key, patience_s):
+            return self._encode(prepared, wanted, lookups, progress)  # whoever waited here may find the work done
+
+    def _claimed(self, key: str, patience_s: float) -> AbstractContextManager[bool]:
+        return self._store.claim(key, patience_s) if isinstance(self._store, SharedStore) else nullcontext(False)
 
     def _look_up(self, prepared: Prepared, wanted: Iterable[int]) -> dict[int, Lookup]:
         return {index: self._store.get(prepared.recipes[index].key) for index in wanted}

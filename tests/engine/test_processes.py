@@ -1,0 +1,80 @@
+"""Engines of several processes on one folder: the work is done once, and a killed one does no harm."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from promptcache.kv.disk import DiskShelf
+from tests.engine.warming import PROMPTS, engine, warm, warm_for_ever
+from tests.kv.processes import context, finish, start
+
+GREEDY = {"do_sample": False, "max_new_tokens": 2}
+
+
+def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None:
+    """Two processes that warm at the same moment encode together at most 1.1 times what one alone encodes."""
+    alone = engine(None).warm()[0].num_encoded_tokens
+    ready, go, counts = (context().SimpleQueue() for _ in range(3))
+    children = [start(warm, str(tmp_path), ready, go, counts) for _ in range(2)]
+    for _ in children:
+        ready.get()
+    for _ in children:
+        go.put(True)
+    for child in children:
+        finish(child)
+
+    total = sum(counts.get() for _ in children)
+    assert alone <= total <= 1.1 * alone
+    assert engine(tmp_path).warm()[0].num_encoded == 0
+
+
+def kill_while_warming(folder: Path, seed: int, disk_bytes: int) -> None:
+    """Start a process that warms and evicts, and end it without warning."""
+    (folder / "started").unlink(missing_ok=True)
+    child = start(warm_for_ever, str(folder), disk_bytes)
+    while not (folder / "started").exists():
+        assert child.is_alive()
+        time.sleep(0.001)
+    time.sleep(random.Random(seed).uniform(0, 0.1))
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    child.close()
+
+
+def kill_often(folder: Path, times: range) -> None:
+    """Kill process after process, and look after each whether everything is right."""
+    reference = engine(None)
+    reference.warm()
+    disk_bytes = reference.store.nbytes()  # files have headers: this is less than all of them
+    answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
+    for seed in times:
+        kill_while_warming(folder, seed, disk_bytes)
+        shelf = DiskShelf(folder, budget_bytes=disk_bytes)
+        assert all(verdict.fault is None for verdict in shelf.verify_all())
+        shelf.gc()
+        assert list((folder / "incoming").iterdir()) == []
+        again = engine(folder, disk_bytes)
+        chosen = random.Random(seed).sample(range(len(PROMPTS)), 3)
+        made = [again.generate(PROMPTS[number], **GREEDY) for number in chosen]
+        assert [each.token_ids for each in made] == [answers[number] for number in chosen]
+        assert all(each.usage.faults == () for each in made)
+        assert shelf.nbytes() <= disk_bytes
+
+
+def test_killed_warming_does_no_harm(tmp_path: Path) -> None:
+    """After a kill at any moment of warming and evicting every request is right, and no file is wrong."""
+    kill_often(tmp_path, range(10))
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_while_warming_do_no_harm(tmp_path: Path) -> None:
+    """The same, 200 times."""
+    kill_often(tmp_path, range(1000, 1200))
