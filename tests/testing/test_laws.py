@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lxml import etree
 
 from promptcache.testing import ByteTokenizer, Subject, all_prompts, schemas
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.document_laws import grammars_refuse_faults
 from promptcache.testing.histories import check_histories
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
 from promptcache.testing.running import check_law, check_laws
@@ -51,6 +53,17 @@ def test_laws_hold_for_shipped_schemas(law: Law, file: Path) -> None:
 def test_all_laws_run_on_one_schema() -> None:
     """`check_laws` runs whatever there is, on a schema given as text."""
     check_laws('<schema name="s"><module name="a">x<parameter name="p" length="3"/></module></schema>', max_examples=10)
+
+
+def test_grammars_may_see_less_of_many_arguments() -> None:
+    """What the grammar of a schema's prompts cannot see of a module with more than three parameters breaks no law."""
+    needed = "".join(f'<parameter name="p{number}" length="3" required="true"/>' for number in range(4))
+    subject = Subject(f'<schema name="s"><module name="a">{needed}</module></schema>', ByteTokenizer())
+    (law,) = (law for law in LAWS if law.check is grammars_refuse_faults)
+    unseen = '<prompt schema="s"><a p0="" p1="" p2="" p3=""><arg name="p0"/></a></prompt>'
+
+    assert subject.grammar.validate(etree.fromstring(unseen))
+    check_law(law, subject, max_examples=200)
 
 
 def test_a_schema_beyond_the_model_breaks_a_law() -> None:
