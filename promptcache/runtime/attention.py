@@ -19,6 +19,9 @@ import torch
 
 from promptcache.runtime.kernels import attend
 
+_AT_ONCE = 1 << 20
+"""Numbers in all parts together up to which they are weighted at once; beyond, one after another, in less memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
@@ -35,6 +38,11 @@ class Fold:
     kv_heads: int
     groups: int
 
+    @property
+    def size(self) -> int:
+        """M, the number of folded queries for each head of keys."""
+        return self.batch * self.tokens * self.groups
+
     @staticmethod
     def of(query: torch.Tensor, kv_heads: int) -> Fold:
         """Return how `query` is folded over so many heads of keys."""
@@ -44,7 +52,7 @@ class Fold:
     def fold(self, states: torch.Tensor) -> torch.Tensor:
         """Return `[B, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token of one request."""
         split = states.reshape(self.batch, self.kv_heads, self.groups, self.tokens, -1)
-        return split.permute(1, 0, 3, 2, 4).reshape(1, self.kv_heads, self.batch * self.tokens * self.groups, -1)
+        return split.permute(1, 0, 3, 2, 4).reshape(1, self.kv_heads, self.size, -1)
 
     def fold_lse(self, lse: torch.Tensor) -> torch.Tensor:
         """Return `[B, Hq, T]` as `[1, Hkv, M]`."""
@@ -123,21 +131,23 @@ def merge(partials: Sequence[Partial], fold: Fold, sinks: torch.Tensor | None = 
     first = partials[0]
     if len(partials) == 1 and sinks is None:
         return first.out
-    lse = torch.stack([_spread(partial, fold) for partial in partials])  # [K, 1, Hkv, M]
-    total = lse.logsumexp(0)
+    scores = [_spread(partial, fold) for partial in partials]
     if sinks is not None:
-        total = torch.logaddexp(total, fold.fold_sinks(sinks.to(total.dtype)))
-    weights = (lse - total).exp()[..., None].unbind(0)
-    merged = first.out * weights[0]
-    for partial, weight in zip(partials[1:], weights[1:], strict=True):
-        _add(merged, partial, weight, fold)
+        scores.append(fold.fold_sinks(sinks.to(first.lse.dtype)))
+    weights = torch.stack(scores).softmax(0)[: len(partials), ..., None]  # [K, 1, Hkv, M, 1]
+    if len(partials) * first.out.numel() <= _AT_ONCE and all(each.out.shape == first.out.shape for each in partials):
+        merged = (torch.stack([partial.out for partial in partials]) * weights).sum(0)
+    else:
+        merged = first.out * weights[0]
+        for partial, weight in zip(partials[1:], weights[1:].unbind(0), strict=True):
+            _add(merged, partial, weight, fold)
     return merged.to(first.out.dtype)
 
 
 def _spread(partial: Partial, fold: Fold) -> torch.Tensor:
     """Return the log-sum-exp `[1, Hkv, M]` of every query: minus infinity for those that a part is not about."""
     lse = partial.lse
-    size = fold.batch * fold.tokens * fold.groups
+    size = fold.size
     if lse.shape[2] == size:
         return lse
     spread = lse.new_full((1, fold.kv_heads, size), -torch.inf)

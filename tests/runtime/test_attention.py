@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.runtime import kernels
+from promptcache.runtime import attention, kernels
 from promptcache.runtime.attention import Fold, attend_shared, merge
 from promptcache.runtime.kernels import attend
 
@@ -128,10 +128,13 @@ def test_unfolding_undoes_folding(batch: int, tokens: int, kv_heads: int, groups
     assert torch.equal(fold.unfold(fold.fold(query)), query.transpose(1, 2))
 
 
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
 @pytest.mark.parametrize("with_sinks", [False, True])
 @given(data=st.data(), seed=st.integers(0, 2**16), cuts=st.sets(st.integers(1, 11)))
 @settings(max_examples=60)
-def test_merged_parts_are_the_whole(with_sinks: bool, data: st.DataObject, seed: int, cuts: set[int]) -> None:
+def test_merged_parts_are_the_whole(
+    with_sinks: bool, at_once: int, data: st.DataObject, seed: int, cuts: set[int]
+) -> None:
     """Attention over parts of the keys, merged, is attention over all that a query sees; sinks take part once.
 
     The first part is seen by every query, others by the last tokens, by some rows, or not by some tokens of some rows.
@@ -164,7 +167,9 @@ def test_merged_parts_are_the_whole(with_sinks: bool, data: st.DataObject, seed:
             )
         )
 
-    merged = fold.unfold(merge(parts, fold, sinks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_AT_ONCE", at_once)
+        merged = fold.unfold(merge(parts, fold, sinks))
 
     expected = dense(query, key[:1].expand_as(key), value[:1].expand_as(value), mask, sinks=sinks)[0]
     assert torch.allclose(merged, expected.transpose(1, 2), atol=1e-12)
