@@ -153,6 +153,10 @@ class Engine:
         chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._fetcher, self.model.shape, progress) for each in chosen)
 
+    def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
+        """Return the store's keys of a schema's encodings, or of one module with all in it; errors as for `pin`."""
+        return keys_of(self._catalog.find(schema), module)
+
     def pin(self, schema: str, module: str | None = None) -> None:
         """Keep a schema's encodings, or those of one module with all in it, from eviction; in a folder, for everybody.
 
@@ -160,11 +164,11 @@ class Engine:
             PromptCacheError: No such schema or module.
             StoreError: The store cannot pin, or did not answer.
         """
-        pinning(self.store).pin(keys_of(self._catalog.find(schema), module))
+        pinning(self.store).pin(self.keys(schema, module))
 
     def unpin(self, schema: str, module: str | None = None) -> None:
         """Take back `pin`; arguments and errors are the same."""
-        pinning(self.store).unpin(keys_of(self._catalog.find(schema), module))
+        pinning(self.store).unpin(self.keys(schema, module))
 
     def plan(self, prompt: PromptSource) -> Plan:
         """Return what a prompt would reuse and prefill, and where; no model work.

@@ -6,6 +6,7 @@ This file imports torch, so it is imported last.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,17 +15,36 @@ from typing import Any
 import torch
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.model_folder import Dtype
+from promptcache.cli.output import counted
 from promptcache.cli.request import CheckedRequest, RunOptions
+from promptcache.cli.stores import store_config
 from promptcache.engine import Engine
-from promptcache.runtime.completion import Completion, FinishReason
+from promptcache.kv import StoreConfig
+from promptcache.runtime.completion import Completion, FinishReason, Source, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A completion, and the tokens that were encoded before its clock started."""
+    """A completion, and what was fetched and encoded before its clock started: None where nothing was."""
 
     completion: Completion
-    num_warmed_tokens: int
+    warmed: Usage | None
+
+    @property
+    def num_warmed_tokens(self) -> int:
+        """Tokens that were encoded before the clock started."""
+        return 0 if self.warmed is None else self.warmed.num_encoded_tokens
+
+    @property
+    def first(self) -> Usage:
+        """The record of the request that met the store as it was."""
+        return self.warmed or self.completion.usage
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What went wrong in stores, and was made good."""
+        return tuple(dict.fromkeys((*self.first.faults, *self.completion.usage.faults)))
 
 
 def load_engine(options: RunOptions) -> Engine:
@@ -35,8 +55,14 @@ def load_engine(options: RunOptions) -> Engine:
         EnvironmentMissing: the device is not there, or memory does not suffice.
         ModelError: the model is not there, or cannot be used.
     """
+    config = None if options.store is None else store_config(options.store, options.limit)
+    return engine_on(options.model, options.device, options.dtype, config)
+
+
+def engine_on(model: str, device: str | None, dtype: Dtype, store: StoreConfig | None) -> Engine:
+    """Load a model over a store; errors are those of `load_engine`, and what cannot be a store."""
     with _memory():
-        return Engine.from_pretrained(options.model, device=_device(options.device), dtype=options.dtype.value)
+        return Engine.from_pretrained(model, device=_device(device), dtype=dtype.value, store=store)
 
 
 def answer_request(
@@ -45,15 +71,15 @@ def answer_request(
     """Answer a checked request, giving its text to `write` piece by piece."""
     generation = _generation(options)
     with _memory():
-        engine.add_schema(request.schema.source)
-        num_warmed = _warm(engine, request, generation) if options.warm else 0
+        engine.add_schema(request.schema.source, keep=options.keep)
+        warmed = _warm(engine, request, generation) if options.warm else None
         if options.seed is not None:
             torch.manual_seed(options.seed)
         with engine.stream(request.prompt, max_new_tokens=options.max_new_tokens, **generation) as stream:
             for piece in stream:
                 write(piece)
         assert stream.completion is not None, "an exhausted stream has its completion"
-    return Answered(completion=stream.completion, num_warmed_tokens=num_warmed)
+    return Answered(completion=stream.completion, warmed=warmed)
 
 
 def usage_line(answered: Answered) -> str:
@@ -64,7 +90,11 @@ def usage_line(answered: Answered) -> str:
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"
-    parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", completion.level]
+    level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)
+    parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", level]
+    modules = [each for each in answered.first.modules if each.module] or answered.first.modules
+    loaded = Counter(each.tier for each in modules if each.source is Source.LOAD)
+    parts += [f"{counted(number, 'module')} from {tier}" for tier, number in loaded.items()]
     if answered.num_warmed_tokens:
         parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")
     if usage.num_encoded_tokens:
@@ -79,17 +109,19 @@ def answer_data(answered: Answered, request: CheckedRequest, model: str) -> dict
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "level": completion.level,
+        "lossy": completion.lossy,
         "prompt": request.prompt_file,
         "schema": {"name": request.schema.name, "file": request.schema_file},
         "model": model,
         "usage": {**asdict(completion.usage), "num_warmed_tokens": answered.num_warmed_tokens},
+        "warmed": None if answered.warmed is None else asdict(answered.warmed),
         "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
     }
 
 
-def _warm(engine: Engine, request: CheckedRequest, generation: Mapping[str, Any]) -> int:
+def _warm(engine: Engine, request: CheckedRequest, generation: Mapping[str, Any]) -> Usage:
     """Answer up to the first token, outside every clock: what this prompt needs is encoded then, and nothing else."""
-    return engine.generate(request.prompt, max_new_tokens=1, **generation).usage.num_encoded_tokens
+    return engine.generate(request.prompt, max_new_tokens=1, **generation).usage
 
 
 def _generation(options: RunOptions) -> dict[str, Any]:

@@ -35,6 +35,8 @@ COMMANDS = {
     "grammar": "promptcache.cli.commands.grammar",
     "test": "promptcache.cli.commands.test",
     "run": "promptcache.cli.commands.run",
+    "warm": "promptcache.cli.commands.warm",
+    "cache": "promptcache.cli.commands.cache",
     "bench": "promptcache.cli.bench",
 }
 """Each command, and the file whose `command` it is."""

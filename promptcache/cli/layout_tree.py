@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from promptcache.cli.layout_view import Node, NodeKind, View
 from promptcache.cli.output import counted
+from promptcache.cli.sizes import size_text
 
 _ROOT = "(root)"
 _MAX_SEEN = 4
@@ -39,7 +40,9 @@ def _tree(view: View) -> Tree:
     model = view.model
     title = Text(view.schema, style="bold")
     title.append(f"  positions [0, {view.num_positions:,})", style="not bold")
-    title.append(f" · {model.name}, KV in {model.dtype}, {_size(model.token_bytes)} per token", style="not bold dim")
+    title.append(
+        f" · {model.name}, KV in {model.dtype}, {size_text(model.token_bytes)} per token", style="not bold dim"
+    )
     tree = Tree(title, guide_style="dim")
     _add(tree, view.nodes)
     return tree
@@ -48,27 +51,17 @@ def _tree(view: View) -> Tree:
 def _lines(view: View) -> Iterator[str]:
     """Yield what stands below the tree: text outside modules, scaffolds, totals, combinations, the longest prompt."""
     outside = f"{_ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
-    yield f"{outside} · {_size(view.root.kv_bytes)}{_sees(view.root.sees)}"
+    yield f"{outside} · {size_text(view.root.kv_bytes)}{_sees(view.root.sees)}"
     for scaffold in view.scaffolds:
-        cost = f"{counted(scaffold.num_tokens, 'token')} once more · {_size(scaffold.kv_bytes)}"
+        cost = f"{counted(scaffold.num_tokens, 'token')} once more · {size_text(scaffold.kv_bytes)}"
         yield f"scaffold {scaffold.name}: {' + '.join(scaffold.members)} · {cost}"
     encodings = counted(view.num_encodings, "encoding")
-    yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {_size(view.kv_bytes)}"
+    yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}"
     at_least = "" if view.combinations_exact else "at least "
     yield f"valid combinations of modules: {at_least}{view.num_combinations:,}"
     limit = view.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
     yield f"longest prompt: {view.num_positions:,}{of} positions, without text of its own"
-
-
-def _size(nbytes: int) -> str:
-    """Write a number of bytes with a binary unit."""
-    amount = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:,.4g} GiB"
 
 
 def _add(tree: Tree, nodes: Sequence[Node]) -> None:
@@ -87,7 +80,7 @@ def _label(node: Node) -> Text:
     elif node.kind is not NodeKind.UNION:
         details += f" {counted(node.num_tokens, 'token')}"
     if node.kv_bytes:
-        details += f" · {_size(node.kv_bytes)}"
+        details += f" · {size_text(node.kv_bytes)}"
     details += "".join(f" · {_cut(mark)}" for mark in node.marks)
     label.append(details, style="not bold")
     label.append(_sees(node.sees), style="not bold dim")

@@ -54,6 +54,16 @@ class ModelFacts:
     max_positions: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSizes:
+    """Keys and values of one token, `[num_layers, num_kv_heads, head_dim]` each."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: Dtype
+
+
 def model_folder(model: str) -> Path | None:
     """Return the folder of a model, or None for a name that is no folder here (a hub id)."""
     folder = MODEL_FOLDER if model == DEMO else Path(model).expanduser()
@@ -67,20 +77,26 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
         ModelNotFound: there is none.
         UnsupportedModel: it does not say what KV looks like.
     """
+    sizes = read_kv_sizes(model, folder, dtype)
+    return ModelFacts(
+        name=model,
+        dtype=sizes.dtype,
+        token_bytes=2 * sizes.num_layers * sizes.num_kv_heads * sizes.head_dim * _ITEM_BYTES[sizes.dtype],
+        max_positions=declared_positions(folder),
+    )
+
+
+def read_kv_sizes(model: str, folder: Path, dtype: Dtype) -> KVSizes:
+    """Read from `config.json` what the KV of one token looks like; errors are those of `read_facts`."""
     config = _read_config(folder)
     text = config.get("text_config") or config
-    chosen = _declared_dtype(config, text) if dtype is Dtype.AUTO else dtype
     layers, heads = _number(text, _LAYERS), _number(text, _HEADS)
     kv_heads = _number(text, _KV_HEADS) or heads
     head_dim = _number(text, ("head_dim",)) or (_number(text, _WIDTH) or 0) // (heads or 1)
     if not (layers and kv_heads and head_dim):
         raise UnsupportedModel(f"config.json of model '{model}' does not say what its KV looks like (layers, heads)")
-    return ModelFacts(
-        name=model,
-        dtype=chosen,
-        token_bytes=2 * layers * kv_heads * head_dim * _ITEM_BYTES[chosen],
-        max_positions=_number(text, _POSITIONS),
-    )
+    chosen = _declared_dtype(config, text) if dtype is Dtype.AUTO else dtype
+    return KVSizes(num_layers=layers, num_kv_heads=kv_heads, head_dim=head_dim, dtype=chosen)
 
 
 def declared_positions(folder: Path) -> int | None:

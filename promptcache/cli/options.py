@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
-from promptcache.cli.model_folder import DEMO
+from promptcache.cli.model_folder import DEMO, Dtype
+from promptcache.cli.sizes import Size
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -56,3 +57,29 @@ def model_option(
 ) -> Callable[[Decorated], Decorated]:
     """Return the option that names a model."""
     return click.option("--model", default=default, help=words, shell_complete=complete_models)
+
+
+DEFAULT_STORE = "~/.cache/promptcache/store"
+
+
+def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
+    """Return the option that names a store."""
+    return click.option("--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words)
+
+
+limit_option = click.option(
+    "--limit", metavar="SIZE", type=Size(), help='Bytes that the folder may take, such as "8 GB"; default: no limit.'
+)
+keep_option = click.option(
+    "--keep",
+    type=click.Choice(["full", "int8", "int4"]),
+    default="full",
+    help="How KV is kept: as computed, or quantized.",
+)
+device_option = click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU where there is one.")
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice([*map(str, Dtype)]),
+    default="auto",
+    help="Of the weights; auto is the checkpoint's own.",
+)

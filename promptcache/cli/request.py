@@ -35,6 +35,9 @@ class RunOptions:
 
     Attributes:
         warm: Encode what is missing, and compute once, before the request's clock starts.
+        store: A folder or URL where KV rests; None keeps it in memory.
+        limit: Of that folder, in bytes.
+        keep: Name of a codec.
     """
 
     model: str
@@ -44,6 +47,9 @@ class RunOptions:
     seed: int | None
     temperature: float | None
     warm: bool
+    store: str | None = None
+    limit: int | None = None
+    keep: str = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def run_prompt(
         write_json(answer_data(answered, request, options.model))
     else:
         write_text("\n")
-        tell(usage_line(answered))
+        tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), usage_line(answered))
 
 
 def _waiting() -> AbstractContextManager[object]:

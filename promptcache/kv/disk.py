@@ -174,6 +174,23 @@ class DiskShelf:
             return open_header(self._folder.path(key), key)
         return None
 
+    def files(self) -> Mapping[str, tuple[int, float]]:
+        """Return bytes, and time of the last use in seconds since 1970, of every encoding's file, by key."""
+        with self._folder.refusing("list"):
+            return {key: (status.st_size, status.st_atime) for key, status in self._folder.scan().items()}
+
+    def quarantined(self) -> Mapping[str, int]:
+        """Return the bytes of each file that was set aside, by name."""
+        with self._folder.refusing("list"):
+            return {name: status.st_size for name, status in self._folder.quarantined()}
+
+    def empty_quarantine(self) -> tuple[str, ...]:
+        """Remove the files that were set aside, and return their names; the log of why stays."""
+        with self._folder.refusing("clean up"), self._folder.locked():
+            aside = self._folder.quarantined()
+            self._folder.empty_quarantine(sum(status.st_size for _, status in aside) + 1)
+        return tuple(name for name, _ in aside)
+
     def gc(self) -> tuple[str, ...]:
         """Remove the files that writers left when they were killed, and return their names; touch nothing else."""
         with self._folder.refusing("clean up"), self._folder.locked():

@@ -13,9 +13,12 @@ from promptcache.cli.options import (
     arguments_option,
     context_option,
     json_option,
+    keep_option,
+    limit_option,
     model_option,
     prompt_argument,
     schemas_option,
+    store_option,
 )
 
 
@@ -41,6 +44,9 @@ from promptcache.cli.options import (
     type=click.FloatRange(min=0.0),
     help="0 takes the likeliest token; default: as the model declares.",
 )
+@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
+@limit_option
+@keep_option
 @click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
 @context_option
 @json_option
@@ -54,6 +60,9 @@ def command(
     arg: tuple[str, ...],
     seed: int | None,
     temperature: float | None,
+    store: str | None,
+    limit: int | None,
+    keep: str,
     warm: bool,
     context: Path | None,
     as_json: bool,
@@ -68,6 +77,8 @@ def command(
 
         if temperature is not None and not isfinite(temperature):
             raise UsageMistake(f"--temperature {temperature}: not a finite number")
+        if limit is not None and store is None:
+            raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
         options = RunOptions(
             model=model,
             device=device,
@@ -76,5 +87,8 @@ def command(
             seed=seed,
             temperature=temperature,
             warm=warm,
+            store=store,
+            limit=limit,
+            keep=keep,
         )
         run_prompt(prompt, schema, arg, options, sources, as_json=as_json)

@@ -1,0 +1,63 @@
+"""Archives of encodings: the work of `promptcache cache export` and `import`.
+
+Comes in: checked schemas with a model, or an archive. Goes out: an archive, or encodings in a store's folder. Which
+encodings are a schema's the model and its tokenizer say, so exporting loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from promptcache.cli.answer import engine_on
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.output import counted
+from promptcache.cli.sizes import size_text
+from promptcache.cli.stores import open_folder
+from promptcache.cli.warm import WarmOptions
+from promptcache.kv.archive import Moved, read_archive, write_archive
+from promptcache.kv.disk import DiskShelf
+from promptcache.kv.opening import config_of
+from promptcache.language import CheckedSchema
+
+
+def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, target: Path) -> Moved:
+    """Pack everything of these schemas.
+
+    Raises:
+        EnvironmentMissing: Not all of it is in the store.
+        PromptCacheError: The model or the store cannot be used.
+    """
+    engine = engine_on(options.model, options.device, options.dtype, None)
+    keys: dict[str, None] = {}
+    for schema in schemas:
+        engine.add_schema(schema.source, keep=options.keep)
+        keys |= dict.fromkeys(engine.keys(schema.name))
+    shelf = open_folder(options.store)
+    missing = len(keys.keys() - set(shelf.keys()))
+    if missing:
+        raise EnvironmentMissing(
+            f"{missing:,} of {counted(len(keys), 'encoding')} are not in {options.store}; run `promptcache warm` "
+            "first, with the same model, dtype and --keep"
+        )
+    about = {"schemas": ", ".join(schema.name for schema in schemas), "model": options.model, "keep": options.keep}
+    return write_archive(shelf, tuple(keys), target, about)
+
+
+def import_archive(source: Path, store: str, limit: int | None) -> Moved:
+    """Put everything that an archive holds into a store's folder, which is made where it is missing."""
+    if config_of(store).folder is None:
+        raise UsageMistake(f"--store {store}: only folders take archives")
+    return read_archive(source, DiskShelf(store, budget_bytes=limit))
+
+
+def exported_text(moved: Moved, target: Path) -> str:
+    """Say in a line what was packed."""
+    return f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {target}\n"
+
+
+def imported_text(moved: Moved, store: str) -> str:
+    """Say in a line what was unpacked."""
+    there = len(moved.keys) - moved.new
+    line = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; put {moved.new:,} into {store}"
+    return f"{line}, {there:,} were there\n" if there else f"{line}\n"

@@ -1,0 +1,191 @@
+"""`promptcache warm` and `promptcache cache`, with the model that ships in the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from promptcache.cli.sizes import Size
+from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.usefixtures("folder", "_quiet")
+
+ON_CPU = ("--device", "cpu", "--store", "kept")
+
+
+@pytest.fixture
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` sets this for its own process; other tests keep theirs."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def data(result: Result) -> Any:
+    """The JSON that a command wrote."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def only(result: Result) -> Any:
+    """What `warm` says of its only schema."""
+    (schema,) = data(result)["schemas"]
+    return schema
+
+
+def test_warming_makes_everything_once(command: Command) -> None:
+    """The first `warm` encodes all, the second finds all, and `run` encodes nothing, whatever it is told to do first."""
+    first = only(command("warm", "travel.xml", *ON_CPU, "--json"))
+    second = only(command("warm", "travel.xml", *ON_CPU, "--json"))
+    ran = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "2")
+    cold = data(command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "2", "--no-warm", "--json"))
+
+    assert first["num_encoded"] == first["num_encodings"] > 0
+    assert (second["num_encoded"], second["found"]) == (0, {"disk": first["num_encodings"]})
+    assert "modules from disk" in ran.stderr
+    assert "encoded" not in ran.stderr
+    assert cold["usage"]["num_encoded_tokens"] == 0
+    assert {each["tier"] for each in cold["usage"]["modules"]} == {"disk"}
+
+
+def test_lines_say_what_was_made_and_what_was_there(command: Command) -> None:
+    """People read counts, bytes, where it is and how long it took."""
+    first, second = (command("warm", "travel.xml", *ON_CPU).stdout for _ in range(2))
+
+    assert " as full in kept; encoded " in first
+    assert second.endswith("in kept; all were there\n")
+
+
+def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--budget` says tokens and bytes as `warm` then makes them, and loads nothing that could load weights."""
+    made = {keep: only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--json")) for keep in ("full", "int8")}
+    monkeypatch.setitem(sys.modules, "promptcache.cli.warming", None)
+    monkeypatch.setitem(sys.modules, "promptcache.engine", None)
+    for keep, report in made.items():
+        estimate = only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--budget", "--json"))
+        assert estimate["num_tokens"] == report["num_encoded_tokens"]
+        assert (estimate["num_encodings"], estimate["nbytes"]) == (report["num_encodings"], report["nbytes"])
+
+
+def test_loss_is_measured_printed_and_kept(command: Command) -> None:
+    """Quantizing says what it costs, also when everything is there already, and requests that use it say `lossy`."""
+    first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
+    again = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
+    (entry, *_) = data(command("cache", "info", "travel/miami", "--store", "kept", "--json"))
+    ran = command("run", "prompts/miami.xml", *ON_CPU, "--keep", "int4", "--max-new-tokens", "2")
+
+    assert 0 < float(first["loss.logits"]) < 1
+    assert 0 < int(first["loss.top1"]) <= int(first["loss.places"])
+    assert again == first
+    assert first.items() <= entry["facts"].items()
+    assert "lossy" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("warm", "gone.xml"), 3, "error[PC010]"),
+        (("warm", "broken.xml"), 1, "error[PC208]"),
+        (("warm", "travel.xml", "--store", "travel.xml"), 3, "is not a folder"),
+        (("warm", "travel.xml", "--store", "x", "--limit", "many"), 2, "'many' is no size"),
+        (("warm", "travel.xml", "--store", "memory://x", "--limit", "1GB"), 2, "only folders have a limit"),
+        (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
+        (("warm", "travel.xml", "--budget", "--model", "someone/model"), 3, "is no folder"),
+        (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
+        (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),
+        (("cache", "ls", "--store", "prompts"), 3, "is no store"),
+        (("cache", "ls", "--store", "s3://x"), 2, "only folders can be looked into"),
+        (("cache", "export", "travel.xml", "-o", "prompts", "--store", "x"), 2, "is a folder"),
+        (("cache", "import", "travel.xml", "--store", "x"), 3, "is not an archive"),
+        (("cache", "import", "gone.tar", "--store", "x"), 3, "gone.tar"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
+    """Whatever is wrong with a store or its options has its words and its exit code, and nothing is on stdout."""
+    result = command(*words)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_store_can_be_looked_into(command: Command, folder: Path) -> None:
+    """`ls`, `info` and `verify` say what each file is, and change nothing."""
+    made = only(command("warm", "travel.xml", *ON_CPU, "--json"))
+    before = {path: path.read_bytes() for path in (folder / "kept" / "encodings").iterdir()}
+    listed = data(command("cache", "ls", "--store", "kept", "--json"))
+    cities = data(command("cache", "ls", "travel/miami", listed[0]["key"][:8], "--store", "kept", "--json"))
+    summary = data(command("cache", "info", "--store", "kept", "--json"))
+    verdicts = data(command("cache", "verify", "--store", "kept", "--json"))
+
+    assert len(listed) == len(verdicts) == summary["num_encodings"] == made["num_encodings"]
+    assert {each["schema"] for each in listed} == {"travel"}
+    assert {"miami", ""} <= {each["module"] for each in cities}
+    assert sum(each["nbytes"] for each in listed) == summary["nbytes"]
+    assert {path: path.read_bytes() for path in (folder / "kept" / "encodings").iterdir()} == before
+    for words in (("ls",), ("info",), ("info", "travel"), ("verify",)):
+        assert command("cache", *words, "--store", "kept").exit_code == 0
+
+
+def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None:
+    """`verify` names a bad file and ends with 1; `run` answers all the same and warns; `gc` can empty the quarantine."""
+    command("warm", "travel.xml", *ON_CPU)
+    good = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3").stdout
+    for path in (folder / "kept" / "encodings").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    bad = command("cache", "verify", "--store", "kept")
+    healed = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3")
+    summary = data(command("cache", "info", "--store", "kept", "--json"))
+    emptied = data(command("cache", "gc", "--quarantine", "--store", "kept", "--json"))
+
+    assert bad.exit_code == 1
+    assert "does not match its checksum" in bad.stdout
+    assert healed.stdout == good
+    assert "warning: disk:" in healed.stderr
+    assert summary["num_set_aside"] == len(emptied["set_aside"]) > 0
+    assert data(command("cache", "info", "--store", "kept", "--json"))["num_set_aside"] == 0
+
+
+def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None:
+    """`gc --limit` leaves what is pinned; `unpin` takes that back; `rm` removes."""
+    command("warm", "travel.xml", *ON_CPU)
+    pinned = data(command("cache", "pin", "travel/miami", "--store", "kept", "--json"))["pinned"]
+    command("cache", "gc", "--limit", "1B", "--store", "kept")
+    left = data(command("cache", "ls", "--store", "kept", "--json"))
+    command("cache", "unpin", "travel", "--store", "kept")
+    removed = data(command("cache", "rm", pinned[0][:10], "--store", "kept", "--json"))["removed"]
+
+    assert [each["key"] for each in left] == pinned == removed
+    assert all(each["pinned"] for each in left)
+    typo = command("cache", "rm", "travel", "--store", "kept")
+    assert (typo.exit_code, typo.stdout) == (2, "")
+
+
+def test_archives_carry_a_schema_to_another_store(command: Command) -> None:
+    """What was exported and imported elsewhere is all that a request there needs; less than all is not exported."""
+    early = command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")
+    command("warm", "travel.xml", *ON_CPU)
+    command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")
+    moved = data(command("cache", "import", "a.tar", "--store", "other", "--json"))
+    shutil.rmtree("kept")
+    there = only(command("warm", "travel.xml", "--device", "cpu", "--store", "other", "--json"))
+    command("cache", "rm", "travel/miami", "--store", "other")
+    part = command("cache", "export", "travel.xml", "-o", "b.tar", "--device", "cpu", "--store", "other")
+
+    assert early.exit_code == 3
+    assert (there["num_encoded"], moved["new"]) == (0, there["num_encodings"])
+    assert part.exit_code == 3
+    assert "1 of " in part.stderr
+    assert not Path("b.tar").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("8 GB", 8 * 10**9), ("512MiB", 512 * 2**20), ("1.5kb", 1500), ("77", 77), (" 2 TiB ", 2**41)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
+    """Decimal and binary units, in any case, with or without a space."""
+    assert Size().convert(text, None, None) == nbytes
