@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from typing import Any
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake
 from promptcache.cli.files import Document, read
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
+from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language.formatter import format_document
+from promptcache.language.read_schema import read_schema
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -112,11 +114,22 @@ def _format(name: str, sources: Sources) -> Formatted:
     try:
         document = read(name, sources)
         folder = document.path.parent if document.path is not None else None
-        after = format_document(document.data, source=document.name, folder=folder)
+        context = _context_for(document, folder)
+        after = format_document(document.data, source=document.name, folder=folder, context=context)
     except LanguageError as error:
         return Formatted(name=name, path=Path(name), diagnostics=error.diagnostics)
     before = document.data.decode()
     return Formatted(name=document.name, path=document.path, before=before, after=_as_written(after, document))
+
+
+def _context_for(document: Document, folder: Path | None) -> Mapping[str, object] | None:
+    """Return what `--context` gives the templates that a schema includes; None where there are none."""
+    if document.context is None or document.kind is Kind.PROMPT:
+        return None
+    values = document.context.values
+    has_templates = read_schema(document.data, source=document.name, folder=folder, context=values).rendered
+    document.context.used |= has_templates
+    return values if has_templates else None
 
 
 def _as_written(text: str, document: Document) -> str:

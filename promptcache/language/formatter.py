@@ -7,6 +7,7 @@ Where a text block could not be moved without meaning something else, it stays a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from promptcache.diagnostics import LanguageError, suggest
@@ -19,13 +20,20 @@ from promptcache.language.source import decode
 from promptcache.language.xml import parse_xml
 
 
-def format_document(text: str | bytes, *, source: str = "<document>", folder: Path | None = None) -> str:
+def format_document(
+    text: str | bytes,
+    *,
+    source: str = "<document>",
+    folder: Path | None = None,
+    context: Mapping[str, object] | None = None,
+) -> str:
     """Return a schema or prompt laid out anew, its lines ended by newlines.
 
     Args:
         text: The document; bytes must be UTF-8.
         source: Its name in diagnostics.
         folder: Where the files that a schema names may lie, as for `parse_schema`.
+        context: What templates that a schema includes may use, as for `parse_schema`.
 
     Raises:
         LanguageError: every fault of the document. A prompt is checked as far as that goes without its schema.
@@ -36,6 +44,6 @@ def format_document(text: str | bytes, *, source: str = "<document>", folder: Pa
         parse_prompt(text, source=source)
     else:
         dialect = SCHEMA
-        check_schema(parse_schema(text, source=source, folder=folder))
+        check_schema(parse_schema(text, source=source, folder=folder, context=context))
     markup = read_markup(decode(text, source, LanguageError).text)
     return write_top(markup, Surroundings(dialect, Whitespace.DEDENT, ""))

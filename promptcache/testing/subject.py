@@ -27,7 +27,9 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
+from promptcache.language.nodes import walk
 from promptcache.language.prompt_grammar import prompt_grammar
+from promptcache.language.template_files import is_template
 from promptcache.layout import (
     Encoding,
     HubTokenizer,
@@ -101,11 +103,13 @@ class Subject:
 
     @cached_property
     def document(self) -> str:
-        """The schema as it was written, or as it is printed if it was built in Python or made by a template."""
+        """The schema as it was written, or as it is printed if it was built in Python or templates made part of it."""
         file = Path(self.schema.source.span.source)
         if self._written is not None:
             return self._written
-        return file.read_text(encoding="utf-8") if _is_document(file) else print_schema(self.schema.source)
+        if file.is_file() and not _has_templates(self.schema.source):
+            return file.read_text(encoding="utf-8")
+        return print_schema(self.schema.source)
 
     @cached_property
     def grammar(self) -> etree.RelaxNG:
@@ -198,8 +202,8 @@ class PromptCase:
         return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
 
 
-def _is_document(file: Path) -> bool:
-    return file.is_file() and file.suffix == ".xml"
+def _has_templates(schema: Schema) -> bool:
+    return any(is_template(item.span.source) for item in (schema, *(item for _, item in walk(schema.children))))
 
 
 def _slot_table(case: PromptCase) -> list[str]:

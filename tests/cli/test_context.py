@@ -48,6 +48,25 @@ def test_every_command_that_reads_documents_renders_templates(words: str, comman
     assert command(*words.split()).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "words", ["check all.xml", "fmt --check all.xml", "fmt --check all.xml ask.xml", "test all.xml --prompts 2"]
+)
+def test_templates_that_a_schema_includes_have_values(words: str, command: Command) -> None:
+    """A schema that includes a template is checked, formatted and tested with what the template needs."""
+    Path("all.xml").write_text('<schema name="all">\n  <include href="notes.xml.j2"/>\n</schema>\n')
+    Path("ask.xml").write_text('<prompt schema="all">\n  <tides/>\n  Why?\n</prompt>\n')
+
+    assert command(*words.split(), "--context", "values.json").exit_code == 0
+    assert command(*words.split()).exit_code == 1
+
+
+def test_values_are_for_templates(command: Command) -> None:
+    """Where nothing includes a template, `fmt` refuses values as other commands do."""
+    result = command("fmt", "--diff", "plain/notes.xml", "--context", "values.json")
+
+    assert (result.exit_code, "none was read" in result.stderr) == (2, True)
+
+
 def test_a_template_says_what_its_document_says(command: Command) -> None:
     """A prompt made by a template gives the text that it would give if it were written out."""
     Path("why.xml").write_text('<prompt schema="notes"><tides/>Why?</prompt>')

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from promptcache.language import Schema
+from promptcache.testing.running import check_laws
+
 pytest_plugins = ["pytester"]
 
 SCHEMA = """<?xml version="1.0"?>
@@ -42,6 +45,20 @@ def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder:
 
     asked.assert_outcomes(passed=1 + len(LAWS))
     assert run(pytester).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_templates_are_not_collected(pytester: pytest.Pytester, folder: Path) -> None:
+    """A template has no values here; what it makes is tested as docs/testing.md says, also where a schema includes it."""
+    (folder / "shop.xml").rename(folder / "shop.xml.j2")
+    all_of_it = folder / "all.xml"
+    all_of_it.write_text('<schema name="all"><include href="one.xml.j2"/></schema>')
+    one = folder / "one.xml.j2"
+    one.write_text('<schema name="one"><module name="a">{{ text }}</module></schema>')
+
+    for path in (one, all_of_it):
+        check_laws(Schema.from_file(path, context={"text": "Low < high."}), max_examples=5)
+    all_of_it.unlink()
+    assert run(pytester, "--promptcache=schemas").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
