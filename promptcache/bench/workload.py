@@ -91,22 +91,28 @@ def letters(draw: random.Random, length: int) -> str:
     return "".join(draw.choices(string.ascii_lowercase, k=length))
 
 
-def workload(model: Model, sizes: Sizes) -> Workload:
-    """Encode the present modules of a schema of these sizes and plan a request."""
+def documents(sizes: Sizes) -> tuple[str, str]:
+    """Return the text of a schema and of a prompt of these sizes."""
     draw = random.Random(0)
-
-    def text(length: int) -> str:
-        return letters(draw, length)
-
     stride = 1 if sizes.adjacent else 2
     modules = "".join(
-        f'<module name="m{index}">{text(sizes.module_tokens)}</module>' for index in range(stride * sizes.num_modules)
+        f'<module name="m{index}">{letters(draw, sizes.module_tokens)}</module>'
+        for index in range(stride * sizes.num_modules)
     )
-    schema = check_schema(parse_schema(f'<schema name="bench" separator="">{modules}</schema>'))
+    names = "".join(f"<m{stride * index}/>" for index in range(sizes.num_modules))
+    return (
+        f'<schema name="bench" separator="">{modules}</schema>',
+        f'<prompt schema="bench">{names}{letters(draw, sizes.new_tokens)}</prompt>',
+    )
+
+
+def workload(model: Model, sizes: Sizes) -> Workload:
+    """Encode the present modules of a schema of these sizes and plan a request."""
+    schema_text, prompt_text = documents(sizes)
+    schema = check_schema(parse_schema(schema_text))
     tokenizer = LetterTokenizer()
     prepared = prepare(schema, tokenizer, "bench", model.context_length)
-    names = "".join(f"<m{stride * index}/>" for index in range(sizes.num_modules))
-    prompt = parse_prompt(f'<prompt schema="bench">{names}{text(sizes.new_tokens)}</prompt>')
+    prompt = parse_prompt(prompt_text)
     plan = make_plan(resolve_prompt(prompt, schema), prepared.layout, prepared.encodings, tokenizer)
     store = MemoryStore(model.shape)
     store.reserve(prepared.sizes)

@@ -28,7 +28,7 @@ from promptcache.cli.bench_options import (
     tokens_option,
 )
 from promptcache.cli.exits import ending
-from promptcache.cli.options import CommandGroup
+from promptcache.cli.options import FILE, CommandGroup
 from promptcache.cli.output import tell, write_text
 
 if TYPE_CHECKING:
@@ -166,6 +166,31 @@ def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repea
 
         sizes = _sizes(modules, module_tokens, [1], adjacent=True)
         _write(compare_encoding(subject.load(), sizes, repeats), subject.name, subject.dtype)
+
+
+@command.command()
+@measured
+@modules_option(8)
+@tokens_option(512)
+@new_option(16)
+@adjacent_option
+@repeats_option(5)
+@click.option("--folder", metavar="DIR", type=FILE, help="Where files are made and removed; default: temporary ones.")
+def disk(
+    subject: Subject,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    new: tuple[int, ...],
+    adjacent: bool,
+    repeats: int,
+    folder: Path | None,
+) -> None:
+    """Time to first token of a first request with KV on disk, from the call on: against plain prefill and memory."""
+    with ending(as_json=False):
+        from promptcache.bench.disk import compare_disk
+
+        report = compare_disk(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder)
+        _write(report, subject.name, subject.dtype)
 
 
 @command.command()

@@ -97,6 +97,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["linking", *_TINY, "--repeats", "1"],
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
         ["small", *_TINY[:2], "--cached", "32", "--module-tokens", "8", "--tokens", "2", "--repeats", "1"],
+        ["disk", *_TINY, "--new", "1", "--repeats", "1"],
         ["memory", *_TINY, "--requests", "2"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["encode", *_TINY, "--repeats", "1"],
