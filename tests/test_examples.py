@@ -79,12 +79,15 @@ def test_scripts_run(path: Path, at_root: None) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-def test_the_readme_runs(at_root: None) -> None:
-    """The README's Python blocks run in order, in one namespace."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/keeping.md"])
+def test_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    """The Python blocks of a page run in order, in one namespace, beside the schemas that they name."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "schemas").symlink_to(ROOT / "schemas")
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
 
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+        exec(compile(block, page, "exec"), namespace)
 
     assert blocks

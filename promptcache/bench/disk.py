@@ -1,8 +1,8 @@
 """`promptcache bench disk`: the first request of a start, with its KV in files.
 
 Comes in: a model and sizes. Goes out: a report. The clock starts at the call of `generate`. Engine and store are new
-for every request from disk, so that every file is opened, verified and moved; the files are in the page cache, as after any
-restart that is not the machine's.
+for every request from disk, so that every file is opened, verified and moved; the files are in the page cache, as after
+any restart that is not the machine's.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.app import COMMANDS
+from promptcache.cli.commands.cache import command as cache
 from tests.cli.conftest import Command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -42,7 +43,9 @@ def test_page_shows_what_is_printed(command: Command, words: str, printed: str) 
 def test_page_names_every_option(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """No option is missing from the page."""
     monkeypatch.setenv("COLUMNS", "200")
-    pages = [command(name, "--help").stdout for name in COMMANDS if name != "bench"]
+    names = [(name,) for name in COMMANDS if name not in ("bench", "cache")]
+    names += [("cache", name) for name in cache.commands]
+    pages = [command(*name, "--help").stdout for name in names]
 
     options = set(re.findall(r"--[a-z-]+", "".join(pages))) - {"--help"}
     assert {option for option in options if option not in PAGE} == set()
