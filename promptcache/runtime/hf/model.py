@@ -79,7 +79,7 @@ class Model:
 
     def pack_weights(self) -> None:
         """Order the weights of linear layers as this processor's kernels read them; gradients are given up for it."""
-        assert self.fingerprint, "read while the weights are plain"
+        _ = self.fingerprint  # read while the weights are plain
         pack_linears(self.hf)
 
     def use_concatenation(self) -> None:
