@@ -110,16 +110,16 @@ class Block:
                 return tuple(chosen[gap])
         return None
 
-    def gather(self, size: int) -> Range | None:
-        """Take `size` tokens in one piece, moving as few others as possible to have it; None if it cannot be."""
+    def gather(self, size: int) -> Range:
+        """Take `size` tokens, which are free with nothing in use between them, in one piece, moving as few others as
+        possible."""
         taken = self.free.take(size)
-        if taken is not None:
-            return taken
-        window = min(self._windows(size), key=_moved, default=None)
-        if window is None:
-            return None
-        self._slide(Range(window[0].start, window[-1].stop))
-        return self.free.take(size)
+        if taken is None:
+            window = min(self._windows(size), key=_moved)
+            self._slide(Range(window[0].start, window[-1].stop))
+            taken = self.free.take(size)
+        assert taken is not None, "there is room now"
+        return taken
 
     def _walls(self) -> list[int]:
         return sorted(place.range.start for place in self.places if place.in_use)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, MemoryStore, Recipe, RunKV, Store
+from promptcache.kv import KVShape, MemoryStore, Recipe, RunKV, Slab, Store
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 5, "f": 4}
@@ -23,6 +25,16 @@ def kv(num_tokens: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of one constant each."""
     size = (SHAPE.num_layers, SHAPE.num_kv_heads, num_tokens, SHAPE.head_dim)
     return torch.full(size, value), torch.full(size, -value)
+
+
+def check_conservation(store: MemoryStore) -> None:
+    """Hold every token of a block to being free, kept free, or somebody's place."""
+    rows = set(store._reservations._rows.values())
+    for block in store._blocks:
+        block.settle()
+        waiting = [row.range(key) for row in rows if row.block is block for key in row.waiting]
+        ranges = [*block.free, *waiting, *(place.range for place in block.places)]
+        assert sorted(number for each in ranges for number in range(*each)) == list(range(block.free.capacity))
 
 
 class Agreement(RuleBasedStateMachine):
@@ -123,12 +135,7 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def conserves(self) -> None:
         """Every token of a block is free, kept free for who was announced, or somebody's place, and only one of these."""
-        rows = set(self.store._reservations._rows.values())
-        for block in self.store._blocks:
-            block.settle()
-            waiting = [row.range(key) for row in rows if row.block is block for key in row.waiting]
-            ranges = [*block.free, *waiting, *(place.range for place in block.places)]
-            assert sorted(number for each in ranges for number in range(*each)) == list(range(block.free.capacity))
+        check_conservation(self.store)
 
     @invariant()
     def stays_within_its_budget(self) -> None:
@@ -239,6 +246,110 @@ def test_many_holes_are_one_in_the_end() -> None:
         assert moved is not None
         assert (moved.keys == number).all()
         assert (moved.values == -number).all()
+
+
+def filled(sizes: list[int]) -> tuple[MemoryStore, list[str]]:
+    """A store whose budget encodings of these sizes fill, and their keys, as they lie in it."""
+    store = MemoryStore(SHAPE, budget_bytes=sum(sizes) * SHAPE.token_bytes)
+    keys = []
+    for number, size in enumerate(sizes):
+        recipe = Recipe(fingerprint=str(number), token_ids=(0,) * size, position_ids=tuple(range(size)), context="")
+        store.put(recipe, *kv(size, float(number)))
+        keys.append(recipe.key)
+    return store, keys
+
+
+def start_of(store: MemoryStore, key: str) -> int:
+    """Where an encoding lies; it must have its content."""
+    run = store.get(key).run
+    assert run is not None
+    assert len(run.keys.unique()) == 1
+    return run.start
+
+
+def test_nothing_is_moved_past_what_a_request_holds() -> None:
+    """Room is put together on one side of what is in use, however much is free on the other."""
+    store, keys = filled([2, 2, 2, 2, 2, 2])
+    held = store.get(keys[1]).run
+    for number in (0, 2, 5):
+        store.delete(keys[number])
+
+    run = store.put(RECIPES["f"], *kv(4, 9.0))
+
+    assert held is not None
+    assert (held.start, (held.keys == 1.0).all(), run.slab is held.slab) == (2, True, True)
+    assert [start_of(store, keys[number]) for number in (3, 4)] == [4, 6]
+    assert (run.start, run.stop) == (8, 12)
+    check_conservation(store)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name", "starts", "start"),
+    [([1, 2, 1, 3, 2, 1], "c", [1, 3, 9], 6), ([2, 3, 2, 1, 2, 1], "f", [2, 5, 10], 6)],
+    ids=["without the first hole", "between the last two"],
+)
+def test_no_more_is_moved_than_must_be(sizes: list[int], name: str, starts: list[int], start: int) -> None:
+    """Of the holes that together have the room, those are joined that have least between them."""
+    store, keys = filled(sizes)
+    for number in (0, 2, 4):
+        store.delete(keys[number])
+
+    run = store.put(RECIPES[name], *kv(SIZES[name], 9.0))
+
+    assert [start_of(store, keys[number]) for number in (1, 3, 5)] == starts
+    assert run.start == start
+    check_conservation(store)
+
+
+def test_memory_that_is_not_there_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the memory of a block cannot be had, nothing is kept, and nothing is missing later."""
+    store = MemoryStore(SHAPE, budget_bytes=SIZES["c"] * SHAPE.token_bytes)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slab, "empty", Mock(side_effect=MemoryError("no memory")))
+        with pytest.raises(MemoryError, match="no memory"):
+            store.put(RECIPES["c"], *kv(SIZES["c"], 1.0))
+
+    check_conservation(store)
+    store.put(RECIPES["c"], *kv(SIZES["c"], 1.0))
+    assert list(store.keys()) == [RECIPES["c"].key]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_what_is_not_as_long_as_announced_keeps_no_room(settled: bool) -> None:
+    """A key that comes with another length than was announced lies elsewhere; once deleted its room is anybody's."""
+    store = MemoryStore(SHAPE, budget_bytes=7 * SHAPE.token_bytes)
+    store.reserve([(RECIPES["c"].key, 2), (RECIPES["b"].key, 2)])
+    if settled:
+        store.put(RECIPES["b"], *kv(SIZES["b"], 1.0))
+
+    store.put(RECIPES["c"], *kv(SIZES["c"], 2.0))
+    store.delete(RECIPES["c"].key)
+    store.put(RECIPES["b"], *kv(SIZES["b"], 1.0))
+
+    check_conservation(store)
+    assert store.put(RECIPES["e"], *kv(SIZES["e"], 3.0)).slab is store.get(RECIPES["b"].key).run.slab  # type: ignore[union-attr]
+    assert store.passing_bytes == 0
+
+
+def test_announced_keys_outlive_their_block() -> None:
+    """Without a budget an empty block goes; keys that were to lie in it lie side by side in the next."""
+    store = MemoryStore(SHAPE)
+    store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
+    store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
+    store.delete(RECIPES["a"].key)
+    assert store.held_bytes == 0
+
+    late, early = (store.put(RECIPES[name], *kv(SIZES[name], 2.0)) for name in "cb")
+
+    assert (early.slab, early.stop) == (late.slab, late.start)
+    assert store.held_bytes == store.nbytes() == early.nbytes + late.nbytes
+    check_conservation(store)
+
+
+def test_a_budget_is_no_debt() -> None:
+    """A budget below nothing is refused."""
+    with pytest.raises(StoreError, match=r"cannot be negative \(-1 bytes\)"):
+        MemoryStore(SHAPE, budget_bytes=-1)
 
 
 @pytest.mark.parametrize("wrong", ["layers", "heads", "width", "dtype"])
