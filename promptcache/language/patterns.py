@@ -201,8 +201,7 @@ class Pattern:
             raise PatternError("groups with '?' are not supported, but for (?:…)", start)
         self._position += 2 if self._peek() == "?" else 0
         inner = self._either(depth + 1)
-        if self._next("')'") != ")":
-            raise PatternError("the group is not closed", start)
+        self._next("')'")
         return inner
 
     def _escaped(self) -> _Test:

@@ -1,0 +1,227 @@
+"""Faults and limits that few documents meet: each is told in words that say what to do, and none costs much."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from promptcache.diagnostics import LanguageError
+from promptcache.language import (
+    Schema,
+    check_schema,
+    combine,
+    counting,
+    load_prompt,
+    parse_prompt,
+    parse_schema,
+    template_limits,
+)
+from promptcache.language.counting import count_combinations
+from promptcache.language.patterns import MAX_TEXT, Pattern, PatternError
+from promptcache.language.templates import render_template
+from tests.language.documents import checked, codes, outline, selected
+
+MODULE = '<module name="a"/>'
+SCHEMAS = {
+    "a document of comments": ("<!-- nothing -->", "PC001", "holds no element"),
+    "an end tag without a name": ('<schema name="s"></>', "PC001", ""),
+    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has one <schema>"),
+    "fewer modules than max": (
+        f'<schema name="s">{MODULE}<rules><choose modules="a" min="2" max="3"/></rules></schema>',
+        "PC309",
+        "there are 1 modules",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "code", "words"), SCHEMAS.values(), ids=SCHEMAS)
+def test_schemas_are_refused_in_words(document, code, words):
+    """The first diagnostic has the code of the fault, and its words or its help say what is wrong."""
+    with pytest.raises(LanguageError) as caught:
+        checked(document)
+    first = caught.value.diagnostics[0]
+    assert first.code == code
+    assert words in f"{first.message} {first.help}"
+
+
+PROMPTS = {
+    "an argument without a name": ("<prompt schema='s'><a><arg>x</arg></a></prompt>", "PC104", "'name'"),
+    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "text only"),
+}
+
+
+@pytest.mark.parametrize(("document", "code", "words"), PROMPTS.values(), ids=PROMPTS)
+def test_prompts_are_refused_in_words(document, code, words):
+    """The first diagnostic has the code of the fault, and its words say what is wrong."""
+    with pytest.raises(LanguageError) as caught:
+        parse_prompt(document)
+    first = caught.value.diagnostics[0]
+    assert (first.code, words in first.message) == (code, True)
+
+
+PATTERNS = {
+    "a{x}": "begins no number of repetitions",
+    "(a": "ends where ')' is expected",
+    "a)": "')' stands alone",
+    "\\q": "there is no \\q",
+    "(?=a)": "groups with '?'",
+}
+
+
+@pytest.mark.parametrize(("pattern", "words"), PATTERNS.items())
+def test_patterns_are_refused_in_words(pattern, words):
+    """A pattern that cannot be read says why."""
+    with pytest.raises(PatternError) as caught:
+        Pattern(pattern)
+    assert words in caught.value.message
+
+
+def test_patterns_know_sets_and_escapes():
+    """Sets, their complements and escaped characters match what they say, inside of a class and outside."""
+    assert Pattern("\\D+").matches("ab")
+    assert not Pattern("\\D+").matches("a1")
+    assert Pattern("[\\d\\]x-z]+").matches("7]y")
+    assert not Pattern("[^\\d]").matches("7")
+    assert Pattern("a\\tb").matches("a\tb")
+
+
+def test_long_texts_are_not_looked_at():
+    """What is longer than a pattern is matched with does not match, and an argument so long is told both lengths."""
+    assert Pattern("a*").matches("a" * MAX_TEXT)
+    assert not Pattern("a*").matches("a" * (MAX_TEXT + 1))
+    schema = f'<schema name="s"><module name="a"><parameter name="p" length="{MAX_TEXT * 2}" pattern="a*"/></module></schema>'
+    with pytest.raises(LanguageError, match=f"has {MAX_TEXT + 1} characters"):
+        selected(f'<prompt schema="s"><a p="{"a" * (MAX_TEXT + 1)}"/></prompt>', schema)
+
+
+def test_no_document_has_more_faults_than_anyone_reads():
+    """A prompt of a thousand faults is told the first hundred, references and arguments alike."""
+    schema = f'<schema name="s">{MODULE}<module name="b"><parameter name="p" length="1"/></module></schema>'
+    unknown = "".join(f"<a{number}/>" for number in range(1_000))
+    arguments = " ".join(f'a{number}=""' for number in range(1_000))
+    for prompt in (unknown, f"<b {arguments}/>"):
+        with pytest.raises(LanguageError) as caught:
+            selected(f'<prompt schema="s">{prompt}</prompt>', schema)
+        assert len(caught.value.diagnostics) == 100
+
+
+def test_suggestions_end_where_nobody_reads_them():
+    """Of two hundred rules that lead nowhere all are told, and the first hundred with a suggestion."""
+    rules = "".join(f'<exclude modules="alpha alpah{number}"/>' for number in range(200))
+    with pytest.raises(LanguageError) as caught:
+        checked(f'<schema name="s"><module name="alpha"/><rules>{rules}</rules></schema>')
+    found = caught.value.diagnostics
+    assert set(codes(found)) == {"PC208"}
+    assert sum(each.help is not None for each in found) <= 100
+
+
+def test_rules_are_small_together(monkeypatch):
+    """Rules that are large only together are told at the one that is too much."""
+    monkeypatch.setattr(combine, "_MAX_ALL_CLAUSES", 3)
+    rules = '<rules><exclude modules="a b"/><exclude modules="a c"/><choose modules="a b c" max="1"/></rules>'
+    modules = "".join(f'<module name="{name}"/>' for name in "abc")
+    with pytest.raises(LanguageError, match="the rules up to here have more than 3") as caught:
+        checked(f'<schema name="s">{modules}{rules}</schema>')
+    assert codes(caught.value.diagnostics) == ["PC308"]
+
+
+@pytest.mark.parametrize("limit", ["_MAX_DEPTH", "_MAX_STEPS"])
+def test_what_is_hard_to_count_is_listed(limit, monkeypatch):
+    """Where counting takes too long combinations are listed, as many as there is time for; the number says so."""
+    members = "".join(f'<module name="m{number}"/>' for number in range(20))
+    union = f'<union required="true">{members}</union><rules><exclude modules="a m3"/></rules>'
+    rules = checked(f'<schema name="s">{MODULE}{union}</schema>').rules
+    assert count_combinations(rules) == (39, True)
+    monkeypatch.setattr(counting, limit, -1 if limit == "_MAX_DEPTH" else 0)
+    number, exact = count_combinations(rules)
+    assert not exact
+    assert number == 39 if limit == "_MAX_DEPTH" else 1 <= number < 39
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ 'a' * 10 ** 8 }}", "'*' gives more than"),
+        ("{{ 10 ** 10000 }}", "'**' gives a number of more than"),
+        ("{{ '%d' % 1 }}", "does not format text"),
+        ("{% set x = 'a' * 150000 %}{{ x + x }}", "'+' gives more than"),
+        ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", "steps"),
+        ("{% set y = 'a' * 150000 %}{% set y = y ~ y ~ y ~ y ~ y ~ y ~ y ~ y %}{{ y ~ y }}", "put together"),
+        ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "characters"),
+        ("{{ x }}", "a list cannot be written"),
+    ],
+)
+def test_templates_are_told_what_they_would_take(template, words):
+    """A template that would run away is stopped with the limit that it meets."""
+    with pytest.raises(LanguageError) as caught:
+        render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
+    assert words in caught.value.diagnostics[0].message
+
+
+def test_templates_have_little_time(monkeypatch):
+    """A template that takes too long is stopped."""
+    monkeypatch.setattr(template_limits, "_MAX_SECONDS", -1.0)
+    with pytest.raises(LanguageError, match="seconds"):
+        render_template("{% for a in x %}{% endfor %}", {"x": [1]}, "t.xml.j2", LanguageError)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path):
+    """A pipe, a name that no file can have, and values for what is no template are faults with a place."""
+    os.mkfifo(tmp_path / "pipe.xml")
+    (tmp_path / "p.xml").write_text('<prompt schema="s"/>')
+    name = "n" * 300
+    (tmp_path / "s.xml").write_text(f'<schema name="s"><module name="a" src="{name}"/></schema>')
+    with pytest.raises(LanguageError, match="PC010 this is a pipe or a device"):
+        Schema.from_file(tmp_path / "pipe.xml")
+    with pytest.raises(LanguageError, match="PC605"):
+        load_prompt(tmp_path / "p.xml", context={})
+    with pytest.raises(LanguageError, match="PC211"):
+        Schema.from_file(tmp_path / "s.xml")
+    with pytest.raises(LanguageError, match="PC010 the file cannot be read"):
+        load_prompt(tmp_path / f"{name}.xml")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [("<user>Hello.</user>", "a turn of <user>"), ('<parameter name="p" length="1"/>', "a parameter")],
+)
+def test_includes_bring_modules_only(content, what, tmp_path: Path):
+    """What would be part of every prompt is not included unseen."""
+    (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}{content}</schema>')
+    with pytest.raises(LanguageError, match=f"holds {what} outside all modules") as caught:
+        parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
+    assert codes(caught.value.diagnostics) == ["PC219"]
+
+
+def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
+    """An include that leaves out the module that a rule asks for says so, unless it takes that module too."""
+    rules = '<rules><assert test="a and b"/></rules>'
+    (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
+    with pytest.raises(LanguageError) as caught:
+        parse_schema('<schema name="s"><include href="t.xml" select="a"/></schema>', folder=tmp_path)
+    assert codes(caught.value.diagnostics) == ["PC220"]
+    parse_schema('<schema name="s"><include href="t.xml" select="a b"/></schema>', folder=tmp_path)
+
+
+def test_choices_too_large_to_move_are_told(tmp_path: Path):
+    """To choose some of many cannot be said inside a module; the help is to include at the top level."""
+    names = [f"m{number}" for number in range(12)]
+    modules = "".join(f'<module name="{name}"/>' for name in names)
+    rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
+    (tmp_path / "t.xml").write_text(f'<schema name="t">{modules}{rules}</schema>')
+    include = '<include href="t.xml"/>'
+    with pytest.raises(LanguageError, match="too much inside 'a'") as caught:
+        parse_schema(f'<schema name="s"><module name="a">{include}</module></schema>', folder=tmp_path)
+    assert codes(caught.value.diagnostics) == ["PC308"]
+    parse_schema(f'<schema name="s">{include}</schema>', folder=tmp_path)
+
+
+def test_turns_are_built_like_documents():
+    """A schema with every turn built in Python prints what a document with them says."""
+    built = Schema("s").system("One.").user("Two.").assistant("Three.")
+    written = '<schema name="s"><system>One.</system><user>Two.</user><assistant>Three.</assistant></schema>'
+    assert [outline(check_schema(each).children) for each in (built, parse_schema(written))] == [
+        [["system", "One."], ["user", "Two."], ["assistant", "Three."]]
+    ] * 2
