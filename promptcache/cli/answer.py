@@ -6,6 +6,7 @@ This file imports torch, so it is imported last.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ def load_engine(options: RunOptions) -> Engine:
 
 def engine_on(model: str, device: str | None, dtype: Dtype, store: StoreConfig | None) -> Engine:
     """Load a model over a store; errors are those of `load_engine`, and what cannot be a store."""
+    logging.getLogger("promptcache.kv").addHandler(logging.NullHandler())  # usage has it, and commands print that
     with _memory():
         return Engine.from_pretrained(model, device=_device(device), dtype=dtype.value, store=store)
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
-from promptcache.kv.disk import DiskShelf
 from promptcache.kv.opening import StoreConfig, config_of
+
+if TYPE_CHECKING:
+    from promptcache.kv.disk import DiskShelf
 
 
 def store_config(place: str, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:
@@ -38,4 +41,6 @@ def open_folder(place: str, limit: int | None = None) -> DiskShelf:
     if not (folder / "encodings").is_dir():
         what = "is no store: it has no folder 'encodings'" if folder.is_dir() else "does not exist"
         raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
+    from promptcache.kv.disk import DiskShelf  # folders need POSIX; `run` without one does not
+
     return DiskShelf(folder, budget_bytes=limit, mmap=False)

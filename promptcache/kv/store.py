@@ -81,3 +81,6 @@ class SharedStore(Store, Protocol):
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
+
+    def untold(self) -> tuple[str, ...]:
+        """Return what went wrong while writing and no lookup has told yet, one sentence each; then it is told."""

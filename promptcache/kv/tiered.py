@@ -87,7 +87,7 @@ class TieredStore:
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Keep KV in every tier that takes it, and return it as its codec leaves it, whether any of them did or not.
 
-        Shelves that fail are told by the next lookup.
+        Shelves that fail are told by the next lookup, or by `untold`.
 
         Raises:
             StoreError: The tensors have another shape than this store's.
@@ -149,6 +149,10 @@ class TieredStore:
         """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
         for key, more in facts.items():
             self._notes[key] = {**self._notes.get(key, {}), **more}
+
+    def untold(self) -> tuple[str, ...]:
+        """Return what went wrong while writing and no lookup has told yet; then it is told."""
+        return self._attempts.untold()
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """Be the only one, of all processes that share the fastest shelf, that makes `key`; as `Shelf.claim`."""

@@ -167,6 +167,7 @@ class Fetcher:
         made = encode(
             self._model, prepared.encodings, prepared.recipes, missing, self._store, held, progress, faults.append
         )
+        faults += self._store.untold() if isinstance(self._store, SharedStore) else ()
         encoded = {each.index: made[prepared.recipes[each.index].key] for each in missing}
         return _fetched(wanted, lookups, encoded, missing, faults)
 

@@ -227,3 +227,15 @@ def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
 
     assert made.token_ids == again.token_ids == next_time.token_ids
     assert next_time.usage.num_encoded_tokens == 0
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: Path) -> None:
+    """Where nothing can be kept each request is right, and its own record says why it will be encoded again."""
+    (tmp_path / "file").touch()
+    free, stuck = engine(None), engine(tmp_path / "file" / "kept")
+    answers = [stuck.generate(PROMPT, **GREEDY), stuck.generate(PROMPT, **GREEDY)]
+
+    assert {each.token_ids for each in answers} == {free.generate(PROMPT, **GREEDY).token_ids}
+    assert any("Not a directory" in fault for fault in answers[0].usage.faults)
+    assert answers[1].usage.num_encoded_tokens == 0  # memory has it
+    assert any("Not a directory" in fault for fault in engine(tmp_path / "file" / "kept").warm()[0].faults)
