@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.language.schema import Role
-from promptcache.layout import HubTokenizer
+from promptcache.layout import HubTokenizer, lay_out
 from tests.layout import small_tokenizers as small
 from tests.layout.chat_templates import CASES
+from tests.layout.samples import read
 
 LLAMA = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
 CONTROLS = (
@@ -255,3 +256,34 @@ def test_a_damaged_configuration_is_refused(tmp_path: Path, content: str):
     """A configuration file that is no JSON object is a typed error that names the file."""
     with pytest.raises(UnsupportedModel, match="tokenizer_config"):
         HubTokenizer.from_folder(write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=content))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
+    """A file of the tokenizer that is not UTF-8 is a typed error that names the file."""
+    (write(tmp_path, tokenizer__json=small.byte_level()) / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnsupportedModel, match=r"chat_template\.jinja' is not UTF-8"):
+        HubTokenizer.from_folder(tmp_path)
+
+
+def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Path):
+    """A token that only tokenizer_config.json declares is a control token, and no text becomes one."""
+    declared = {"9999": {"content": "<|only here|>", "special": True}}
+    config = json.dumps({"added_tokens_decoder": declared})
+    tokenizer = HubTokenizer.from_folder(
+        write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
+    )
+
+    assert 9999 in tokenizer.control_ids
+    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("a <|only here|> b"))
+
+
+def test_a_model_without_system_role_gets_a_warning():
+    """Where the template has no system role the schema's system turn is laid out as a user turn, and a warning says so."""
+    source = next(case.source for name, case in CASES.items() if name == "gemma that refuses a system turn")
+    tokenizer = HubTokenizer.from_parts(small.llama_like(), LLAMA, source)
+
+    layout = lay_out(
+        read('<schema name="s"><system>Be brief.</system><module name="a">A.</module></schema>'), tokenizer
+    )
+
+    assert [warning.code for warning in layout.warnings] == ["PC507"]

@@ -126,6 +126,21 @@ def test_the_page_has_a_row_for_every_slot():
     assert len(page.findall(".//body//svg")) == 1
 
 
+def test_the_page_says_what_a_prompt_leaves_out():
+    """A slot is absent with its module, holds its default, or nothing; of very many slots the page counts the rest."""
+    slots = "".join(f'<parameter name="p{number}" length="1"/>' for number in range(1_000))
+    schema = f"""<schema name="s"><module name="a"><parameter name="p" length="1"/></module>
+    <module name="b"><parameter name="p" length="2" default="x"/><parameter name="q" length="1"/></module>
+    <module name="many">{slots}</module></schema>"""
+    plan = plan_of(schema, '<prompt schema="s"><b/>Go.</prompt>')
+
+    page = html.document_fromstring(layout_html(plan.layout, plan.encodings, plan=plan))
+
+    rows = page.findall(".//tbody/tr")
+    assert [row[-1].text for row in rows[:3]] == ["absent", "its default", "nothing"]
+    assert (len(rows), page.findall(".//body/p")[-1].text) == (1_000, "and 3 more")
+
+
 def test_layout_and_plan_show_themselves_in_a_notebook():
     """The notebook view is the picture."""
     plan = plan_of(SCHEMA, PROMPT)
