@@ -451,3 +451,29 @@ def test_torch_may_compute_with_what_is_read(tmp_path: Path) -> None:
     assert found is not None
     assert float((found.tensors["keys"] @ found.tensors["values"].mT).sum()) == 2 * 100 * 100 * 8
     assert all(tensor.data_ptr() % 64 == 0 for tensor in found.tensors.values())
+
+
+def test_a_shelf_is_called_by_its_folder(tmp_path: Path) -> None:
+    """Messages name the folder."""
+    assert str(DiskShelf(tmp_path)) == str(tmp_path)
+
+
+def test_what_others_remove_takes_no_room(tmp_path: Path) -> None:
+    """A shelf whose budget holds one file forgets one that another shelf removed, and writes the next beside nothing."""
+    two = small("two")
+    first, second = (DiskShelf(tmp_path, budget_bytes=max(map(file_bytes, (ONE, two)))) for _ in range(2))
+    first.write(ONE)
+    assert second.read(KEY) is not None
+
+    first.delete(KEY)
+
+    assert second.write(two)
+    assert list(second.keys()) == [two.recipe.key]
+
+
+def test_damaged_files_are_evicted_like_others(tmp_path: Path) -> None:
+    """A file that cannot be read costs nothing to lose, and a budget of nothing leaves nothing."""
+    shelf_with_one(tmp_path)
+    file_of(tmp_path).write_bytes(b"damaged")
+
+    assert list(DiskShelf(tmp_path, budget_bytes=0).keys()) == []

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv import Codec, Recipe, Resting
 from promptcache.kv.format import PIECE_BYTES, pack, payload_digest
+from promptcache.kv.header import MAX_HEADER_BYTES
 from promptcache.kv.keys import FORMAT_VERSION
 from tests.kv.resting import bits, content, random_resting, read_whole, recipe, shape, small, whole_file
 
@@ -323,3 +324,9 @@ def test_the_specification_shows_a_real_file() -> None:
     assert documented == whole_file(resting)
     assert content(read_whole(documented, made_of.key)) == content(resting)
     assert made_of.key in SPEC.read_text(encoding="utf-8")
+
+
+def test_headers_have_an_end() -> None:
+    """Facts that no header has room for are refused when they are written, not when they are read."""
+    with pytest.raises(StoreError, match="is too large"):
+        pack(random_resting(recipe("long"), shape(), facts={"note": "n" * MAX_HEADER_BYTES}))
