@@ -57,7 +57,9 @@ def structural_codes(document: str) -> set[str]:
             check_schema(schema)
     except LanguageError as error:
         found = {diagnostic.code for diagnostic in error.diagnostics}
-        if found == {"PC214"} and "<include" in document:  # there is no folder: what would be found with the files is found without the includes
+        if (
+            found == {"PC214"} and "<include" in document
+        ):  # there is no folder: what would be found with the files is found without the includes
             return structural_codes(_without_includes(document))
         return {code for code in found if code < "PC200" or code in {"PC412", "PC415", "PC416"}}
     return set()
