@@ -15,7 +15,8 @@ settings.register_profile(
 )
 settings.load_profile("shared machine")
 
-_LAW_EXAMPLES = {"quick": 200, "thorough": 2_000, "slow": 20_000}
+_LAW_EXAMPLES = {"quick": 200, "thorough": 1_000, "slow": 20_000}
+_LAW_PAIRS = {"quick": 200, "thorough": 2_000, "slow": 20_000}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,4 +29,13 @@ def _one_thread_each() -> None:
 
 def law_examples(share: float = 1.0) -> int:
     """Return how many examples a law gets in this run; `share` is for laws whose examples cost more than others."""
-    return max(5, int(share * _LAW_EXAMPLES[os.environ.get("PROMPTCACHE_EXAMPLES", "quick")]))
+    return max(5, int(share * _LAW_EXAMPLES[_amount()]))
+
+
+def law_pairs(share: float = 1.0) -> int:
+    """Return how many pairs of schema and prompt a law of cached answers gets in this run."""
+    return int(share * _LAW_PAIRS[_amount()])
+
+
+def _amount() -> str:
+    return os.environ.get("PROMPTCACHE_EXAMPLES", "quick")

@@ -19,14 +19,14 @@ from promptcache.testing.engine_laws import (
     history_changes_nothing,
 )
 from promptcache.testing.service import default_model, serve
-from tests.conftest import law_examples
+from tests.conftest import law_examples, law_pairs
 
 pytestmark = pytest.mark.law
 
 
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
 @given(data=st.data(), schema=strategies.schemas())
-@settings(max_examples=law_examples(0.75))
+@settings(max_examples=law_pairs(0.75))
 def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schema: CheckedSchema) -> None:
     """Every law of one prompt holds for whatever schema and prompt."""
     selection = data.draw(strategies.prompts(schema))
@@ -38,7 +38,7 @@ def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schem
 
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
 @given(data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]))
-@settings(max_examples=law_examples(0.25))
+@settings(max_examples=law_pairs(0.25))
 def test_laws_hold_where_segments_are_coalesced(
     law: EngineLaw, data: st.DataObject, schema: CheckedSchema, small_tokens: int
 ) -> None:
