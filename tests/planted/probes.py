@@ -121,7 +121,8 @@ def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
             for named in data.draw(st.lists(named_modules(schema), min_size=8, max_size=8)):
                 law.check(subject, named)  # a set of modules costs less than a schema
         case Over.INVALID:
-            law.check(subject, data.draw(invalid_prompts(schema)))
+            for invalid in data.draw(st.lists(invalid_prompts(schema), min_size=4, max_size=4)):
+                law.check(subject, invalid)
 
 
 def _run(check: Check, examples: int) -> None:
