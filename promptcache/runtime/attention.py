@@ -109,8 +109,7 @@ def attend_shared(
     if first_token:
         folded = folded[:, :, first_token * fold.groups :]
     if rows is not None:
-        by_row = folded.view(1, fold.kv_heads, fold.batch, fold.tokens * fold.groups, -1)
-        folded = by_row.index_select(2, rows).flatten(2, 3)
+        folded = _by_row(folded, fold).index_select(2, rows).flatten(2, 3)
     bias = None if mask is None else fold.fold_mask(mask)
     out, lse = attend(folded, key, value, scale=scale, mask=bias, softcap=softcap)
     if unseen is not None:
@@ -147,12 +146,11 @@ def merge(partials: Sequence[Partial], fold: Fold, sinks: torch.Tensor | None = 
 def _spread(partial: Partial, fold: Fold) -> torch.Tensor:
     """Return the log-sum-exp `[1, Hkv, M]` of every query: minus infinity for those that a part is not about."""
     lse = partial.lse
-    size = fold.size
-    if lse.shape[2] == size:
+    if lse.shape[2] == fold.size:
         return lse
-    spread = lse.new_full((1, fold.kv_heads, size), -torch.inf)
+    spread = lse.new_full((1, fold.kv_heads, fold.size), -torch.inf)
     if partial.rows is None:
-        spread[:, :, size - lse.shape[2] :] = lse
+        spread[:, :, fold.size - lse.shape[2] :] = lse
     else:
         _by_row(spread[..., None], fold).index_copy_(2, partial.rows, _rows_of(lse[..., None], partial.rows))
     return spread
