@@ -133,13 +133,13 @@ def merge(partials: Sequence[Partial], fold: Fold, sinks: torch.Tensor | None = 
     scores = [_spread(partial, fold) for partial in partials]
     if sinks is not None:
         scores.append(fold.fold_sinks(sinks.to(first.lse.dtype)))
-    weights = torch.stack(scores).softmax(0)[: len(partials), ..., None]  # [K, 1, Hkv, M, 1]
+    weights = torch.cat(scores).softmax(0)[: len(partials), ..., None]  # [K, Hkv, M, 1]
     if len(partials) * first.out.numel() <= _AT_ONCE and all(each.out.shape == first.out.shape for each in partials):
-        merged = (torch.stack([partial.out for partial in partials]) * weights).sum(0)
+        merged = (torch.cat([partial.out for partial in partials]) * weights).sum(0, keepdim=True)
     else:
         merged = first.out * weights[0]
-        for partial, weight in zip(partials[1:], weights[1:].unbind(0), strict=True):
-            _add(merged, partial, weight, fold)
+        for partial, weight in zip(partials[1:], weights[1:], strict=True):
+            _add(merged, partial, weight[None], fold)
     return merged.to(first.out.dtype)
 
 

@@ -7,7 +7,26 @@ arrives as a mask.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
 import torch
+
+Kernel: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""From queries, keys and values to output and log-sum-exp; every query sees every key."""
+
+
+def kernel_for(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float, softcap: float | None = None
+) -> Kernel:
+    """Return what computes attention of more than one query over keys and values like these; arguments as `attend`.
+
+    For loops over many pieces of keys: the choice, and its checks, take as long as a small piece.
+    """
+    if _has_fused(query, key, value, softcap):
+        return partial(_FUSED, scale=scale)
+    return partial(_portable, scale=scale, mask=None, causal=False, softcap=softcap)
 
 
 def attend(
@@ -42,9 +61,16 @@ def attend(
         rows = None if mask is None else mask.expand(*mask.shape[:-2], grouped.shape[2], -1)
         out, lse = attend(grouped, key, value, scale=scale, mask=rows, softcap=softcap)
         return out.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
-    if query.device.type == "cpu" and softcap is None and key.shape[3] == value.shape[3]:
+    if _has_fused(query, key, value, softcap):
         return _fused_cpu(query, key, value, scale, mask, causal)
     return _portable(query, key, value, scale, mask, causal, softcap)
+
+
+_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def _has_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, softcap: float | None) -> bool:
+    return softcap is None and query.device.type == "cpu" and key.shape[3] == value.shape[3]
 
 
 def _fused_cpu(
@@ -59,9 +85,7 @@ def _fused_cpu(
     if mask is not None:
         bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
         bias = bias if bias.ndim == 4 else bias[None, None]
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-    )
+    out, lse = _FUSED(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
     if mask is not None:  # the kernel reports 0 for a row that sees nothing (torch 2.13)
         lse = lse.masked_fill(~mask.any(-1), -torch.inf)
     return out, lse

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.kv.types import RunKV, Slab
+from promptcache.kv.types import LayerViews, RunKV, Slab
 from promptcache.layout.types import Encoding
 
 Positions = npt.NDArray[np.int64]
@@ -44,7 +45,7 @@ class Part(NamedTuple):
         return self.encoding.position_ids[self.stop - 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
     """A view of stored KV: tokens `[start, stop)` of the slab that `runs` rest in.
 
@@ -77,11 +78,18 @@ class Segment:
         """The memory it is a view of."""
         return self.runs[0].slab
 
+    @cached_property
+    def _layers(self) -> LayerViews:
+        """Made by the first forward, not by linking."""
+        return self.slab.layers(self.start, self.stop)
+
     def layer(self, index: int, start: int = 0, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values `[1, Hkv, T, D]` of one layer, as views; of tokens `[start, stop)` if given."""
-        keys, values = self.slab.layers[index]
+        keys, values = self._layers.by_layer[index]
         length = (self.num_tokens if stop is None else stop) - start
-        return keys.narrow(2, self.start + start, length), values.narrow(2, self.start + start, length)
+        if length == self.num_tokens:
+            return keys, values
+        return keys.narrow(2, start, length), values.narrow(2, start, length)
 
     def position_array(self) -> Positions:
         """Return all positions, `[T]`."""
@@ -103,6 +111,11 @@ class Sight:
     mask: torch.Tensor | None
     rows: torch.Tensor | None = None
     unseen: torch.Tensor | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every query of every row sees every key from `start` to `stop`."""
+        return self.first_row == 0 and self.mask is None and self.rows is None and self.unseen is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

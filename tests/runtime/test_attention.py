@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from promptcache.runtime import attention, kernels
 from promptcache.runtime.attention import Fold, attend_shared, merge
-from promptcache.runtime.kernels import attend
+from promptcache.runtime.kernels import attend, kernel_for
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -68,6 +68,10 @@ def test_kernels_equal_dense_attention(dtype: torch.dtype, softcap: float | None
     seen = expected_lse.isfinite()
     assert (out.double() - expected)[seen].abs().max() < TOLERANCE[dtype]
     assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[dtype]
+    if kind == "all":
+        chosen, chosen_lse = kernel_for(query, key, value, scale=0.25, softcap=softcap)(query, key, value)
+        assert torch.equal(chosen, out)
+        assert torch.equal(chosen_lse, lse)
     assert torch.equal(lse.isfinite(), seen)
 
 

@@ -19,7 +19,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.runtime.attention import Fold, Partial, attend_shared, merge
-from promptcache.runtime.kernels import attend
+from promptcache.runtime.kernels import attend, kernel_for
 from promptcache.runtime.segments import AnyTimeline, Sights
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
@@ -190,11 +190,19 @@ def _segmented_attention(
     `[B, T, Hq, D]`."""
     sights = layer.timeline.sights(layer.num_own, query.shape[2], window)
     fold = Fold.of(query, key.shape[1])
-    partials = _attend_tail(query, key, value, fold, scale, softcap, sights)
     folded = fold.fold(query)
+    kernel = kernel_for(folded, key, value, scale=scale, softcap=softcap)
+    if query.shape[0] == query.shape[2] == 1 and sights.tail_mask is None:
+        partials = [Partial(*kernel(folded, key, value))]
+    else:
+        partials = _attend_tail(query, key, value, fold, scale, softcap, sights)
     for segment, sight in zip(layer.timeline.segments, sights.segments, strict=True):
-        if sight is not None:
-            keys, values = segment.layer(layer.index, sight.start, sight.stop)
+        if sight is None:
+            continue
+        keys, values = segment.layer(layer.index, sight.start, sight.stop)
+        if sight.is_whole:
+            partials.append(Partial(*kernel(folded, keys, values)))
+        else:
             partials.append(
                 attend_shared(
                     folded,
