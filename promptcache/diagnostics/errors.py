@@ -1,0 +1,75 @@
+"""The error tree: whatever this library raises because of what it was given.
+
+Comes in: diagnostics, or a message. Goes out: exceptions. This file finds no faults.
+
+    PromptCacheError
+    ├── LanguageError            carries diagnostics, each with code and span
+    │   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
+    │   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
+    ├── UnknownSchema            a prompt names a schema that the engine does not have
+    ├── ModelError
+    │   ├── ModelNotFound        no such folder or hub id, or files missing in it
+    │   └── UnsupportedModel     a model or tokenizer that this library refuses, by name and with the reason
+    ├── ContextLengthExceeded    positions or generated tokens beyond what the model has
+    └── StoreError
+        ├── CorruptEncoding      bytes that are not what their key promises
+        └── TierUnavailable      a disk or remote place that does not answer, is full or read-only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from promptcache.diagnostics.records import Diagnostic
+
+
+class PromptCacheError(Exception):
+    """Whatever this library raises because of what it was given."""
+
+
+class LanguageError(PromptCacheError):
+    """A schema or prompt document that cannot be used; every fault that was found is in `diagnostics`."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+
+
+class SchemaError(LanguageError):
+    """A schema document that cannot be used."""
+
+
+class PromptError(LanguageError):
+    """A prompt document that cannot be used with its schema."""
+
+
+class UnknownSchema(PromptCacheError):
+    """A prompt names a schema that is not there."""
+
+
+class ModelError(PromptCacheError):
+    """A model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No model stands under this name."""
+
+
+class UnsupportedModel(ModelError):
+    """A model or tokenizer whose computation this library cannot reproduce; the message names it and says why."""
+
+
+class ContextLengthExceeded(PromptCacheError):
+    """A request needs positions that the model does not have."""
+
+
+class StoreError(PromptCacheError):
+    """A store cannot do what it was asked to."""
+
+
+class CorruptEncoding(StoreError):
+    """Stored bytes differ from what their key promises."""
+
+
+class TierUnavailable(StoreError):
+    """A place where encodings rest does not answer, is full or cannot be written; the message names it and says why."""

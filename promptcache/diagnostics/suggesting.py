@@ -1,0 +1,68 @@
+"""The name that was most likely meant.
+
+Comes in: a mistyped name and those that are known. Goes out: the nearest of them, or none. This file knows no schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_MAX_SLIPS = 3
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was most likely meant to be, or None when nothing is near."""
+    folded = {candidate.casefold(): candidate for candidate in reversed(tuple(known))}
+    wanted = name.casefold()
+    near = _nearest(wanted, folded) or next(iter(difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)), None)
+    return None if near is None else folded[near]
+
+
+def _nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that the fewest slips of a typist turn into `name`: at most one for every three letters.
+
+    Of several, one of the same letters is preferred, then one with the same first letter, then that of nearest length.
+    """
+    best, least = None, (_MAX_SLIPS + 1, True, True, 0)
+    letters = set(name)
+    for candidate in candidates:
+        difference = abs(len(candidate) - len(name))
+        limit = min(_MAX_SLIPS, max(len(candidate), len(name)) // 3, least[0])
+        if difference > limit or len(letters.difference(candidate)) > limit:
+            continue
+        slips = num_slips(name, candidate)
+        rank = (slips, sorted(candidate) != sorted(name), candidate[:1] != name[:1], difference)
+        if slips <= limit and rank < least:
+            best, least = candidate, rank
+    return best
+
+
+def num_slips(first: str, second: str) -> int:
+    """Return how many letters must be added, left out, replaced or swapped with their neighbour to get `second`.
+
+    This is the optimal string alignment distance: Damerau-Levenshtein, with no letter touched twice. Where both texts
+    begin or end alike, nothing needs to be counted.
+    """
+    start = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    if start is None:
+        return abs(len(first) - len(second))
+    first, second = first[start:], second[start:]
+    while first and second and first[-1] == second[-1]:
+        first, second = first[:-1], second[:-1]
+    before, above = list[int](), list(range(len(second) + 1))
+    for row, letter in enumerate(first, 1):
+        here = [row]
+        for column, other in enumerate(second, 1):
+            slips = min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != other))
+            if row > 1 < column and letter == second[column - 2] and other == first[row - 2]:
+                slips = min(slips, before[column - 2] + 1)
+            here.append(slips)
+        before, above = above, here
+    return above[-1]
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "'{}'") -> str | None:
+    """Return "did you mean 'x'?" for the nearest known name, or None; `form` shows how such a name is written."""
+    near = suggest(name, known)
+    return f"did you mean {form.format(near)}?" if near is not None else None
