@@ -5,7 +5,10 @@ Comes in: a model and sizes. Goes out: reports.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import random
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -15,7 +18,7 @@ import psutil
 import torch
 from transformers import DynamicCache
 
-from promptcache.bench.alternatives import concatenated_cache
+from promptcache.bench.alternatives import concatenated_cache, last_logits
 from promptcache.bench.measure import interleave
 from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
@@ -27,7 +30,7 @@ from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.encode import encode
 from promptcache.runtime.generate import generate_together
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.link import link
+from promptcache.runtime.link import link, new_tokens
 from promptcache.runtime.planner import Planner
 from promptcache.runtime.prepare import prepare
 
@@ -35,18 +38,23 @@ MIB = 2**20
 
 
 def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[int] = (20,)) -> Report:
-    """Measure the resident memory that so many live requests add: linked, and as a `DynamicCache` each."""
+    """Measure the resident memory that so many live requests add: linked, and as a `DynamicCache` each.
+
+    Every request has had its first forward pass, so that its own tokens' KV counts, and whatever else it keeps.
+    """
     process = psutil.Process()
     cells, rows = [], []
     for work, num_requests in product([workload(model, sizes) for sizes in all_sizes], requests):
         grown = {}
         makers: dict[str, Callable[[], Any]] = {
-            "prompt cache": partial(link, work.plan, work.runs, model),
+            "prompt cache": lambda work=work: link(work.plan, work.runs, model).cache,
             "DynamicCache": partial(concatenated_cache, model, work),
         }
         for name, make in makers.items():
+            _prefilled(model, work, make())  # whatever the first forward of a process allocates
+            _give_back()
             before = process.memory_info().rss
-            held = [make() for _ in range(num_requests)]
+            held = [_prefilled(model, work, make()) for _ in range(num_requests)]
             grown[name] = process.memory_info().rss - before
             del held
         modules = work.sizes.cached_tokens * model.shape.token_bytes
@@ -59,6 +67,20 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
         cells=tuple(cells),
         rows=tuple(rows),
     )
+
+
+def _give_back() -> None:
+    """Return freed memory to the system where that can be asked for, so that what is allocated next is seen to grow."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def _prefilled(model: Model, work: Workload, cache: Any) -> Any:
+    token_ids, position_ids = new_tokens(work.plan)
+    last_logits(model, token_ids, position_ids, cache)
+    return cache
 
 
 def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, repeats: int) -> Report:
@@ -79,7 +101,7 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     ratio = speed["prompt cache"] / speed["own copies"]
     return Report(
         name="batch",
-        title=f"{num_rows} rows that share {sizes.cached_tokens:,} tokens: tokens per second, median of {repeats}",
+        title=f"{num_rows} rows that share {sizes.cached_tokens:,} tokens: tokens per second, median of {repeats} rounds",
         columns=("own copies", "prompt cache", "ratio", "KV MiB, own copies", "KV MiB, shared"),
         cells=(
             (
@@ -123,7 +145,7 @@ def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> 
         rows.append({**sizes.data, "seconds": {name: list(each.seconds) for name, each in samples.items()}})
     return Report(
         name="encode",
-        title=f"Tokens per second, median of {repeats}",
+        title=f"Tokens per second, median of {repeats} rounds",
         columns=("modules", "plain prefill", "encode", "ratio"),
         cells=tuple(cells),
         rows=tuple(rows),
@@ -155,7 +177,7 @@ def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int) -
         rows.append({"modules": total, "named": num_named, "seconds": {k: list(v.seconds) for k, v in samples.items()}})
     return Report(
         name="plan",
-        title=f"ms to parse, check and plan a prompt of {num_named} modules, median of {repeats}",
+        title=f"ms to parse, check and plan a prompt of {num_named} modules, median of {repeats} rounds",
         columns=("modules in schema", "first time", "same text again"),
         cells=tuple(cells),
         rows=tuple(rows),

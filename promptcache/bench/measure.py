@@ -35,28 +35,46 @@ class Samples:
         return low, high
 
 
+FAST_TURNS = 5
+"""Turns in a round of what takes so little that all of them together take no longer than the slowest alternative."""
+
+
 def interleave(
     alternatives: Mapping[str, Callable[[], object]], repeats: int, device: torch.device
 ) -> dict[str, Samples]:
-    """Run every alternative once to warm up, then all of them in turn, `repeats` times.
+    """Run every alternative once to warm up, then all of them in turn, `repeats` rounds.
+
+    What is much faster than the slowest takes several turns in each round, in an order that changes from turn to turn:
+    a few runs of a tenth of a second between two of many seconds would say more about the machine than about the work.
 
     Args:
         alternatives: Each call does the whole piece of work; what it returns is dropped before the next starts.
         repeats: Rounds that count.
         device: Waited for before a clock is read, where it works on its own time.
     """
+    first = {name: _timed(work, device) for name, work in alternatives.items()}
+    fast = [name for name in first if FAST_TURNS * first[name] < max(first.values())]
     taken: dict[str, list[float]] = {name: [] for name in alternatives}
-    for number in range(repeats + 1):
-        for name, work in alternatives.items():
-            gc.collect()
-            _wait(device)
-            started = time.perf_counter()
-            result = work()
-            _wait(device)
-            if number:
-                taken[name].append(time.perf_counter() - started)
-            del result
+    for _ in range(repeats):
+        for name in alternatives:
+            if name not in fast:
+                taken[name].append(_timed(alternatives[name], device))
+        for turn in range(FAST_TURNS):
+            first_up = turn % max(1, len(fast))
+            for name in (*fast[first_up:], *fast[:first_up]):
+                taken[name].append(_timed(alternatives[name], device))
     return {name: Samples(seconds=tuple(seconds)) for name, seconds in taken.items()}
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    gc.collect()
+    _wait(device)
+    started = time.perf_counter()
+    result = work()
+    _wait(device)
+    taken = time.perf_counter() - started
+    del result
+    return taken
 
 
 def _wait(device: torch.device) -> None:

@@ -48,7 +48,7 @@ def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> Report:
     medians = {name: each.median for name, each in samples.items()}
     return Report(
         name="prompt",
-        title=f"TTFT from the call on, median of {repeats}",
+        title=f"TTFT from the call on, median of {repeats} rounds",
         columns=("reused", "new", "cached ms", "plain ms", "ratio"),
         cells=(
             (

@@ -37,7 +37,7 @@ def compare_small(
         rows.append({**work.sizes.data, "decoded_tokens": num_decoded, "seconds": seconds})
     return Report(
         name="small",
-        title=f"ms to link, for the first token and {num_decoded} more, median of {repeats}",
+        title=f"ms to link, for the first token and {num_decoded} more, median of {repeats} rounds",
         columns=("modules", "apart", "coalesced", "coalesced before", "apart / coalesced"),
         cells=tuple(cells),
         rows=tuple(rows),

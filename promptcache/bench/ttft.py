@@ -30,7 +30,7 @@ def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Repo
         rows.append({**sizes.data, "seconds": _seconds(samples)})
     return Report(
         name="ttft",
-        title=f"TTFT in ms, median of {repeats} (times faster than {BASELINE})",
+        title=f"TTFT in ms, median of {repeats} rounds (times faster than {BASELINE})",
         columns=("cached", "new", *ALTERNATIVES),
         cells=tuple(cells),
         rows=tuple(rows),
@@ -54,7 +54,7 @@ def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> R
         rows.append({**sizes.data, "segments": segments, "seconds": list(samples.seconds), "resident_bytes": resident})
     return Report(
         name="linking",
-        title=f"Linking in ms, median of {repeats}; resident memory that each of 20 live requests adds",
+        title=f"Linking in ms, median of {repeats} rounds; resident memory that each of 20 live requests adds",
         columns=("cached", "segments", "linking ms", "resident KiB"),
         cells=tuple(cells),
         rows=tuple(rows),
@@ -77,7 +77,7 @@ def compare_decoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, num
         rows.append({**sizes.data, "decoded_tokens": num_tokens, "seconds": _seconds(samples)})
     return Report(
         name="decode",
-        title=f"ms for one decoded token, median of {repeats}",
+        title=f"ms for one decoded token, median of {repeats} rounds",
         columns=("cached", "DynamicCache", "prompt cache", "ratio"),
         cells=tuple(cells),
         rows=tuple(rows),

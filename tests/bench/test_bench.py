@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from promptcache.bench import measure
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.measure import interleave
 from promptcache.bench.plot import curves, plot
@@ -69,14 +70,28 @@ def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
     assert [work.plan.prefill[-1].start for work in (apart, adjacent)] == [5 * 20, 3 * 20]
 
 
-def test_interleaved_runs_are_counted_without_the_first() -> None:
-    """Every alternative runs once more than is counted, in turn."""
+def _interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], repeats: int) -> tuple[str, list[int]]:
+    """Interleave works that take so long by a clock of ours; return the order of the calls, and how many count."""
     calls: list[str] = []
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
 
-    samples = interleave({name: lambda name=name: calls.append(name) for name in "ab"}, 3, torch.device("cpu"))
+    samples = interleave({name: lambda name=name: calls.append(name) for name in seconds}, repeats, torch.device("cpu"))
 
-    assert calls == ["a", "b"] * 4
-    assert [len(each.seconds) for each in samples.values()] == [3, 3]
+    assert {name: set(each.seconds) for name, each in samples.items()} == {name: {seconds[name]} for name in seconds}
+    return "".join(calls), [len(each.seconds) for each in samples.values()]
+
+
+def test_interleaved_runs_are_counted_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every alternative runs once more than is counted, in turn."""
+    assert _interleaved(monkeypatch, {"a": 1, "b": 2}, 3) == ("abababab", [3, 3])
+
+
+def test_what_is_much_faster_than_the_slowest_is_run_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five times in each round, each time in another order, so that no alternative always follows the same one."""
+    calls, counted = _interleaved(monkeypatch, {"a": 1, "b": 100, "c": 2}, 2)
+
+    assert counted == [10, 2, 10]
+    assert calls == "abc" + 2 * ("b" + "ac" + "ca" + "ac" + "ca" + "ac")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
