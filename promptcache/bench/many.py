@@ -101,7 +101,7 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     ratio = speed["prompt cache"] / speed["own copies"]
     return Report(
         name="batch",
-        title=f"{num_rows} rows that share {sizes.cached_tokens:,} tokens: tokens per second, median of {repeats} rounds",
+        title=f"{num_rows} rows that share {sizes.cached_tokens:,} tokens: tokens/s, median of {repeats} rounds",
         columns=("own copies", "prompt cache", "ratio", "KV MiB, own copies", "KV MiB, shared"),
         cells=(
             (
