@@ -6,8 +6,8 @@ Comes in: a workload. Goes out: functions that each take one request from nothin
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from transformers import DynamicCache
@@ -51,8 +51,7 @@ def generated(model: Model, work: Workload) -> Alternative:
 def floor(model: Model, work: Workload) -> Alternative:
     """The same forward and attention over KV that lies in one contiguous tensor: the limit for any way of linking."""
     linked = link(work.plan, work.runs, model)
-    layers = range(model.shape.num_layers)
-    keys, values = zip(*(_whole(linked.timeline.segments, layer) for layer in layers), strict=True)
+    keys, values = zip(*map(_whole, _parts(linked.timeline.segments)), strict=True)
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
     positions = tuple(int(each) for segment in linked.timeline.segments for each in segment.position_array())
     whole = Segment(
@@ -83,7 +82,7 @@ def plain(model: Model, work: Workload) -> Alternative:
 def concatenated(model: Model, work: Workload) -> Alternative:
     """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
     linked = link(work.plan, work.runs, model)
-    parts = _parts(model, linked.timeline.segments)
+    parts = _parts(linked.timeline.segments)
 
     def run() -> torch.Tensor:
         return last_logits(model, linked.token_ids, linked.position_ids, _concatenation(parts))
@@ -95,9 +94,8 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
     """Deep-copy a `DynamicCache` that was filled once for exactly this selection, then prefill the new tokens."""
     linked = link(work.plan, work.runs, model)
     filled: Any = DynamicCache()
-    for layer in range(model.shape.num_layers):
-        keys, values = _whole(linked.timeline.segments, layer)
-        filled.update(keys, values, layer)
+    for layer, views in enumerate(_parts(linked.timeline.segments)):
+        filled.update(*_whole(views), layer)
 
     def run() -> torch.Tensor:
         return last_logits(model, linked.token_ids, linked.position_ids, copy.deepcopy(filled))
@@ -111,7 +109,7 @@ def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Altern
     Each call goes on where a request stood after its prefill: the prefill is not part of what is measured.
     """
     linked = link(work.plan, work.runs, model)
-    parts = _parts(model, linked.timeline.segments)
+    parts = _parts(linked.timeline.segments)
     prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
     last_logits(model, linked.token_ids, linked.position_ids, prefilled)
 
@@ -143,26 +141,29 @@ def _anything(positions: tuple[int, ...]) -> Encoding:
     return Encoding(index=0, run=0, scaffolds=(), token_ids=positions, position_ids=positions, context=())
 
 
-def _parts(model: Model, segments: tuple[Segment, ...]) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    return [[segment.layer(layer) for segment in segments] for layer in range(model.shape.num_layers)]
+_Views: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+
+def _parts(segments: tuple[Segment, ...]) -> list[_Views]:
+    """Return for each layer the views of all segments."""
+    return list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
 
 
 def concatenated_cache(model: Model, work: Workload) -> Any:
     """Return a new `DynamicCache` with the modules' KV, as a user would concatenate it."""
-    return _concatenation(_parts(model, link(work.plan, work.runs, model).timeline.segments))
+    return _concatenation(_parts(link(work.plan, work.runs, model).timeline.segments))
 
 
-def _concatenation(parts: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> Any:
+def _concatenation(parts: Sequence[_Views]) -> Any:
     cache = DynamicCache()
     for layer, views in enumerate(parts):
-        keys, values = (torch.cat(each, dim=2) for each in zip(*views, strict=True))
-        cache.update(keys, values, layer)
+        cache.update(*_whole(views), layer)
     return cache
 
 
-def _whole(segments: tuple[Segment, ...], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    views = [segment.layer(layer) for segment in segments]
-    return torch.cat([keys for keys, _ in views], dim=2), torch.cat([values for _, values in views], dim=2)
+def _whole(views: _Views) -> tuple[torch.Tensor, torch.Tensor]:
+    keys, values = (torch.cat(each, dim=2) for each in zip(*views, strict=True))
+    return keys, values
 
 
 @torch.no_grad()

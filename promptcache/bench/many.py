@@ -47,7 +47,7 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
     for work, num_requests in product([workload(model, sizes) for sizes in all_sizes], requests):
         grown = {}
         makers: dict[str, Callable[[], Any]] = {
-            "prompt cache": lambda work=work: link(work.plan, work.runs, model).cache,
+            "prompt cache": partial(_linked_cache, model, work),
             "DynamicCache": partial(concatenated_cache, model, work),
         }
         for name, make in makers.items():
@@ -67,6 +67,10 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
         cells=tuple(cells),
         rows=tuple(rows),
     )
+
+
+def _linked_cache(model: Model, work: Workload) -> Any:
+    return link(work.plan, work.runs, model).cache
 
 
 def _give_back() -> None:

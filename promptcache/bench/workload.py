@@ -1,4 +1,4 @@
-"""The workload of the benchmarks: modules of equal length, some of them present, and some new tokens.
+"""The workload of the benchmarks: modules, some of them present, and some new tokens.
 
 Comes in: sizes. Goes out: a warm engine's parts and a plan. Text is random letters, one token each, so that sizes are
 exact.
@@ -49,15 +49,22 @@ class Sizes:
 
     Attributes:
         num_modules: Modules present.
-        module_tokens: Tokens of each.
+        module_tokens: Tokens of each; on average, if uneven.
         new_tokens: Tokens of the request's own text.
         adjacent: Whether the present modules are neighbours; if not, one that is absent lies between any two.
+        uneven: Whether each has another length, up to a quarter more or less.
     """
 
     num_modules: int
     module_tokens: int
     new_tokens: int
     adjacent: bool = False
+    uneven: bool = False
+
+    def tokens_of(self, index: int) -> int:
+        """Tokens of one present module, or of the absent one behind it."""
+        step = self.module_tokens // (4 * self.num_modules) if self.uneven else 0
+        return self.module_tokens + (2 * index + 1 - self.num_modules) * step
 
     @property
     def data(self) -> dict[str, Any]:
@@ -68,6 +75,7 @@ class Sizes:
             "module_tokens": self.module_tokens,
             "new_tokens": self.new_tokens,
             "adjacent": self.adjacent,
+            "uneven": self.uneven,
         }
 
     @property
@@ -96,7 +104,7 @@ def documents(sizes: Sizes) -> tuple[str, str]:
     draw = random.Random(0)
     stride = 1 if sizes.adjacent else 2
     modules = "".join(
-        f'<module name="m{index}">{letters(draw, sizes.module_tokens)}</module>'
+        f'<module name="m{index}">{letters(draw, sizes.tokens_of(index // stride))}</module>'
         for index in range(stride * sizes.num_modules)
     )
     names = "".join(f"<m{stride * index}/>" for index in range(sizes.num_modules))

@@ -126,4 +126,7 @@ plot_option = click.option(
 adjacent_option = click.option(
     "--adjacent/--no-adjacent", default=False, help="Whether the present modules are neighbours."
 )
+uneven_option = click.option(
+    "--even/--uneven", "even", default=True, help="Whether all modules have one length, or each another."
+)
 decoded_option = number("--tokens", 16, "Tokens decoded after the prompt.")

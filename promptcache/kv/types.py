@@ -29,7 +29,7 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LayerViews:
-    """Keys and values `[1, Hkv, T, D]` of the same tokens in each layer."""
+    """Keys and values `[K, Hkv, T, D]` of the same tokens in each layer: K stretches of T tokens."""
 
     by_layer: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -45,7 +45,7 @@ class Slab:
 
     keys: torch.Tensor = field(repr=False)
     values: torch.Tensor = field(repr=False)
-    _views: WeakValueDictionary[tuple[int, int], LayerViews] = field(
+    _views: WeakValueDictionary[tuple[int, int, int, int], LayerViews] = field(
         default_factory=WeakValueDictionary, init=False, repr=False
     )
 
@@ -68,20 +68,34 @@ class Slab:
         """Bytes of keys and values together."""
         return self.keys.nbytes + self.values.nbytes
 
-    def layers(self, start: int, stop: int) -> LayerViews:
+    def layers(self, start: int, stop: int, count: int = 1, step: int = 0) -> LayerViews:
         """Return tokens `[start, stop)` layer by layer, as views; whoever asks while others hold them gets the same.
 
         Views of all layers are made at once, in a quarter of the time of one after another. Each takes 600 bytes of
         memory, which is why live requests over the same tokens share them.
+
+        Args:
+            start: First token.
+            stop: Where the stretch ends.
+            count: How many stretches of this length.
+            step: Tokens from the start of one to the start of the next.
         """
-        views = self._views.get((start, stop))
+        views = self._views.get((start, stop, count, step))
         if views is None:
-            keys, values = (
-                states.narrow(2, start, stop - start).split_with_sizes((1,) * len(states))
-                for states in (self.keys, self.values)
-            )
-            views = self._views[start, stop] = LayerViews(tuple(zip(keys, values, strict=True)))
+            keys, values = (_stretches(states, start, stop, count, step) for states in (self.keys, self.values))
+            views = self._views[start, stop, count, step] = LayerViews(tuple(zip(keys, values, strict=True)))
         return views
+
+
+def _stretches(states: torch.Tensor, start: int, stop: int, count: int, step: int) -> tuple[torch.Tensor, ...]:
+    """Return for each layer of `[L, Hkv, C, D]` the stretches as `[K, Hkv, T, D]`."""
+    layers, heads, _, width = states.shape
+    layer, head, token, number = states.stride()
+    return states.as_strided(
+        (layers, count, heads, stop - start, width),
+        (layer, step * token, head, token, number),
+        states.storage_offset() + start * token,
+    ).unbind(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)

@@ -74,9 +74,10 @@ class Fold:
 
 
 class Partial(NamedTuple):
-    """Attention of the last M' folded queries over some of their keys: `out [1, Hkv, M', D]` and `lse [1, Hkv, M']`.
+    """Attention of the last M' folded queries over K sets of keys: `out [K, Hkv, M', D]` and `lse [K, Hkv, M']`.
 
-    `rows` are the rows of the batch that it is about, all of their tokens; None means every row.
+    `rows` are the rows of the batch that it is about, all of their tokens; None means every row. K is 1 unless it is
+    about every query of every row.
     """
 
     out: torch.Tensor
@@ -128,18 +129,20 @@ def merge(partials: Sequence[Partial], fold: Fold, sinks: torch.Tensor | None = 
         `[1, Hkv, M, D]` in the dtype of the partial outputs.
     """
     first = partials[0]
-    if len(partials) == 1 and sinks is None:
+    num_sets = sum(len(partial.out) for partial in partials)
+    if num_sets == 1 and sinks is None:
         return first.out
     scores = [_spread(partial, fold) for partial in partials]
     if sinks is not None:
         scores.append(fold.fold_sinks(sinks.to(first.lse.dtype)))
-    weights = torch.cat(scores).softmax(0)[: len(partials), ..., None]  # [K, Hkv, M, 1]
-    if len(partials) * first.out.numel() <= _AT_ONCE and all(each.out.shape == first.out.shape for each in partials):
-        merged = (torch.cat([partial.out for partial in partials]) * weights).sum(0, keepdim=True)
-    else:
-        merged = first.out * weights[0]
-        for partial, weight in zip(partials[1:], weights[1:], strict=True):
-            _add(merged, partial, weight[None], fold)
+    weights = torch.cat(scores).softmax(0)[:num_sets, ..., None]  # [sets, Hkv, M, 1]
+    outs = [partial.out for partial in partials]
+    if num_sets * first.out[0].numel() <= _AT_ONCE and all(each.shape[1:] == first.out.shape[1:] for each in outs):
+        return (torch.cat(outs) * weights).sum(0, keepdim=True).to(first.out.dtype)
+    merged = torch.zeros(first.out[:1].shape, dtype=weights.dtype, device=weights.device)
+    singles = [partial._replace(out=out[None]) for partial in partials for out in partial.out]
+    for single, weight in zip(singles, weights, strict=True):
+        _add(merged, single, weight[None], fold)
     return merged.to(first.out.dtype)
 
 

@@ -77,7 +77,7 @@ class BatchTimeline:
             seen = seen & (queries[:, :, None] - own[:, None, :] < window)
         itself = order[None, None, :] == order[None, num_own - num_queries :, None]
         mask = torch.from_numpy(seen | itself)[:, None].to(self._device)  # [B, 1, T, n]
-        return Sights(segments=sights, tail_mask=mask)
+        return Sights(segments=self.segments, seen=sights, tail_mask=mask)
 
     def _own_positions(self, row: int, num_own: int) -> Positions:
         pad = min(self._pads[row], num_own)

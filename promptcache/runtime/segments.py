@@ -11,7 +11,7 @@ needed, unless a sliding window ends inside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,7 +45,7 @@ class Part(NamedTuple):
         return self.encoding.position_ids[self.stop - 1]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
     """A view of stored KV: tokens `[start, stop)` of the slab that `runs` rest in.
 
@@ -78,18 +78,9 @@ class Segment:
         """The memory it is a view of."""
         return self.runs[0].slab
 
-    @cached_property
-    def _layers(self) -> LayerViews:
-        """Made by the first forward, not by linking."""
-        return self.slab.layers(self.start, self.stop)
-
-    def layer(self, index: int, start: int = 0, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values `[1, Hkv, T, D]` of one layer, as views; of tokens `[start, stop)` if given."""
-        keys, values = self._layers.by_layer[index]
-        length = (self.num_tokens if stop is None else stop) - start
-        if length == self.num_tokens:
-            return keys, values
-        return keys.narrow(2, start, length), values.narrow(2, start, length)
+    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
+        """Return keys and values `[1, Hkv, T, D]` of every layer, as views; of tokens `[start, stop)` if given."""
+        return self.slab.layers(self.start + start, self.stop if stop is None else self.start + stop)
 
     def position_array(self) -> Positions:
         """Return all positions, `[T]`."""
@@ -118,15 +109,59 @@ class Sight:
         return self.first_row == 0 and self.mask is None and self.rows is None and self.unseen is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sights:
-    """Everything that one forward of some own tokens sees: per segment (None: nothing), and of the own tokens.
+class Look(NamedTuple):
+    """Keys that one call of a kernel attends to, and who sees them: None if every query sees every key."""
 
-    `tail_mask [T, n]` is None where plain causality by index is meant.
+    views: LayerViews
+    sight: Sight | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sights:
+    """Everything that one forward of some own tokens sees.
+
+    Attributes:
+        segments: All of them.
+        seen: What is seen of each; None: nothing.
+        tail_mask: `[T, n]` of the own tokens, None where plain causality by index is meant.
     """
 
-    segments: tuple[Sight | None, ...]
+    segments: tuple[Segment, ...]
+    seen: tuple[Sight | None, ...]
     tail_mask: torch.Tensor | None
+
+    @cached_property
+    def looks(self) -> tuple[Look, ...]:
+        """What is seen, in as few pieces as possible.
+
+        Stretches of one length at equal distances in one slab are one strided tensor, and one call of a kernel: always
+        two of them, often all chunks of a document. What a forward pays for every call is paid once.
+        """
+        found: list[Look] = []
+        alike: dict[tuple[Slab, int], list[int]] = {}
+        for segment, sight in zip(self.segments, self.seen, strict=True):
+            if sight is None:
+                continue
+            if sight.is_whole:
+                alike.setdefault((segment.slab, sight.stop - sight.start), []).append(segment.start + sight.start)
+            else:
+                found.append(Look(segment.layers(sight.start, sight.stop), sight))
+        for (slab, length), starts in alike.items():
+            for first, count, step in _progressions(sorted(starts)):
+                found.append(Look(slab.layers(first, first + length, count, step), None))
+        return tuple(found)
+
+
+def _progressions(starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Cut rising numbers into stretches with equal steps: the first, how many, and the step."""
+    begin = 0
+    while begin < len(starts):
+        stop = min(begin + 2, len(starts))
+        step = starts[stop - 1] - starts[begin]
+        while stop < len(starts) and starts[stop] - starts[stop - 1] == step:
+            stop += 1
+        yield starts[begin], stop - begin, step
+        begin = stop
 
 
 class AnyTimeline(Protocol):
@@ -179,10 +214,10 @@ class Timeline:
         queries = own[num_own - num_queries :]
         sights = tuple(self._look_at(index, queries, window) for index in range(len(self.segments)))
         if window is None or queries[-1] - own[0] < window:
-            return Sights(segments=sights, tail_mask=None)
+            return Sights(segments=self.segments, seen=sights, tail_mask=None)
         order = np.arange(num_own)
         mask = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
-        return Sights(segments=sights, tail_mask=self._tensor(mask))
+        return Sights(segments=self.segments, seen=sights, tail_mask=self._tensor(mask))
 
     def _look_at(self, index: int, queries: Positions, window: int | None) -> Sight | None:
         segment = self.segments[index]

@@ -70,6 +70,16 @@ def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
     assert [work.plan.prefill[-1].start for work in (apart, adjacent)] == [5 * 20, 3 * 20]
 
 
+def test_uneven_modules_are_as_many_tokens_and_all_different(model: Model) -> None:
+    """Whether lengths are even or not, the request reuses as many tokens; no two present modules have one length."""
+    sizes = Sizes(num_modules=4, module_tokens=64, new_tokens=4, uneven=True)
+
+    plan = workload(model, sizes).plan
+
+    lengths = [reuse.stop - reuse.start for reuse in plan.reuse]
+    assert (sum(lengths), len(set(lengths))) == (sizes.cached_tokens, 4)
+
+
 def _interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], repeats: int) -> tuple[str, list[int]]:
     """Interleave works that take so long by a clock of ours; return the order of the calls, and how many count."""
     calls: list[str] = []
@@ -109,6 +119,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
     "words",
     [
         ["ttft", *_TINY, "--new", "1", "--repeats", "1"],
+        ["ttft", *_TINY, "--new", "1", "--uneven", "--repeats", "1"],
         ["linking", *_TINY, "--repeats", "1"],
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
         ["small", *_TINY[:2], "--cached", "32", "--module-tokens", "8", "--tokens", "2", "--repeats", "1"],

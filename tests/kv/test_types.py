@@ -22,6 +22,16 @@ def test_views_are_the_tokens_of_each_layer() -> None:
         assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
 
 
+def test_stretches_at_equal_distances_are_one_view() -> None:
+    """Tokens 1 to 3, 4 to 6 and 7 to 9 of a slab, as one tensor, without a copy."""
+    slab = Slab(keys=torch.arange(2 * 3 * 10 * 4).view(2, 3, 10, 4), values=torch.zeros(2, 3, 10, 4))
+
+    for layer, (keys, _) in enumerate(slab.layers(1, 3, count=3, step=3).by_layer):
+        expected = [slab.keys[layer, :, start : start + 2] for start in (1, 4, 7)]
+        assert torch.equal(keys, torch.stack(expected))
+        assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
+
+
 def test_views_of_the_same_tokens_are_made_once_and_go_with_their_last_holder() -> None:
     """Live requests over one module share its views: for each of its own, twenty requests would hold megabytes."""
     slab = Slab(keys=torch.zeros(1, 1, 8, 2), values=torch.zeros(1, 1, 8, 2))

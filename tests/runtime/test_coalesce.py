@@ -34,7 +34,7 @@ def segments(sizes: list[int]) -> list[Segment]:
 
 def contents(found: tuple[Segment, ...]) -> list[int]:
     """What the memory of segments holds, token by token."""
-    return [int(each) for one in found for each in one.layer(1)[0][0, 0, :, 0]]
+    return [int(each) for one in found for each in one.layers().by_layer[1][0][0, 0, :, 0]]
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), small=st.integers(0, 10), data=st.data())

@@ -65,7 +65,9 @@ def test_segments_are_views_of_the_store() -> None:
     result, fetched = linked("<a/><c/>")
 
     memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.runs.values()}
-    assert {segment.layer(0)[0].untyped_storage().data_ptr() for segment in result.timeline.segments} <= memory
+    assert {
+        segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in result.timeline.segments
+    } <= memory
     assert result.copied_bytes == 0
 
 

@@ -50,13 +50,49 @@ def test_sights_are_the_definition(
         queries = own[start : start + chunk]
         sights = line.sights(start + len(queries), len(queries), window)
         for index, positions in enumerate(stored):
-            assert seen_of_segment(sights.segments[index], len(queries), len(positions)) == [
+            assert seen_of_segment(sights.seen[index], len(queries), len(positions)) == [
                 [key < query and (window is None or query - key < window) for key in positions] for query in queries
             ]
         keys = own[: start + len(queries)]
         assert seen_of_tail(sights.tail_mask, len(queries), len(keys)) == [
             [key <= query and (window is None or query - key < window) for key in keys] for query in queries
         ]
+
+
+@given(lengths=st.lists(st.integers(1, 3), min_size=1, max_size=9), absent=st.lists(st.integers(0, 3), min_size=9))
+def test_looks_hold_every_token_once_in_few_pieces(lengths: list[int], absent: list[int]) -> None:
+    """Whatever lies where: all keys of all segments, none twice, and of stretches of one length at most half as many."""
+    slab = Slab(keys=torch.arange(99.0).view(1, 1, 99, 1), values=torch.arange(99.0).view(1, 1, 99, 1))
+    segments, start = [], 0
+    for length, gap in zip(lengths, absent, strict=False):
+        start += gap
+        segments.append(stretch(slab, start, start + length))
+        start += length
+
+    looks = Timeline(segments, [100], torch.device("cpu")).sights(1, 1, None).looks
+
+    found = [views.by_layer[0][0].flatten().tolist() for views, _ in looks]
+    expected = [float(token) for each in segments for token in range(each.start, each.stop)]
+    assert sorted(token for tokens in found for token in tokens) == expected
+    assert len(looks) <= sum((lengths.count(length) + 1) // 2 for length in set(lengths))
+
+
+def test_chunks_at_equal_distances_are_one_look() -> None:
+    """Eight chunks of a document, every second one present: one call of a kernel in each layer."""
+    slab = Slab.empty(SHAPE, 64)
+    segments = [stretch(slab, start, start + 4) for start in range(0, 64, 8)]
+
+    looks = Timeline(segments, [100], torch.device("cpu")).sights(1, 1, None).looks
+
+    assert [views.by_layer[0][0].shape for views, _ in looks] == [(8, 1, 4, 2)]
+
+
+def stretch(slab: Slab, start: int, stop: int) -> Segment:
+    """Tokens of a slab, each at the position that is its place."""
+    places = tuple(range(start, stop))
+    source = Encoding(index=0, run=0, scaffolds=(), token_ids=places, position_ids=places, context=())
+    run = RunKV(slab=slab, start=start, stop=stop)
+    return Segment(runs=(run,), start=start, stop=stop, parts=(Part(source, 0, len(places)),))
 
 
 def seen_of_segment(sight: object, rows: int, width: int) -> list[list[bool]]:

@@ -6,6 +6,7 @@ loaded is refused by name, with what to do about it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,7 +47,7 @@ def load_model(
         ModelNotFound: No such folder or hub id, or files missing in it.
         UnsupportedModel: Not a model or tokenizer that can be cached by modules.
     """
-    source = str(DEMO_FOLDER) if str(name) == DEMO else str(name)
+    source = str(DEMO_FOLDER) if str(name) == DEMO else os.path.expanduser(name)  # noqa: PTH111 - a hub id is no path
     _check_folder(source)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
@@ -105,7 +106,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def _check_folder(source: str) -> None:
-    path = Path(source).expanduser()
+    path = Path(source)
     looks_local = path.is_absolute() or source.startswith((".", "~")) or path.exists()
     if not looks_local:
         return

@@ -187,11 +187,9 @@ class Model:
         cache = self.plain_cache(self.shape.num_layers)
         if timeline.segments:
             layers: list[Any] = cache.layers
-            for index, layer in enumerate(layers):
-                views = [segment.layer(index) for segment in timeline.segments]
-                layer.update(
-                    torch.cat([keys for keys, _ in views], dim=2), torch.cat([values for _, values in views], dim=2)
-                )
+            views = [segment.layers().by_layer for segment in timeline.segments]
+            for layer, parts in zip(layers, zip(*views, strict=True), strict=True):
+                layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))
         return cache
 
     def _install_attention(self) -> Linking:

@@ -196,27 +196,25 @@ def _segmented_attention(
         partials = [Partial(*kernel(folded, key, value))]
     else:
         partials = _attend_tail(query, key, value, fold, scale, softcap, sights)
-    for segment, sight in zip(layer.timeline.segments, sights.segments, strict=True):
+    for views, sight in sights.looks:
+        keys, values = views.by_layer[layer.index]
         if sight is None:
+            partials.append(Partial(*kernel(folded.expand(len(keys), -1, -1, -1), keys, values)))
             continue
-        keys, values = segment.layer(layer.index, sight.start, sight.stop)
-        if sight.is_whole:
-            partials.append(Partial(*kernel(folded, keys, values)))
-        else:
-            partials.append(
-                attend_shared(
-                    folded,
-                    fold,
-                    keys,
-                    values,
-                    scale=scale,
-                    first_token=sight.first_row,
-                    rows=sight.rows,
-                    mask=sight.mask,
-                    unseen=sight.unseen,
-                    softcap=softcap,
-                )
+        partials.append(
+            attend_shared(
+                folded,
+                fold,
+                keys,
+                values,
+                scale=scale,
+                first_token=sight.first_row,
+                rows=sight.rows,
+                mask=sight.mask,
+                unseen=sight.unseen,
+                softcap=softcap,
             )
+        )
     return fold.unfold(merge(partials, fold, sinks))
 
 
