@@ -7,6 +7,7 @@ interleaving lets every alternative meet the same noise, and only ratios are wor
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -44,8 +45,9 @@ def interleave(
 ) -> dict[str, Samples]:
     """Run every alternative once to warm up, then all of them in turn, `repeats` rounds.
 
-    What is much faster than the slowest takes several turns in each round, in an order that changes from turn to turn:
-    a few runs of a tenth of a second between two of many seconds would say more about the machine than about the work.
+    What is much faster than the slowest takes several turns in each round: a few runs of a tenth of a second between two
+    of many seconds would say more about the machine than about the work. Its order is drawn for every turn, for what
+    runs after a large copy finds other caches than what runs after itself.
 
     Args:
         alternatives: Each call does the whole piece of work; what it returns is dropped before the next starts.
@@ -55,13 +57,13 @@ def interleave(
     first = {name: _timed(work, device) for name, work in alternatives.items()}
     fast = [name for name in first if FAST_TURNS * first[name] < max(first.values())]
     taken: dict[str, list[float]] = {name: [] for name in alternatives}
+    order = random.Random(0)
     for _ in range(repeats):
         for name in alternatives:
             if name not in fast:
                 taken[name].append(_timed(alternatives[name], device))
-        for turn in range(FAST_TURNS):
-            first_up = turn % max(1, len(fast))
-            for name in (*fast[first_up:], *fast[:first_up]):
+        for _ in range(FAST_TURNS):
+            for name in order.sample(fast, len(fast)):
                 taken[name].append(_timed(alternatives[name], device))
     return {name: Samples(seconds=tuple(seconds)) for name, seconds in taken.items()}
 
