@@ -45,8 +45,8 @@ def interleave(
 ) -> dict[str, Samples]:
     """Run every alternative once to warm up, then all of them in turn, `repeats` rounds.
 
-    What is much faster than the slowest takes several turns in each round: few runs of a tenth of a second between two of
-    many seconds would say more about the machine than about the work. Its order is drawn for every turn, for what runs
+    What is much faster than the slowest takes several turns in each round: few runs of a tenth of a second between two
+    of many seconds would say more about the machine than about the work. Its order is drawn for every turn: what runs
     after a large copy finds other caches than what runs after itself.
 
     Args:
