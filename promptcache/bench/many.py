@@ -5,10 +5,7 @@ Comes in: a model and sizes. Goes out: reports.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import random
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -19,7 +16,7 @@ import torch
 from transformers import DynamicCache
 
 from promptcache.bench.alternatives import concatenated_cache, last_logits
-from promptcache.bench.measure import interleave
+from promptcache.bench.measure import give_back_memory, interleave
 from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
 from promptcache.kv import MemoryStore
@@ -52,7 +49,7 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
         }
         for name, make in makers.items():
             _prefilled(model, work, make())  # whatever the first forward of a process allocates
-            _give_back()
+            give_back_memory()
             before = process.memory_info().rss
             held = [_prefilled(model, work, make()) for _ in range(num_requests)]
             grown[name] = process.memory_info().rss - before
@@ -71,14 +68,6 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
 
 def _linked_cache(model: Model, work: Workload) -> Any:
     return link(work.plan, work.runs, model).cache
-
-
-def _give_back() -> None:
-    """Return freed memory to the system where that can be asked for, so that what is allocated next is seen to grow."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 def _prefilled(model: Model, work: Workload, cache: Any) -> Any:

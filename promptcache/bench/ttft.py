@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
-from promptcache.bench.measure import Samples, interleave
+from promptcache.bench.measure import Samples, give_back_memory, interleave
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, workload
 from promptcache.runtime.hf.model import Model
@@ -44,6 +44,7 @@ def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> R
     for sizes in all_sizes:
         work = workload(model, sizes)
         samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)["link"]
+        give_back_memory()
         before = process.memory_info().rss
         held = [link(work.plan, work.runs, model) for _ in range(20)]
         resident = (process.memory_info().rss - before) / len(held)
