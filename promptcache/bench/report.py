@@ -5,13 +5,12 @@ Comes in: measurements. Goes out: rows. This file measures nothing.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
-import torch
-import transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +32,18 @@ class Report:
     rows: tuple[Mapping[str, Any], ...]
 
 
+def machine() -> dict[str, object]:
+    """Return what a reader of figures has to know where no model computed: the processor, and the version of Python."""
+    return {"processor": _processor_name(), "cores": psutil.cpu_count(), "python": platform.python_version()}
+
+
 def hardware() -> dict[str, object]:
-    """Return what a reader of figures has to know: processor, threads, versions, and the GPU where there is one."""
+    """Return the same where one did: also threads, versions, and the GPU where there is one."""
+    import torch
+    import transformers
+
     return {
-        "processor": _processor_name(),
-        "cores": psutil.cpu_count(),
+        **machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,

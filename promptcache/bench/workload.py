@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import MemoryStore, RunKV
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
@@ -19,6 +20,8 @@ from promptcache.layout import Plan, TurnFrame, make_plan
 from promptcache.runtime.answer import needed
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+
+_MAX_POSITIONS = 2**24
 
 
 class LetterTokenizer:
@@ -65,6 +68,12 @@ class Sizes:
         """Tokens of one present module, or of the absent one behind it."""
         step = self.module_tokens // (4 * self.num_modules) if self.uneven else 0
         return self.module_tokens + (2 * index + 1 - self.num_modules) * step
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no model has positions for, before texts are made of them."""
+        needed = (1 if self.adjacent else 2) * self.cached_tokens + self.new_tokens
+        if needed > _MAX_POSITIONS:
+            raise ContextLengthExceeded(f"{needed:,} positions are needed: give smaller numbers of modules and tokens")
 
     @property
     def data(self) -> dict[str, Any]:

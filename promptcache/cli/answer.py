@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ def load_engine(options: RunOptions) -> Engine:
 
     Raises:
         UsageMistake: no such kind of device.
-        EnvironmentMissing: the device is not there, or memory does not suffice.
+        EnvironmentMissing: the device is not there.
         ModelError: the model is not there, or cannot be used.
     """
     config = None if options.store is None else store_config(options.store, options.limit)
@@ -63,8 +62,7 @@ def load_engine(options: RunOptions) -> Engine:
 def engine_on(model: str, device: str | None, dtype: Dtype, store: StoreConfig | None) -> Engine:
     """Load a model over a store; errors are those of `load_engine`, and what cannot be a store."""
     logging.getLogger("promptcache.kv").addHandler(logging.NullHandler())  # usage has it, and commands print that
-    with _memory():
-        return Engine.from_pretrained(model, device=_device(device), dtype=dtype.value, store=store)
+    return Engine.from_pretrained(model, device=device_named(device), dtype=dtype.value, store=store)
 
 
 def answer_request(
@@ -72,15 +70,15 @@ def answer_request(
 ) -> Answered:
     """Answer a checked request, giving its text to `write` piece by piece."""
     generation = _generation(options)
-    with _memory():
-        engine.add_schema(request.schema.source, keep=options.keep)
-        warmed = _warm(engine, request, generation) if options.warm else None
-        if options.seed is not None:
-            torch.manual_seed(options.seed)
-        with engine.stream(request.prompt, max_new_tokens=options.max_new_tokens, **generation) as stream:
-            for piece in stream:
-                write(piece)
-        assert stream.completion is not None, "an exhausted stream has its completion"
+    engine.add_schema(request.schema.source, keep=options.keep)
+    warmed = _warm(engine, request, generation) if options.warm else None
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
+    with engine.stream(request.prompt, max_new_tokens=options.max_new_tokens, **generation) as stream:
+        for piece in stream:
+            write(piece)
+
+    assert stream.completion is not None, "an exhausted stream has its completion"
     return Answered(completion=stream.completion, warmed=warmed)
 
 
@@ -132,24 +130,25 @@ def _generation(options: RunOptions) -> dict[str, Any]:
     return {"do_sample": True, "temperature": options.temperature} if options.temperature else {"do_sample": False}
 
 
-def _device(name: str | None) -> torch.device | None:
+def device_named(name: str | None) -> torch.device | None:
+    """Return a device by its name; None is left to whoever loads a model.
+
+    Raises:
+        UsageMistake: no such kind of device.
+        EnvironmentMissing: there is none here.
+    """
     if name is None:
         return None
     try:
         device = torch.device(name)
     except RuntimeError:
         raise UsageMistake(f"--device {name}: no such kind of device; cpu and cuda are the usual ones") from None
+    if device.type == "meta":
+        raise UsageMistake("--device meta: it holds no numbers, so that nothing can be computed on it")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise EnvironmentMissing(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices here")
-    return device
-
-
-@contextmanager
-def _memory() -> Iterator[None]:
-    """Tell a lack of memory from other failures: torch has a class for GPUs and only a text for CPUs (2.6 to 2.10)."""
     try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise EnvironmentMissing(f"not enough memory: {str(error).partition(chr(10))[0]}") from error
-        raise
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EnvironmentMissing(f"--device {name}: {str(error).partition(chr(10))[0]}") from None
+    return device

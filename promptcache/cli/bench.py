@@ -1,11 +1,10 @@
-"""`promptcache bench`: the options of the benchmarks, and how their reports are written.
+"""`promptcache bench`: the benchmarks and their options.
 
 Comes in: sizes, and what to measure on. Goes out: a table for people, then one JSON line with everything in it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from promptcache.bench.quality_documents import SETS
+from promptcache.cli.bench_documents import check, plan
 from promptcache.cli.bench_options import (
     Subject,
     adjacent_option,
@@ -27,18 +27,22 @@ from promptcache.cli.bench_options import (
     threads_option,
     tokens_option,
 )
+from promptcache.cli.bench_output import write_measured
 from promptcache.cli.exits import ending
 from promptcache.cli.options import FILE, CommandGroup
-from promptcache.cli.output import tell, write_text
+from promptcache.cli.output import tell
 
 if TYPE_CHECKING:
-    from promptcache.bench.report import Report
     from promptcache.bench.workload import Sizes
 
 
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
     """Measure Prompt Cache against what you would do instead."""
+
+
+command.add_command(plan)
+command.add_command(check)
 
 
 @command.command()
@@ -63,7 +67,7 @@ def ttft(
         from promptcache.bench.ttft import compare_ttft
 
         report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats)
-        _write(report, subject.name, subject.dtype, plot)
+        write_measured(report, subject.name, subject.dtype, plot)
 
 
 @command.command()
@@ -78,7 +82,7 @@ def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adja
         from promptcache.bench.ttft import measure_linking
 
         sizes = _sizes(modules, module_tokens, [16], adjacent)
-        _write(measure_linking(subject.load(), sizes, repeats), subject.name, subject.dtype)
+        write_measured(measure_linking(subject.load(), sizes, repeats), subject.name, subject.dtype)
 
 
 @command.command()
@@ -93,7 +97,7 @@ def decode(subject: Subject, modules: int, module_tokens: tuple[int, ...], token
         from promptcache.bench.ttft import compare_decoding
 
         sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        _write(compare_decoding(subject.load(), sizes, repeats, tokens), subject.name, subject.dtype)
+        write_measured(compare_decoding(subject.load(), sizes, repeats, tokens), subject.name, subject.dtype)
 
 
 @command.command()
@@ -118,7 +122,7 @@ def small(
         from promptcache.bench.small import compare_small
 
         report = compare_small(subject.load(), cached, module_tokens, new, tokens, repeats)
-        _write(report, subject.name, subject.dtype, plot)
+        write_measured(report, subject.name, subject.dtype, plot)
 
 
 @command.command()
@@ -135,7 +139,7 @@ def memory(
         from promptcache.bench.many import compare_memory
 
         sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        _write(compare_memory(subject.load(), sizes, requests), subject.name, subject.dtype, plot)
+        write_measured(compare_memory(subject.load(), sizes, requests), subject.name, subject.dtype, plot)
 
 
 @command.command()
@@ -151,7 +155,7 @@ def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens:
         from promptcache.bench.many import compare_batch
 
         (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
-        _write(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.name, subject.dtype)
+        write_measured(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.name, subject.dtype)
 
 
 @command.command()
@@ -165,7 +169,7 @@ def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repea
         from promptcache.bench.many import compare_encoding
 
         sizes = _sizes(modules, module_tokens, [1], adjacent=True)
-        _write(compare_encoding(subject.load(), sizes, repeats), subject.name, subject.dtype)
+        write_measured(compare_encoding(subject.load(), sizes, repeats), subject.name, subject.dtype)
 
 
 @command.command()
@@ -190,19 +194,7 @@ def disk(
         from promptcache.bench.disk import compare_disk
 
         report = compare_disk(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder)
-        _write(report, subject.name, subject.dtype)
-
-
-@command.command()
-@numbers("--modules", (10, 100, 1000, 2000, 10000), "Modules of the schema; several times to compare.")
-@number("--named", 20, "Modules that the prompt names.")
-@repeats_option(20)
-def plan(modules: tuple[int, ...], named: int, repeats: int) -> None:
-    """Parsing, checking and planning one prompt, in schemas of different sizes."""
-    with ending(as_json=False):
-        from promptcache.bench.many import measure_planning
-
-        _write(measure_planning(modules, named, repeats), "none", "none")
+        write_measured(report, subject.name, subject.dtype)
 
 
 @command.command()
@@ -221,7 +213,8 @@ def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | No
         set_threads(threads)
         engine = Engine.from_pretrained(model)
         engine.add_schema(schema)
-        _write(compare_prompt(engine, prompt, repeats), model, str(engine.model.shape.dtype).removeprefix("torch."))
+        report = compare_prompt(engine, prompt, repeats)
+        write_measured(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
 @command.command()
@@ -247,7 +240,7 @@ def quality(
             sets=sets or tuple(SETS), count=count, seed=seed, instruction=instruction, repeats=repeats
         )
         report = compare_quality(engine, settings, lambda name, done, of: tell(f"{name}: {done} of {of}"))
-        _write(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
+        write_measured(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
 def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool) -> list[Sizes]:
@@ -258,21 +251,3 @@ def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjac
         for tokens in module_tokens
         for count in new
     ]
-
-
-def _write(report: Report, model: str, dtype: str, drawing: Path | None = None) -> None:
-    from rich.table import Table
-
-    from promptcache.bench.report import hardware
-    from promptcache.cli.console import stdout
-
-    table = Table(*report.columns, title=report.title)
-    for cells in report.cells:
-        table.add_row(*cells)
-    stdout().print(table)
-    data = {"bench": report.name, "model": model, "dtype": dtype, "hardware": hardware(), "rows": report.rows}
-    write_text(json.dumps(data) + "\n")
-    if drawing is not None:
-        from promptcache.bench.plot import plot
-
-        plot(report, drawing)

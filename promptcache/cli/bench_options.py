@@ -8,28 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from promptcache.cli.exits import UsageMistake
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
     from promptcache.runtime.hf.model import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_ONE = click.IntRange(min=1)
 
 
-def number(name: str, default: int | None, words: str) -> Callable[[Decorated], Decorated]:
+def number(name: str, default: int | None, words: str, *, most: int | None = None) -> Callable[[Decorated], Decorated]:
     """Return the option of a number from 1 on."""
-    return click.option(name, metavar="N", type=_ONE, default=default, help=words)
+    return click.option(name, metavar="N", type=click.IntRange(1, most), default=default, help=words)
 
 
-def numbers(name: str, default: Sequence[int], words: str) -> Callable[[Decorated], Decorated]:
+def numbers(
+    name: str, default: Sequence[int], words: str, *, most: int | None = None
+) -> Callable[[Decorated], Decorated]:
     """Return the option of such numbers, given once for each."""
-    return click.option(name, metavar="N", type=_ONE, multiple=True, default=default, help=words)
+    return click.option(name, metavar="N", type=click.IntRange(1, most), multiple=True, default=default, help=words)
 
 
 def tokens_option(*default: int) -> Callable[[Decorated], Decorated]:
@@ -52,7 +55,7 @@ def repeats_option(default: int) -> Callable[[Decorated], Decorated]:
     return number("--repeats", default, "Rounds that count; one more warms up.")
 
 
-threads_option = number("--threads", None, "Threads of torch.")
+threads_option = number("--threads", None, "Threads of torch.", most=512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +77,28 @@ class Subject:
         """Return the model.
 
         Raises:
-            UsageMistake: No such shape or dtype.
+            UsageMistake: No such shape, dtype or kind of device.
+            EnvironmentMissing: No such device here.
         """
         import torch
 
         from promptcache.bench.shapes import SHAPES, random_shape
         from promptcache.bench.ttft import set_threads
+        from promptcache.cli.answer import device_named
         from promptcache.runtime.hf.load import load_model
         from promptcache.runtime.hf.model import Model
 
         set_threads(self.threads)
         kind = getattr(torch, self.dtype, None)
-        if not isinstance(kind, torch.dtype):
-            raise UsageMistake(f"--dtype {self.dtype}: not a dtype of torch")
+        if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+            raise UsageMistake(f"--dtype {self.dtype}: float32, bfloat16, float16 and float64 are known")
+        device = device_named(self.device) or torch.device("cpu")
         if self.model is not None:
-            return load_model(self.model, device=self.device, dtype=kind)[0]
+            return load_model(self.model, device=device, dtype=kind)[0]
         if self.shape not in SHAPES:
-            raise UsageMistake(f"--shape {self.shape}: known are {', '.join(SHAPES)}")
-        model = Model(random_shape(self.shape, kind, torch.device(self.device)))
+            mend = did_you_mean(self.shape, SHAPES) or f"known are {', '.join(SHAPES)}"
+            raise UsageMistake(f"--shape {self.shape}: there is no such shape; {mend}")
+        model = Model(random_shape(self.shape, kind, device))
         model.pack_weights()
         return model
 
@@ -117,10 +124,24 @@ def measured(command: Callable[..., None]) -> Callable[..., None]:
     return found
 
 
+def _drawable(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse what could not be drawn before hours are spent on measuring it."""
+    if path is None:
+        return None
+    if path.suffix.lower() not in {".svg", ".png", ".pdf"}:
+        raise click.BadParameter(f"'{path}' is no .svg, .png or .pdf file.")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder '{path.parent}'.")
+    if find_spec("matplotlib") is None:
+        raise EnvironmentMissing("plots need matplotlib: pip install 'promptcache[plot]'")
+    return path
+
+
 plot_option = click.option(
     "--plot",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=_drawable,
     help="Draw it, too: an .svg, .png or .pdf file. Needs matplotlib.",
 )
 adjacent_option = click.option(

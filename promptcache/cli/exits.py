@@ -100,12 +100,10 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
     except BrokenPipeError:
         _leave_pipe()
         raise Exit(ExitCode.BROKEN_PIPE) from None
-    except MemoryError:
-        _tell("not enough memory", as_json=as_json)
-        raise Exit(ExitCode.ENVIRONMENT) from None
-    except OSError as error:
-        told = error.strerror or str(error)
-        _tell(f"{told}: {error.filename}" if error.filename else told, as_json=as_json)
+    except (MemoryError, OSError, RuntimeError) as error:
+        if (words := _missing(error)) is None:
+            raise
+        _tell(words, as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
 
 
@@ -121,6 +119,18 @@ def _checked_use(sources: Sources) -> Iterator[None]:
         sources.context.check_use()
     if end is not None:
         raise end
+
+
+def _missing(error: MemoryError | OSError | RuntimeError) -> str | None:
+    """Return what the environment does not have, or None for an error that says something else."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    if isinstance(error, OSError):
+        told = error.strerror or str(error)
+        return f"{told}: {error.filename}" if error.filename else told
+    words = str(error).partition("\n")[0]  # torch has a class for GPUs and only a text for CPUs (2.6 to 2.13)
+    is_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in words
+    return f"not enough memory: {words}" if is_memory else None
 
 
 def _tell(message: str, *, as_json: bool) -> None:
