@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from promptcache.cli.combinations import Combinations, Extreme
-from promptcache.cli.example_prompt import Arguments, example_prompt
+from promptcache.cli.example_prompt import example_prompt
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.model_folder import DEMO, model_folder
 from promptcache.cli.sources import Sources
@@ -21,11 +21,18 @@ from promptcache.language.names import ancestors
 from promptcache.language.rules import RuleKind
 from promptcache.language.schema import Parameter, ParameterType
 from promptcache.layout import HubTokenizer, Layout, Slot, Stretch, Tokenizer, lay_out
+from promptcache.layout.slot_texts import SlotText, longest_text, shortest_text
+
+SlotTexts = Mapping[tuple[str, str], SlotText]
+"""Texts for slots, by module path ("" for the schema's own) and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFacts:
-    """A slot, what it takes, and what stands in it when a prompt says nothing."""
+    """A slot, what it takes, and what stands in it when a prompt says nothing.
+
+    `fits` says whether anything that it takes does: if not, no prompt can fill it.
+    """
 
     name: str
     length: int
@@ -35,6 +42,7 @@ class ParameterFacts:
     required: bool
     default: str | None
     placeholder: str | None
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +115,20 @@ def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokeni
     """Explain a schema under a tokenizer; `file` and `model` are only passed on."""
     layout = lay_out(schema, tokenizer)
     combinations = Combinations(schema.rules)
-    least, most = _num_tokens(layout, full=False), _num_tokens(layout, full=True)
+    fewest, fitting = _shortest(schema, tokenizer), _longest(schema, tokenizer)
+    full = {**fewest, **fitting}
+    least, most = _num_tokens(layout, fewest), _num_tokens(layout, full)
     count = count_combinations(schema.rules)
     return SchemaFacts(
         schema=schema.name,
         file=file,
         model=model,
-        modules=tuple(_modules(schema, combinations, least)),
+        modules=tuple(_modules(schema, combinations, _num_tokens(layout, {}), fitting)),
         rules=tuple(_rules(schema)),
         num_combinations=count.number,
         combinations_exact=count.exact,
-        shortest=_prompt(schema, combinations.least(least), least[""], _required(schema)),
-        longest=_prompt(schema, combinations.greatest(most), most[""], _full(schema)),
+        shortest=_prompt(schema, combinations.least(least), least[""], fewest),
+        longest=_prompt(schema, combinations.greatest(most), most[""], full),
     )
 
 
@@ -127,11 +137,11 @@ def explain_data(facts: SchemaFacts) -> dict[str, Any]:
     return asdict(facts)
 
 
-def _num_tokens(layout: Layout, *, full: bool) -> Mapping[str, int]:
-    """Return the tokens of each module's own text, its slots full, or with their defaults where these are used."""
+def _num_tokens(layout: Layout, texts: SlotTexts) -> Mapping[str, int]:
+    """Return the tokens of each module's own text, slots with the texts that are given, else with their defaults."""
     return {
         path: sum(
-            len(piece.token_ids) if isinstance(piece, Stretch) else _in_slot(piece, full=full)
+            len(piece.token_ids) if isinstance(piece, Stretch) else _in_slot(piece, texts)
             for run in runs
             for piece in layout.runs[run].pieces
         )
@@ -139,13 +149,16 @@ def _num_tokens(layout: Layout, *, full: bool) -> Mapping[str, int]:
     }
 
 
-def _in_slot(slot: Slot, *, full: bool) -> int:
-    if full:
-        return slot.stop - slot.start
+def _in_slot(slot: Slot, texts: SlotTexts) -> int:
+    given = texts.get((slot.module, slot.parameter))
+    if given is not None:
+        return given.num_tokens
     return 0 if slot.required else len(slot.default_ids)
 
 
-def _modules(schema: CheckedSchema, combinations: Combinations, num_tokens: Mapping[str, int]) -> Iterator[ModuleFacts]:
+def _modules(
+    schema: CheckedSchema, combinations: Combinations, num_tokens: Mapping[str, int], fitting: SlotTexts
+) -> Iterator[ModuleFacts]:
     always, order = schema.guaranteed[""], schema.rules.order
     with combinations.asking() as smallest_with:
         for path in ("", *schema.modules):
@@ -157,11 +170,13 @@ def _modules(schema: CheckedSchema, combinations: Combinations, num_tokens: Mapp
                 presence="never" if dead else "always" if not path or path in always else "optional",
                 cached=not path or schema.modules[path].cache,
                 brings=tuple(sorted(brings, key=order.__getitem__)),
-                parameters=tuple(map(_parameter, schema.parameters[path].values())),
+                parameters=tuple(
+                    _parameter(each, fits=(path, each.name) in fitting) for each in schema.parameters[path].values()
+                ),
             )
 
 
-def _parameter(parameter: Parameter) -> ParameterFacts:
+def _parameter(parameter: Parameter, *, fits: bool) -> ParameterFacts:
     return ParameterFacts(
         name=parameter.name,
         length=parameter.length,
@@ -171,6 +186,7 @@ def _parameter(parameter: Parameter) -> ParameterFacts:
         required=parameter.required,
         default=parameter.default,
         placeholder=parameter.placeholder,
+        fits=fits,
     )
 
 
@@ -180,29 +196,32 @@ def _rules(schema: CheckedSchema) -> Iterator[RuleFacts]:
             yield RuleFacts(text=describe(rule), place=str(rule.span))
 
 
-def _required(schema: CheckedSchema) -> Arguments:
-    """Return the shortest arguments: empty ones, where there must be one."""
-    return {
-        (module, name): ""
+def _shortest(schema: CheckedSchema, tokenizer: Tokenizer) -> SlotTexts:
+    """Return the shortest texts for the slots that must have one."""
+    texts = {
+        (module, name): shortest_text(parameter, tokenizer)
         for module, parameters in schema.parameters.items()
         for name, parameter in parameters.items()
         if parameter.required
     }
+    return {slot: text for slot, text in texts.items() if text is not None}
 
 
-def _full(schema: CheckedSchema) -> Arguments:
-    """Return arguments that say how long they may be."""
-    return {
-        (module, name): f"… {parameter.length} tokens …"
+def _longest(schema: CheckedSchema, tokenizer: Tokenizer) -> SlotTexts:
+    """Return the longest texts for all slots that something fits into."""
+    texts = {
+        (module, name): longest_text(parameter, tokenizer)
         for module, parameters in schema.parameters.items()
         for name, parameter in parameters.items()
     }
+    return {slot: text for slot, text in texts.items() if text is not None}
 
 
-def _prompt(schema: CheckedSchema, extreme: Extreme, root_tokens: int, arguments: Arguments) -> PromptFacts:
+def _prompt(schema: CheckedSchema, extreme: Extreme, root_tokens: int, texts: SlotTexts) -> PromptFacts:
+    arguments = {slot: given.text for slot, given in texts.items()}
     return PromptFacts(
         num_tokens=extreme.weight + root_tokens,
-        exact=extreme.exact,
+        exact=extreme.exact and all(given.extreme for given in texts.values()),
         modules=tuple(sorted(extreme.modules, key=schema.rules.order.__getitem__)),
         xml=example_prompt(schema, extreme.modules, arguments).to_xml(),
     )

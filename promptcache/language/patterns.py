@@ -10,7 +10,8 @@ How. A pattern becomes a machine of states; all states that a beginning of the t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 MAX_TEXT = 10_000
@@ -18,6 +19,8 @@ MAX_TEXT = 10_000
 
 _MAX_STATES = 500
 _MAX_DEPTH = 20
+_MAX_WAYS = 16  # of going on with a text, where many are wanted
+_MAX_STEPS = 40_000  # looking for many
 _BOUNDS = re.compile(r"\{([0-9]{1,3})(,([0-9]{0,3}))?\}")
 _SETS: dict[str, Callable[[str], bool]] = {
     "d": lambda character: character.isdecimal(),
@@ -27,6 +30,8 @@ _SETS: dict[str, Callable[[str], bool]] = {
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r"}
 
 _Test: TypeAlias = Callable[[str], bool]
+_Ways: TypeAlias = Mapping[frozenset[int], str]
+"""Texts by the states that they lead to."""
 
 
 class PatternError(Exception):
@@ -75,18 +80,45 @@ class Pattern:
 
     def shortest(self, characters: str) -> str | None:
         """Return a shortest text of these characters that the pattern matches, or None if there is none."""
+        characters = self._distinct(characters)
         waiting = {frozenset(self._closed([self._start])): ""}
         seen = set(waiting)
         while waiting:
             found = next((text for reached, text in waiting.items() if 0 in reached), None)
             if found is not None:
                 return found
-            longer = {
-                self._after(reached, each): text + each for reached, text in waiting.items() for each in characters
-            }
-            waiting = {reached: text for reached, text in longer.items() if reached and reached not in seen}
+            waiting = {each: text for each, text in self._longer(waiting, characters).items() if each not in seen}
             seen |= waiting.keys()
         return None
+
+    def matching(self, characters: str, max_length: int) -> Iterator[str]:
+        """Yield texts of these characters that the pattern matches, by their length: some of each that occurs."""
+        characters = self._distinct(characters)
+        waiting = {frozenset(self._closed([self._start])): ""}
+        steps = 0
+        for _ in range(max_length + 1):
+            yield from (text for reached, text in waiting.items() if 0 in reached)
+            steps += len(waiting) * len(characters)
+            if steps > _MAX_STEPS:
+                return
+            waiting = dict(islice(self._longer(waiting, characters).items(), _MAX_WAYS))
+
+    def _longer(self, waiting: _Ways, characters: str) -> _Ways:
+        """Return the texts with one character more; of those that lead to the same states, the first."""
+        longer: dict[frozenset[int], str] = {}
+        for reached, text in waiting.items():
+            for each in characters:
+                if after := self._after(reached, each):
+                    longer.setdefault(after, text + each)
+        return longer
+
+    def _distinct(self, characters: str) -> str:
+        """Return the first of those characters that pass the same tests."""
+        tests = {state.test for state in self._states if state.test is not None}
+        first: dict[tuple[bool, ...], str] = {}
+        for each in characters:
+            first.setdefault(tuple(test(each) for test in tests), each)
+        return "".join(first.values())
 
     def _after(self, reached: Iterable[int], character: str) -> frozenset[int]:
         passed = (state for state in map(self._states.__getitem__, reached) if state.test and state.test(character))

@@ -13,11 +13,12 @@ from itertools import combinations, groupby, product
 from promptcache.diagnostics import PromptError
 from promptcache.language.schema import Parameter, Role
 from promptcache.language.values import refusal
+from promptcache.layout.slot_texts import fill_tokens
 from promptcache.testing.choices import Key, Said
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.selecting import list_selections
 from promptcache.testing.subject import PromptCase, Subject
-from promptcache.testing.token_texts import fill_tokens, plain_argument
+from promptcache.testing.token_texts import plain_argument
 
 MAX_TRIED = 3000
 _MAX_CHANGED = 2

@@ -16,6 +16,7 @@ from promptcache.language.patterns import Pattern
 from promptcache.language.schema import Parameter
 from promptcache.language.values import refusal
 from promptcache.layout import Tokenizer
+from promptcache.layout.slot_texts import fill_tokens, fit_tokens
 from promptcache.testing.texts import TRICKY
 
 _WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
@@ -41,25 +42,6 @@ def is_restricted(parameter: Parameter) -> bool:
     kind = getattr(parameter, "type", None)
     others = (getattr(parameter, name, None) for name in ("choices", "pattern"))
     return any(others) or (kind is not None and str(kind) not in {"text", "string"})
-
-
-def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
-    """Return a beginning of `text` that has at most `num_tokens` tokens."""
-    while len(tokenizer.tokenize(text)) > num_tokens:
-        text = text[:-1]
-    return text
-
-
-def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer) -> str:
-    """Return a text of exactly `num_tokens` tokens where repeating `word` can make one, else the longest that fits."""
-    text = fit_tokens(beginning, num_tokens, tokenizer)
-    missing = num_tokens - len(tokenizer.tokenize(text))
-    while missing > 0:
-        longer = fit_tokens(text + word * missing, num_tokens, tokenizer)
-        if len(longer) <= len(text):
-            return text
-        text, missing = longer, num_tokens - len(tokenizer.tokenize(longer))
-    return text
 
 
 def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:

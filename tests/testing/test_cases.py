@@ -15,6 +15,7 @@ import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
 from promptcache.language.patterns import Pattern
+from promptcache.layout.slot_texts import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
     PromptCase,
@@ -27,7 +28,6 @@ from promptcache.testing import (
     selections,
 )
 from promptcache.testing.subject import default_tokenizer, read_schema
-from promptcache.testing.token_texts import fill_tokens, fit_tokens
 from tests.conftest import law_examples
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE
