@@ -6,18 +6,26 @@ Comes in: styled text. Goes out: text on a stream; colours on a terminal only, n
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from promptcache.cli.output import harmless
 
 _UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to whoever ends the command; rich would exit by itself."""
+    """A console that leaves a closed pipe to whoever ends the command, and a terminal to nobody but itself."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        raise BrokenPipeError  # rich would exit by itself
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(harmless(text) if self.is_terminal and control is None else text, style, control)
 
 
 def stdout() -> Console:

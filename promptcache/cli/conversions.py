@@ -6,22 +6,26 @@ Comes in: the text of a document and a name. Goes out: a `Converted`. This file 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from promptcache.cli.chats import read_chat
 from promptcache.cli.exits import UsageMistake
-from promptcache.language import Prompt, Schema, parse_schema, print_schema
+from promptcache.language import Prompt, Schema, module, parse_schema, print_schema
 from promptcache.language.formatter import format_document
 from promptcache.language.names import RESERVED_MODULES, is_name
+from promptcache.language.prompt import Reference
 from promptcache.language.schema import IN_PYTHON, Item, Module, Role, Text, Turn, Whitespace
 from promptcache.language.whitespace import finish
 
-# a heading, or fenced code, in which lines that look like headings are none
-_HEADING = re.compile(r"^(```|~~~).*?^\1[ \t]*$|^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE | re.DOTALL)
+# a heading, or a fence around code, in which lines that look like headings are none
+_HEADING = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$|^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)
 _BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 _OWN_TEXT = "user"
+_SAYING = {Role.SYSTEM: Prompt.system, Role.USER: Prompt.user, Role.ASSISTANT: Prompt.assistant}
 # the documents are well formed, without DOCTYPE and processing instructions, when this looks for start tags
 _TAG = re.compile(r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(parameter|union)\b(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL)
 _STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
@@ -61,14 +65,18 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
     """
     messages = list(read_chat(text, source))
     last = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=len(messages))
-    schema, prompt = Schema(name), Prompt(name)
-    for number, message in enumerate(messages[:last], 1):
-        turn = Turn(role=message.role, children=(_text(message.text),), span=IN_PYTHON)
-        path = f"{message.role}-{number}"
-        schema, prompt = schema.module(path, turn, required=True), prompt.use(path)
+    modules = [
+        module(
+            f"{message.role}-{number}",
+            Turn(role=message.role, children=(_text(message.text),), span=IN_PYTHON),
+            required=True,
+        )
+        for number, message in enumerate(messages[:last], 1)
+    ]
+    prompt = _naming(name, modules)
     for message in messages[last:]:
-        prompt = prompt.user(message.text) if message.role is Role.USER else prompt.assistant(message.text)
-    return _converted(schema, prompt)
+        prompt = _SAYING[message.role](prompt, message.text)
+    return _converted(Schema(name).with_module(*modules), prompt)
 
 
 def convert_sections(text: str, name: str, source: str) -> Converted:
@@ -77,31 +85,47 @@ def convert_sections(text: str, name: str, source: str) -> Converted:
     What stands before the first heading is part of every prompt.
     """
     before, *sections = _sections(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    names = [each for each, _ in sections]
-    if twice := next((each for each in names if names.count(each) > 1), None):
+    names = Counter(each for each, _ in sections)
+    if twice := next((each for each, number in names.items() if number > 1), None):
         raise UsageMistake(f"{source} has two sections called '{twice}'")
     own = dict(sections).get(_OWN_TEXT)
     modules = [
         Module(name=each, children=(_text(body),), span=IN_PYTHON) for each, body in sections if each != _OWN_TEXT
     ]
     content: tuple[Item, ...] = (*([_text(before[1])] if before[1] else []), *modules)
-    prompt = Prompt(name)
-    for each in modules:
-        prompt = prompt.use(each.name)
+    prompt = _naming(name, modules)
     if own is None:
         return _converted(Schema(name, children=content), prompt)
     turn = Turn(role=Role.SYSTEM, children=content, span=IN_PYTHON)
     return _converted(Schema(name, children=(turn,) if content else ()), prompt.user(own))
 
 
+def _naming(name: str, modules: Sequence[Module]) -> Prompt:
+    """Return a prompt for the schema `name` that names its modules."""
+    return Prompt(name, references=tuple(Reference(path=each.name, span=IN_PYTHON) for each in modules))
+
+
 def _sections(text: str) -> Iterator[tuple[str, str]]:
     """Yield what stands before the first heading, under no name, then the name and text of each section."""
     name, start = "", 0
-    for heading in _HEADING.finditer(text):
-        if heading["name"]:
-            yield name, _without_blank_ends(text[start : heading.start()])
-            name, start = _module_name(heading["name"].strip()), heading.end()
+    for heading in _headings(text):
+        yield name, _without_blank_ends(text[start : heading.start()])
+        name, start = _module_name(heading["name"].strip()), heading.end()
     yield name, _without_blank_ends(text[start:])
+
+
+def _headings(text: str) -> Iterator[re.Match[str]]:
+    """Yield the headings outside fenced code; a fence that nothing closes is none."""
+    found = list(_HEADING.finditer(text))
+    last = {each["fence"]: each.start() for each in found if each["fence"] and not each["info"].strip(" \t")}
+    opened = None
+    for each in found:
+        if opened is not None:
+            opened = None if each["fence"] == opened and not each["info"].strip(" \t") else opened
+        elif each["name"]:
+            yield each
+        elif each.start() < last.get(each["fence"], 0):
+            opened = each["fence"]
 
 
 def _without_blank_ends(text: str) -> str:
@@ -111,13 +135,15 @@ def _without_blank_ends(text: str) -> str:
 def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:
     """Write a schema of the paper's dialect in ours; its tokens stay as they are."""
     parse_schema(text, source=source, folder=folder)
+    lines = [0, *(match.end() for match in re.finditer("\n", text))]
     pieces, changes, done = [], [], 0
     for tag in _TAG.finditer(text):
         element, found = tag[1], _attribute(tag[0]) if tag[1] else None
         if found is None:
             continue
         start, stop = tag.start() + found.start(1), tag.start() + found.end(1)
-        place = f"{source}:{text.count(chr(10), 0, start) + 1}:{start - text.rfind(chr(10), 0, start)}"
+        line = bisect_right(lines, start)
+        place = f"{source}:{line}:{start - lines[line - 1] + 1}"
         if element == "parameter":
             pieces += [text[done:start], "placeholder"]
             changes.append(f"{place}: scaffold of a parameter is called placeholder")

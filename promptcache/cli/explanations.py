@@ -18,6 +18,7 @@ _PACKAGE = Path(promptcache.__file__).parent
 PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
 """Where the page lies when installed (pyproject.toml puts it there), and in a checkout."""
 
+_PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
 _HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 
 
@@ -53,12 +54,13 @@ def explanations() -> Mapping[str, Explanation]:
 
 
 def explanation(code: str) -> Explanation:
-    """Return the explanation of a code; its letters may be small, or missing.
+    """Return the explanation of a code; its letters may be small, or missing, and it may stand in `error[…]`.
 
     Raises:
         UsageMistake: there is no such code.
     """
-    wanted = code.strip().upper()
+    printed = _PRINTED.fullmatch(code.strip())
+    wanted = (printed[1] if printed else code.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
     if wanted not in CODES:
         near = suggest(wanted.replace("O", "0"), CODES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -183,11 +184,11 @@ def _schemas_in(folder: Path) -> Iterator[Document]:
 
 def head_of(path: Path) -> Document:
     """Return a document with only the beginning of its text, enough to tell what it is; empty if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_HEAD_BYTES)
-    except OSError:
-        data = b""
+    data = b""
+    with suppress(OSError):
+        if path.is_file():  # a pipe would be waited for
+            with path.open("rb") as file:
+                data = file.read(_HEAD_BYTES)
     return Document(name=str(path), path=path, data=data)
 
 

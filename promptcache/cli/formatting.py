@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ from promptcache.cli.files import Document, read
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
 from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
+from promptcache.cli.written import replace_file
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language.formatter import format_document
 from promptcache.language.read_schema import read_schema
@@ -92,22 +90,6 @@ def print_formatted(found: Sequence[Formatted], sources: Sources, *, only_check:
         if each.changed and (only_check or as_diff or each.path is not None):
             verb = "would be formatted" if only_check or as_diff else "formatted"
             tell(f"{each.name}: {verb}")
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; a link keeps pointing where it does, the file keeps its mode."""
-    target = path.resolve()
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(target, name)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _format(name: str, sources: Sources) -> Formatted:

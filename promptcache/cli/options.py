@@ -29,13 +29,24 @@ class CommandGroup(click.Group):
             formatter.write_dl(rows)
 
 
+def output_file(*names: str, words: str) -> Callable[[Decorated], Decorated]:
+    """Return the option that names a file to be written."""
+    return click.option(*names, metavar="FILE", type=FILE, callback=_file_name, help=words)
+
+
+def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and str(path) in {"-", "."}:  # "" is "."
+        raise click.BadParameter("the name of a file is expected.")
+    return path
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = click.option(
     "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
 prompt_argument = click.argument("prompt", metavar="PROMPT", shell_complete=complete_prompts)
-output_option = click.option("-o", "--output", metavar="FILE", type=FILE, help="Default: NAME.xml.")
+output_option = output_file("-o", "--output", words="Default: NAME.xml.")
 schemas_option = click.option(
     "--schema",
     metavar="FILE",

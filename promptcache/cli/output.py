@@ -16,10 +16,18 @@ from promptcache.cli.report import Kind, Report
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, Span
 
+_STEERING = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in _STEERING if chr(code) not in "\n\t"}
+
+
+def harmless(text: str) -> str:
+    """Replace what could steer a terminal or turn its lines around: documents and answers may come from anyone."""
+    return text.translate(_HARMLESS)
+
 
 def tell(*lines: str) -> None:
     """Write lines that are not data to stderr."""
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.write("".join(f"{harmless(line)}\n" for line in lines))
     sys.stderr.flush()
 
 
@@ -63,12 +71,12 @@ def report_data(report: Report) -> dict[str, Any]:
 
 def write_json(data: object) -> None:
     """Write one JSON value to stdout, indented for people."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
 
 
 def write_text(piece: str) -> None:
-    """Write a piece of an answer to stdout, at once."""
-    sys.stdout.write(piece)
+    """Write a piece of data to stdout, at once: exactly on a pipe, without what could steer it on a terminal."""
+    sys.stdout.write(harmless(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
 

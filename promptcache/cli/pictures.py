@@ -11,6 +11,7 @@ from pathlib import Path
 from promptcache.cli.files import parsed_prompt, read
 from promptcache.cli.layout import LaidOut
 from promptcache.cli.sources import Sources
+from promptcache.cli.written import write_made
 from promptcache.language import resolve_prompt
 from promptcache.layout import Plan, layout_html, layout_svg, make_plan
 
@@ -27,10 +28,12 @@ def write_pictures(shown: LaidOut, prompt: str | None, svg: Path | None, html: P
     """
     plan = None if prompt is None else _plan(shown, prompt, sources)
     token_bytes = shown.view.model.token_bytes
-    for path, draw in ((svg, layout_svg), (html, layout_html)):
-        if path is not None:
-            picture = draw(shown.layout, shown.encodings, plan=plan, token_bytes=token_bytes)
-            path.write_text(picture, encoding="utf-8")
+    pictures = {
+        path: draw(shown.layout, shown.encodings, plan=plan, token_bytes=token_bytes)
+        for path, draw in ((svg, layout_svg), (html, layout_html))
+        if path is not None
+    }
+    write_made(pictures, sources)
 
 
 def _plan(shown: LaidOut, file: str, sources: Sources) -> Plan:

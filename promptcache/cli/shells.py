@@ -57,6 +57,14 @@ class _Bash(BashComplete):
         return f"{item.type},{str(item.value).removeprefix(typed + equals)}"
 
 
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        mend = "set HOME, or write what --show-completion SHELL prints into your shell's start file"
+        raise UsageMistake(f"there is no home folder: {mend}") from None
+
+
 def _breaks(word: str) -> bool:
     return word != "" and not word.strip("=")
 
@@ -88,7 +96,7 @@ def install(app: click.Command) -> list[str]:
     if shell != "fish" and shell not in _START_FILES:
         known = f"SHELL is '{shell}'" if shell else "SHELL is not set"
         raise UsageMistake(f"{known}: write what --show-completion SHELL prints into your shell's start file")
-    home = Path.home()
+    home = _home()
     if shell == "fish":
         file = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "fish", "completions", f"{NAME}.fish")
     else:
@@ -98,8 +106,8 @@ def install(app: click.Command) -> list[str]:
     told = [f"wrote {file}"]
     if shell in _START_FILES:
         start, line = home / _START_FILES[shell], f"source {shlex.quote(str(file))}"
-        if line not in (start.read_text(encoding="utf-8").splitlines() if start.exists() else []):
-            with start.open("a", encoding="utf-8") as opened:
-                opened.write(f"\n{line}\n")
+        if line.encode() not in (start.read_bytes().splitlines() if start.exists() else []):
+            with start.open("ab") as opened:
+                opened.write(f"\n{line}\n".encode())
             told.append(f"added a line to {start}")
     return [*told, "start a new shell to complete with Tab"]

@@ -5,6 +5,7 @@ Comes in: names and contents. Goes out: single lines. This file knows no diagnos
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from promptcache.cli.contexts import TemplateContext
@@ -22,6 +23,11 @@ class Sources:
     def add(self, name: str, content: str | bytes) -> None:
         """Remember a document under the name that its spans carry."""
         self._contents[name] = content
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of the documents."""
+        return self._contents
 
     def __contains__(self, name: str) -> bool:
         return name in self._contents

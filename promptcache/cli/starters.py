@@ -52,10 +52,8 @@ def starter(name: str, origin: str | None) -> Starter:
     """Return a new schema called `name`, after a shipped one or, for None, after the commented starter.
 
     Raises:
-        UsageMistake: the name is none for a schema, or nothing is shipped that is called `origin`.
+        UsageMistake: nothing is shipped that is called `origin`.
     """
-    if not name or any(character.isspace() or not character.isprintable() for character in name):
-        raise UsageMistake("a schema's name is text without spaces, as in: promptcache new travel-planner")
     path = _STARTER if origin is None else _shipped(origin)
     text = path.read_text(encoding="utf-8")
     old, new = f'"{path.stem}"', quoteattr(name)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
@@ -189,6 +190,33 @@ def test_a_shell_is_set_up_once(
     assert COMPLETE in (folder / file).read_text()
     if start is not None:
         assert (folder / start).read_text().split() == ["source", str(folder / file)]
+
+
+def test_a_start_file_may_hold_anything(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start file that is not UTF-8 gets its line, and keeps all that was there."""
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    (folder / ".bashrc").write_bytes(b"# caf\xe9")
+
+    assert [command("--install-completion").exit_code for _ in range(2)] == [0, 0]
+
+    lines = (folder / ".bashrc").read_bytes().split(b"\n")
+    assert (lines[0], len(lines)) == (b"# caf\xe9", 3)
+
+
+def test_without_a_home_the_other_way_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody knows the user's home, no shell is set up."""
+
+    def nobody() -> NoReturn:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    monkeypatch.setattr(Path, "home", nobody)
+
+    result = command("--install-completion")
+
+    assert result.exit_code == 2
+    assert "set HOME, or write what --show-completion SHELL prints" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh"])

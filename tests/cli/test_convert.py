@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from promptcache.cli.conversions import convert_chat, convert_dialect, convert_sections
-from promptcache.language import check_schema, parse_schema
+from promptcache.cli.conversions import _sections, convert_chat, convert_dialect, convert_sections
+from promptcache.language import check_schema, parse_prompt, parse_schema
+from promptcache.language.schema import Role
 from promptcache.testing.comparing import shape
 from promptcache.testing.subject import PromptCase, Subject
 from tests.cli.conftest import Command
@@ -65,6 +67,14 @@ def test_a_chat_stays_the_same_for_the_model() -> None:
     assert case.plan.level == "exact"
 
 
+def test_what_follows_the_last_question_keeps_its_roles() -> None:
+    """A system message behind the last one of the user stays one of the system."""
+    chat = [{"role": role, "content": role[0]} for role in ("user", "system", "assistant")]
+    made = convert_chat(json.dumps(chat), "chat", "chat.json")
+
+    assert [each.role for each in parse_prompt(made.prompt or "").messages] == [Role.USER, Role.SYSTEM, Role.ASSISTANT]
+
+
 def test_sections_become_modules() -> None:
     """A section is a module named after its heading; what is before the first is anonymous, `user` is the prompt's."""
     made = convert_sections(SECTIONS, "desk", "desk.txt")
@@ -83,6 +93,33 @@ def test_code_in_a_section_stays_as_it_is() -> None:
     case = converted(made.schema, made.prompt)
 
     assert (case.selection.modules, case.text) == (("code",), "<|begin|>    x = 1\n```\n## no heading\n```")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("```\n## a\n", {"a"}),
+        ("```py\n## a\n```\n## b\n```\n## c\n", {"b", "c"}),
+        ("~~~\n```\n## a\n~~~\n## b\n", {"b"}),
+        ("```\n## a\n~~~\n## b\n``` \n", set()),
+    ],
+)
+def test_a_fence_ends_where_one_of_its_kind_closes_it(text: str, names: set[str]) -> None:
+    """Headings within closed fences are code; a fence that nothing closes hides nothing."""
+    made = convert_sections(text, "code", "code.txt")
+
+    assert set(check_schema(parse_schema(made.schema)).modules) == names
+
+
+@pytest.mark.parametrize("line", ["```x\n", "~~~\n", "## {}\n", "## {}\n```\n"])
+def test_long_documents_are_read_once(line: str) -> None:
+    """Fences and headings by the ten thousands take time that grows with their number, not with its square."""
+    text = "".join(line.format(number) for number in range(100_000))
+
+    started = time.process_time()
+    assert len(list(_sections(text))) in {1, 50_001, 100_001}
+
+    assert time.process_time() - started < 5
 
 
 def test_the_papers_dialect_keeps_its_meaning() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli import formatting
+from promptcache.cli import written
 from tests.cli.conftest import Command
 
 LOOSE = '<schema name="s"><module name="a">Two.</module></schema>'
@@ -83,7 +83,7 @@ def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
-        formatting.replace_file(loose, b"new")
+        written.replace_file(loose, b"new")
     assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
 
 

@@ -52,8 +52,11 @@ def test_output_says_where(command: Command, folder: Path) -> None:
     ("words", "message"),
     [
         (["mine", "--from", "travle"], "no schema 'travle' comes with promptcache; did you mean 'travel'?"),
-        (["my schema"], "a schema's name is text without spaces, as in: promptcache new travel-planner"),
+        (["my schema"], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
+        ([""], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
         (["a/b"], "'a/b' cannot be a file's name: say where to write with -o FILE"),
+        ([".."], "'..' cannot be a file's name: say where to write with -o FILE"),
+        (["--", "-v"], "'-v' cannot be a file's name: say where to write with -o FILE"),
     ],
 )
 def test_wrong_names_are_told(command: Command, folder: Path, words: list[str], message: str) -> None:

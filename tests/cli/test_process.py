@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,6 +135,15 @@ def test_what_is_no_file_is_told(name: str, what: str) -> None:
     assert f"error[PC010]: {what}" in result.stdout
 
 
+def test_a_pipe_beside_a_prompt_is_passed_by(folder: Path) -> None:
+    """Looking for the schema of a prompt waits for no pipe that is called like one."""
+    os.mkfifo(folder / "prompts" / "a.xml")
+
+    result = run("check", "prompts/miami.xml", timeout=60)
+
+    assert (result.returncode, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+
+
 @pytest.mark.parametrize("where", ["promptcache.cli.app", "promptcache.cli.check", "promptcache.language"])
 def test_ctrl_c_while_loading_is_quiet(folder: Path, where: str) -> None:
     """Ctrl-C ends a command with 130 and without a word, also before there is a command."""
@@ -158,6 +173,55 @@ def test_any_locale_will_do(folder: Path) -> None:
     assert result.returncode == 1
     assert "error[PC208]" in result.stdout
     assert result.stdout.isascii()
+
+
+def on_terminal(*words: str, **env: str) -> tuple[int, str]:
+    """Run a command on a terminal of 80 columns; return its exit code and all that the terminal got."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "promptcache", *words]
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **env})
+    os.close(theirs)
+    got = b""
+    with suppress(OSError):  # the terminal is gone when its last process is
+        while piece := os.read(ours, 4096):
+            got += piece
+    os.close(ours)
+    return child.wait(), got.decode().replace("\r\n", "\n")
+
+
+STEERING = "\x9b2J\u202e\x7f"
+
+
+@pytest.mark.parametrize(
+    "words", ["layout bad.xml", "explain bad.xml", "render prompts/bad.xml", "check bad.xml prompts/bad.xml"]
+)
+def test_documents_do_not_steer_the_terminal(folder: Path, words: str) -> None:
+    """Control characters that XML can hold reach no terminal, wherever text of a document is shown."""
+    text = f'<schema name="bad{STEERING}"><module name="a">{STEERING}<parameter name="p" length="99" default="{STEERING}"/></module></schema>'
+    (folder / "bad.xml").write_text(text, encoding="utf-8")
+    (folder / "prompts" / "bad.xml").write_text(
+        f'<prompt schema="bad{STEERING}"><a q="{STEERING}"/>{STEERING}</prompt>'
+        if words.startswith("check")
+        else f'<prompt schema="bad{STEERING}"><a p="{STEERING}"/>{STEERING}</prompt>',
+        encoding="utf-8",
+    )
+
+    code, got = on_terminal(*words.split())
+
+    assert code == (1 if words.startswith("check") else 0)
+    assert "bad" in got or words.startswith("render")
+    assert not set(STEERING) - set("2J") & set(got)
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_done_without(folder: Path, env: dict[str, str]) -> None:
+    """With NO_COLOR, and on a terminal that knows none, no colour is sent; else there are colours."""
+    colours = re.compile(r"\x1b\[[0-9;]*3[0-7]")
+    words = ["check", "prompts/typo.xml"]
+
+    assert colours.search(on_terminal(*words, TERM="xterm-256color")[1])
+    assert not colours.search(on_terminal(*words, **{"TERM": "xterm-256color", **env})[1])
 
 
 @pytest.mark.parametrize("columns", ["1", "20"])

@@ -27,13 +27,18 @@ def test_code_is_explained(command: Command) -> None:
     assert "```" not in result.stdout
 
 
-@pytest.mark.parametrize("code", ["pc401", "401", " PC401 "])
+@pytest.mark.parametrize(
+    "code", ["pc401", "401", " PC401 ", "error[PC401]", "error[PC401]:", "[pc401]", "warning[401]"]
+)
 def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
-    """Case, missing letters and spaces around a code do not matter."""
+    """Case, missing letters, spaces around a code and what it was printed in do not matter."""
     assert command("why", code).stdout == command("why", "PC401").stdout
 
 
-@pytest.mark.parametrize(("code", "mend"), [("PC4O1", "did you mean PC401,"), ("x", "lists all codes")])
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [("PC4O1", "did you mean PC401,"), ("x", "lists all codes"), ("", "lists all codes"), ("²", "lists all codes")],
+)
 def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, mend: str) -> None:
     """A code that does not exist is told with the nearest one, or with the way to all."""
     result = command("why", code)

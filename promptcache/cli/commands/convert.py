@@ -23,13 +23,16 @@ def command(file: str, name: str | None, output: Path | None, as_json: bool) -> 
     with ending(as_json=as_json) as sources:
         from promptcache.cli.conversions import convert_text
         from promptcache.cli.files import read
-        from promptcache.cli.new_files import schema_file, write_new
         from promptcache.cli.output import tell, write_json
+        from promptcache.cli.schema_names import checked_name, schema_file
+        from promptcache.cli.written import write_new
+        from promptcache.language.source import MAX_BYTES
 
         document = read(file, sources)
-        called = name or (document.path.stem if document.path else "")
-        if not called or any(character.isspace() for character in called):
-            raise UsageMistake("a schema's name is text without spaces: say which with --name NAME")
+        stem = document.path.stem if document.path is not None else ""
+        called = checked_name(stem if name is None else name, mend="say which with --name NAME")
+        if len(document.data) > MAX_BYTES:
+            raise UsageMistake(f"{document.name} has more than {MAX_BYTES} bytes")
         try:
             text = document.data.decode("utf-8-sig")
         except UnicodeDecodeError:

@@ -9,7 +9,7 @@ import click
 from promptcache.cli.completion import complete_prompts
 from promptcache.cli.exits import ExitCode, UsageMistake, ending
 from promptcache.cli.model_folder import Dtype
-from promptcache.cli.options import FILE, context_option, json_option, model_option, schema_argument
+from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
 
 
 @click.command("layout")
@@ -18,8 +18,8 @@ from promptcache.cli.options import FILE, context_option, json_option, model_opt
 @click.option(
     "--dtype", type=click.Choice([*map(str, Dtype)]), default="auto", help="Of the KV; auto is what config.json says."
 )
-@click.option("--svg", metavar="FILE", type=FILE, help="Draw the layout into an SVG file.")
-@click.option("--html", metavar="FILE", type=FILE, help="Draw it into a page, with a slot table.")
+@output_file("--svg", words="Draw the layout into an SVG file.")
+@output_file("--html", words="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Draw what this prompt reuses.", shell_complete=complete_prompts)
 @context_option
 @json_option
@@ -46,6 +46,8 @@ def command(
 
         if prompt is not None and svg is None and html is None:
             raise UsageMistake("--prompt is drawn: say where with --svg FILE or --html FILE")
+        if svg is not None and svg == html:
+            raise UsageMistake(f"--svg and --html both name {svg}")
         shown = show_layout(schema, model, Dtype(dtype), sources)
         write_pictures(shown, prompt, svg, html, sources)
         if as_json:

@@ -28,11 +28,12 @@ def command(name: str, origin: str | None, output: Path | None, as_json: bool) -
     NAME is what prompts call the schema.
     """
     with ending(as_json=as_json):
-        from promptcache.cli.new_files import schema_file, write_new
         from promptcache.cli.output import tell, write_json
+        from promptcache.cli.schema_names import checked_name, schema_file
         from promptcache.cli.starters import starter
+        from promptcache.cli.written import write_new
 
-        made = starter(name, origin)
+        made = starter(checked_name(name), origin)
         schema = output or schema_file(name)
         prompt = schema.with_name(f"{schema.stem}-prompt.xml")
         files = {schema: made.schema, prompt: made.prompt}

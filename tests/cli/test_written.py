@@ -1,0 +1,150 @@
+"""Files that commands write: whole or not at all, and never over what is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from promptcache.cli import written
+from promptcache.cli.sources import Sources
+from tests.cli.conftest import DOCUMENTS, Command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["layout", "travel.xml", "--svg", "travel.xml"],
+        ["layout", "travel.xml", "--html", "./prompts/../travel.xml"],
+        ["layout", "travel.xml", "--svg", "link.xml"],
+        ["layout", "link.xml", "--prompt", "prompts/miami.xml", "--svg", "a.svg", "--html", "prompts/miami.xml"],
+        ["grammar", "travel.xml", "-o", "travel.xml"],
+    ],
+)
+def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
+    """A picture or grammar whose file is the schema or the prompt itself is a mistake, however the file is named."""
+    (folder / "link.xml").symlink_to("travel.xml")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+
+    result = command(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is what is read: write to another file" in result.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("words", [["layout", "travel.xml", "--svg"], ["grammar", "travel.xml", "--output"]])
+def test_what_was_made_before_is_replaced(command: Command, folder: Path, words: list[str]) -> None:
+    """A picture or grammar is written over an older one, which keeps its mode and its links."""
+    (folder / "old").write_text("old", encoding="utf-8")
+    (folder / "old").chmod(0o640)
+    (folder / "made").symlink_to("old")
+
+    assert command(*words, "made").exit_code == 0
+
+    assert "travel" in (folder / "old").read_text(encoding="utf-8")
+    assert (folder / "old").stat().st_mode & 0o777 == 0o640
+    assert (folder / "made").is_symlink()
+    assert not list(folder.glob(".old*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["layout", "travel.xml", "--svg", "-"], 2, "the name of a file is expected"),
+        (["layout", "travel.xml", "--html", ""], 2, "the name of a file is expected"),
+        (["grammar", "travel.xml", "-o", "-"], 2, "the name of a file is expected"),
+        (["new", "mine", "-o", "-"], 2, "the name of a file is expected"),
+        (["new", "mine", "-o", "prompts"], 2, "prompts exists already; nothing was written"),
+        (["layout", "travel.xml", "--svg", "a", "--html", "a"], 2, "--svg and --html both name a"),
+        (["layout", "travel.xml", "--svg", "prompts"], 3, "Is a directory: prompts"),
+        (["layout", "travel.xml", "--svg", "nowhere/a.svg"], 3, "No such file or directory: nowhere/a.svg"),
+        (["layout", "travel.xml", "--svg", "travel.xml/a.svg"], 3, "Not a directory: travel.xml/a.svg"),
+        (["layout", "travel.xml", "--svg", "/dev/full"], 3, "No space left on device"),
+        (["grammar", "travel.xml", "-o", "n" * 300], 3, "File name too long"),
+        (["new", "n" * 250], 3, "File name too long"),
+    ],
+)
+def test_targets_that_cannot_be_written_are_told(
+    command: Command, folder: Path, words: list[str], code: int, message: str
+) -> None:
+    """Each such target has its message and its exit code, and leaves nothing behind."""
+    before = sorted(folder.rglob("*"))
+
+    result = command(*words)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) -> None:
+    """Where the third of three files cannot be written, the two before it are gone again."""
+    (folder / "code").write_text("in the way", encoding="utf-8")
+    before = sorted(folder.rglob("*"))
+
+    result = command("new", "mine", "--from", "code")
+
+    assert (result.exit_code, result.stderr) == (3, "error: File exists: code\n")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is full, a new file is gone again."""
+    opened = Path.open
+
+    class Full:
+        """A file on a full disk."""
+
+        def __init__(self, path: Path) -> None:
+            self._file = opened(path, "xb")
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def write(self, data: bytes) -> None:
+            self._file.write(data[:1])
+            _no_space()
+
+    monkeypatch.setattr(Path, "open", lambda path, *_: Full(path))
+
+    with pytest.raises(OSError, match="No space"):
+        written.write_made({folder / "new.svg": "picture"}, Sources())
+    assert not (folder / "new.svg").exists()
+
+
+def _no_space() -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_read_only_files_are_left_alone(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that its owner made read-only is not replaced by another one, although its folder would allow it."""
+    monkeypatch.setattr(written.os, "access", lambda path, mode: False)  # a superuser may write to anything
+
+    result = command("fmt", "support.xml")
+
+    assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
+    assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]
+
+
+def test_a_folder_that_takes_no_files_is_told_by_the_file(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the file that the user named, not the one that would have taken its place."""
+
+    def refused(prefix: str, dir: Path) -> NoReturn:  # noqa: A002 - as tempfile calls it
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir / f"{prefix}abc"))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+
+    result = command("fmt", "support.xml")
+
+    assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
+    assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]
