@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.kv import Codec, Store
+from promptcache.kv import Codec, Pace, Store
 from promptcache.kv.opening import StoreSource, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
@@ -29,6 +29,7 @@ from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.keeping import codec_named, keys_of, pinning, warm
 from promptcache.runtime.link import link
+from promptcache.runtime.pacing import measure_pace
 from promptcache.runtime.planner import Planner, PromptSource, check_room
 from promptcache.runtime.prepare import Fetcher, Prepared, prepare
 from promptcache.runtime.reference import reference_logits
@@ -74,7 +75,8 @@ class Engine:
             adapt_tokenizer(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else tokenizer
         )
         choose_linking(self.model)
-        opened = open_store(store, self.model.shape)
+        self._place = store
+        opened = open_store(store, self.model.shape, lambda: self.fingerprint)
         self.store: Store = opened.store
         self._fetcher = Fetcher(self.model, self.store)
         self._pool = Pool(self.model.shape)
@@ -152,6 +154,10 @@ class Engine:
         """
         chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._fetcher, self.model.shape, progress) for each in chosen)
+
+    def measure_pace(self, schema: str) -> Pace:
+        """Measure how fast a schema is encoded and loaded, and keep it in the folder for `StoreConfig(pace="kept")`."""
+        return measure_pace(self._catalog.find(schema), self.model, self._place)
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store's keys of a schema's encodings, or of one module with all in it; errors as for `pin`."""

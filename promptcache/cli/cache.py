@@ -143,12 +143,15 @@ def entry_text(entry: Entry) -> str:
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """Say what is wrong with each file that may not be served, and how many may."""
+    """Say what is wrong with each file that may not be served, what is not ours, and how many files may be served."""
     bad = [each for each in verdicts if each.fault is not None]
-    lines = [f"{each.fault}" for each in bad]
-    good_bytes = size_text(sum(each.nbytes for each in verdicts if each.fault is None))
+    foreign = [each for each in verdicts if each.foreign]
+    good = [each for each in verdicts if each.fault is None and not each.foreign]
+    lines = [*(str(each.fault) for each in bad), *(f"{each.name}: no encoding, left alone" for each in foreign)]
+    good_bytes = size_text(sum(each.nbytes for each in good))
     lines.append(
-        f"{counted(len(verdicts), 'file')} read: {len(verdicts) - len(bad):,} good ({good_bytes}), {len(bad):,} bad"
+        f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), "
+        f"{len(bad):,} bad" + (f"; {len(foreign):,} foreign" if foreign else "")
     )
     return "".join(f"{line}\n" for line in lines)
 

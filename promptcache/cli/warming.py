@@ -7,23 +7,26 @@ last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 from promptcache.cli.answer import engine_on
-from promptcache.cli.exits import EnvironmentMissing
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.losses import measured_loss
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.stores import store_config
 from promptcache.cli.warm import WarmOptions, shown_progress
+from promptcache.diagnostics import StoreError
 from promptcache.engine import Engine
-from promptcache.kv import SharedStore
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.opening import config_of
+from promptcache.kv import Pace, SharedStore
+from promptcache.kv.opening import config_of, open_shelves
 from promptcache.language import CheckedSchema
 from promptcache.runtime.completion import WarmReport
+
+_ASKED_FILES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +41,27 @@ class Warmed:
     loss: Mapping[str, str]
 
 
-def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Warmed, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What was done in all.
+
+    Attributes:
+        pace: How fast the largest of the schemas is encoded and loaded; None where nobody asked.
+    """
+
+    schemas: tuple[Warmed, ...]
+    pace: Pace | None
+
+
+def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> Work:
     """Encode everything of these schemas that the store does not have.
 
     Raises:
         PromptCacheError: The model, the device or the store cannot be used, or not everything could be kept.
     """
     config = store_config(options.store, options.limit, memory_bytes=0)  # what is kept need not stay in memory, too
+    if options.measure_pace and config.folder is None:
+        raise UsageMistake(f"--measure-pace: {options.store} is no folder, and figures are kept in one")
     engine = engine_on(options.model, options.device, options.dtype, config)
     done = []
     for schema in schemas:
@@ -54,11 +71,29 @@ def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tupl
             (report,) = engine.warm(schema.name, progress=progress)
         _check_kept(engine, schema.name, report, options)
         done.append(Warmed(report=report, loss=loss))
-    return tuple(done)
+    largest = max((each.report for each in done), key=lambda report: report.nbytes)
+    pace = engine.measure_pace(largest.schema) if options.measure_pace else None
+    return Work(schemas=tuple(done), pace=pace)
 
 
-def warmed_text(done: Warmed, options: WarmOptions) -> str:
-    """Say in a line what was made and what was there, and in another what is lost."""
+def work_text(work: Work, options: WarmOptions) -> str:
+    """Say for each schema what was made, was there and is lost, and how fast it goes where that was asked."""
+    lines = [_warmed_text(each, options) for each in work.schemas]
+    return "".join(lines if work.pace is None else [*lines, _pace_text(work.pace, options)])
+
+
+def work_data(work: Work, options: WarmOptions) -> dict[str, Any]:
+    """Return what was done as data."""
+    data = {
+        "model": options.model,
+        "store": options.store,
+        "keep": options.keep,
+        "schemas": [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work.schemas],
+    }
+    return data if work.pace is None else {**data, "pace": asdict(work.pace)}
+
+
+def _warmed_text(done: Warmed, options: WarmOptions) -> str:
     report = done.report
     line = (
         f"{report.schema}: {counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {options.keep} "
@@ -75,35 +110,37 @@ def warmed_text(done: Warmed, options: WarmOptions) -> str:
     return f"{line}\n"
 
 
-def warmed_data(done: Sequence[Warmed], options: WarmOptions) -> dict[str, Any]:
-    """Return what was done as data."""
-    return {
-        "model": options.model,
-        "store": options.store,
-        "keep": options.keep,
-        "schemas": [{**asdict(each.report), "loss": dict(each.loss) or None} for each in done],
-    }
+def _pace_text(pace: Pace, options: WarmOptions) -> str:
+    line = f"encodes {pace.encode_tokens_per_s:,.0f} tokens/s"
+    for tier, bytes_per_s in pace.load_bytes_per_s.items():
+        line += f", loads {size_text(int(bytes_per_s))}/s from {tier} after {1e3 * pace.latency_s[tier]:.2g} ms"
+    return f"{line}; kept in {options.store}\n"
 
 
 def _loss(engine: Engine, schema: CheckedSchema, options: WarmOptions) -> Mapping[str, str]:
-    """Return what quantizing costs: measured now, before the first file is written, and kept in all of them."""
+    """Return what quantizing costs: measured before the first file is written, and kept in all of them."""
     if options.keep == "full":
         return {}
     keys = engine.keys(schema.name)
-    if not set(keys) - set(engine.store.keys()):
-        return _known_loss(options, keys)
-    loss = measured_loss(engine, schema, options.keep, is_demo=options.model == "demo")
+    if set(keys) - set(engine.store.keys()):
+        loss = measured_loss(engine, schema, options.keep, is_demo=options.model == "demo")
+    else:
+        loss = _known_loss(options, keys)
     if isinstance(engine.store, SharedStore):
         engine.store.note(dict.fromkeys(keys, loss))
     return loss
 
 
 def _known_loss(options: WarmOptions, keys: Sequence[str]) -> Mapping[str, str]:
-    """Return what was measured when files were made that are there."""
-    if config_of(options.store).folder is None:
-        return {}
-    header = DiskShelf(Path(options.store)).header(keys[0]) if keys else None
-    return {} if header is None else {name: text for name, text in header.facts.items() if name.startswith("loss.")}
+    """Return what was measured when the files that are there were made, from the first of them that can be read."""
+    shelves = open_shelves(config_of(options.store))
+    for shelf, key in product(shelves, keys[:_ASKED_FILES]):
+        with suppress(StoreError):  # warming finds out by itself, and heals it
+            resting = shelf.read(key)
+            facts = {} if resting is None else resting.facts
+            if loss := {name: text for name, text in facts.items() if name.startswith("loss.")}:
+                return loss
+    return {}
 
 
 def _loss_text(loss: Mapping[str, str]) -> str:
@@ -111,7 +148,17 @@ def _loss_text(loss: Mapping[str, str]) -> str:
         return "its loss was not measured: the schema has no valid example"
     return (
         f"logits are off by {loss['loss.logits']} (relative to the largest), the likeliest token is the same "
-        f"in {loss['loss.top1']} of {loss['loss.places']} places, over {loss['loss.prompts']}"
+        f"in {loss['loss.top1']} of {loss['loss.places']} places, over {loss['loss.prompts']}{_answers_text(loss)}"
+    )
+
+
+def _answers_text(loss: Mapping[str, str]) -> str:
+    """Say how many questions are answered right; only the demo model is asked any."""
+    if "loss.asked" not in loss:
+        return ""
+    return (
+        f"; of {loss['loss.asked']} questions it answers {loss['loss.right']} right, "
+        f"and {loss['loss.right_full']} with KV as computed"
     )
 
 

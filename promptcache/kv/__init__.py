@@ -3,9 +3,10 @@
 from promptcache.kv.keys import Codec, Recipe, context_digest
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.opening import StoreConfig
+from promptcache.kv.pace import Pace
 from promptcache.kv.shelf import Form, Resting, Shelf
 from promptcache.kv.store import Lookup, SharedStore, Store, Tier
-from promptcache.kv.tiered import Pace, TieredStore
+from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape, RunKV, Slab
 
 __all__ = [

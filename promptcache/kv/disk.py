@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
-from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
+from promptcache.kv.disk_budget import DiskBudget
+from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.folder import SUFFIX, Folder, Identity, Incoming
 from promptcache.kv.format import check_payload, pack, unpack
 from promptcache.kv.header import Header
-from promptcache.kv.reading import open_encoding, open_header
+from promptcache.kv.reading import drop_from_memory, open_encoding, open_header
 from promptcache.kv.shelf import Resting
 from promptcache.kv.store import Tier
 
@@ -41,12 +41,14 @@ class Verdict(NamedTuple):
     Attributes:
         name: Of the file.
         nbytes: Its size.
-        fault: What is wrong with it; None for what may be served.
+        fault: What is wrong with it; None for what may be served, and for what is foreign.
+        foreign: Whether it has no name of ours: nobody takes it for an encoding, and nobody touches it.
     """
 
     name: str
     nbytes: int
     fault: str | None
+    foreign: bool = False
 
 
 class DiskShelf:
@@ -74,18 +76,13 @@ class DiskShelf:
         cost: Cost = encoding_cost,
     ) -> None:
         self._folder = Folder(Path(folder).expanduser())
-        self._budget_bytes = budget_bytes
+        self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
         self._verify = Verify(verify)
         self._mmap = mmap
-        self._cost = cost
         self._verified: dict[str, Identity] = {}
         self._bad: dict[str, Identity] = {}  # what is wrong and could not be set aside
-        self._uses = GreedyDual()
-        self._sizes: dict[str, int] = {}  # of what `_uses` knows
-        self._lock = threading.Lock()  # guards `_uses` and `_sizes`
-        if budget_bytes is not None:
-            with suppress(TierUnavailable):
-                self.trim()
+        with suppress(TierUnavailable):
+            self.trim()
 
     def __str__(self) -> str:
         return str(self._folder.root)
@@ -164,6 +161,11 @@ class DiskShelf:
         """Be the only one, of all processes, that makes `key`; a claim ends with the process that holds it."""
         return self._folder.claimed(key, timeout_s)
 
+    def cool(self, key: str) -> None:
+        """Ask the system to let go of what its page cache has of the file; who has it mapped keeps it there."""
+        with self._folder.refusing("read"), suppress(FileNotFoundError):
+            drop_from_memory(self._folder.path(key))
+
     def header(self, key: str) -> Header | None:
         """Return what a file says of itself; its payload is not read.
 
@@ -198,18 +200,27 @@ class DiskShelf:
             return self._folder.sweep()
 
     def verify_all(self) -> Iterator[Verdict]:
-        """Read every file among the encodings, and say of each whether it may be served; nothing is moved."""
+        """Read every file among the encodings, and say of each whether it may be served; nothing is moved.
+
+        Whatever has the suffix of encodings is held to what they are; what has not is foreign, and is not opened.
+        """
         with self._folder.refusing("list"):
             paths = sorted(self._folder.encodings.iterdir()) if self._folder.encodings.exists() else []
         for path in paths:
             with self._folder.refusing("read"), suppress(FileNotFoundError):
-                yield Verdict(path.name, path.lstat().st_size, _fault(path, mapped=self._mmap))
+                yield self._verdict(path)
 
     def trim(self) -> None:
         """Evict until the budget holds, as far as what is pinned and being written allows."""
-        with self._folder.refusing("evict"), self._folder.locked(), self._lock:
-            if not self._make_room(0):
-                self._evict(tuple(self._uses.ranked()))
+        if self._budget is not None:
+            with self._folder.refusing("evict"):
+                self._budget.trim()
+
+    def _verdict(self, path: Path) -> Verdict:
+        nbytes = path.lstat().st_size
+        if not path.name.endswith(SUFFIX):
+            return Verdict(path.name, nbytes, None, foreign=True)
+        return Verdict(path.name, nbytes, _fault(path, mapped=self._mmap))
 
     def _open(self, key: str, path: Path, identity: Identity) -> Resting:
         header, payload = open_encoding(path, key, mapped=self._mmap)
@@ -219,11 +230,8 @@ class DiskShelf:
             self._verified[key] = identity
         with suppress(OSError):  # a read-only folder: then only this process knows of the use
             os.utime(path, ns=(time.time_ns(), identity.modified_ns), follow_symlinks=False)
-        with self._lock:
-            if self._budget_bytes is not None and key not in self._uses:
-                self._sizes[key] = identity.nbytes
-                self._uses.add(key, identity.nbytes, self._cost(header.recipe))
-            self._uses.touch(key)
+        if self._budget is not None:
+            self._budget.use(key, identity.nbytes, header.recipe)
         return unpack(header, payload)
 
     def _set_aside(self, key: str, path: Path, identity: Identity, fault: CorruptEncoding) -> bool:
@@ -241,53 +249,11 @@ class DiskShelf:
         return False
 
     def _reserve(self, key: str, nbytes: int) -> Incoming | None:
-        with self._folder.locked(), self._lock:
+        with self._folder.locked():
             self._folder.sweep()
-            if self._budget_bytes is not None and not self._make_room(nbytes):
+            if self._budget is not None and not self._budget.make_room(nbytes):
                 return None
             return self._folder.open_incoming(key, nbytes)
-
-    def _make_room(self, nbytes: int) -> bool:
-        """Evict until `nbytes` more fit; evict nothing, and return False, where they cannot."""
-        assert self._budget_bytes is not None, "only a budget is ever full"
-        incoming_bytes = self._folder.incoming_bytes()  # first: what is published meanwhile counts twice, not never
-        files = self._folder.scan()
-        aside_bytes = sum(status.st_size for _, status in self._folder.quarantined())
-        used_bytes = sum(status.st_size for status in files.values())
-        needed = used_bytes + incoming_bytes + aside_bytes + nbytes - self._budget_bytes
-        if needed <= 0:
-            return True
-        self._follow(files)
-        victims = self._uses.victims(needed - aside_bytes, lambda _: False)
-        if victims is None:
-            return False
-        self._folder.empty_quarantine(needed)
-        self._evict(victims)
-        return True
-
-    def _evict(self, victims: Sequence[str]) -> None:
-        for key in victims:
-            self._folder.path(key).unlink(missing_ok=True)  # who holds it keeps it
-            del self._sizes[key]
-        self._uses.evict(victims)
-
-    def _follow(self, files: Mapping[str, os.stat_result]) -> None:
-        """Learn what other processes wrote, removed and pinned."""
-        for key in [key for key, size in self._sizes.items() if key not in files or files[key].st_size != size]:
-            del self._sizes[key]
-            self._uses.remove(key)
-        for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_atime_ns):
-            self._sizes[key] = files[key].st_size
-            self._uses.add(key, max(1, files[key].st_size), self._cost_of(key))
-        pinned = self._folder.pinned()
-        self._uses.unpin(self._uses.pinned - pinned)
-        self._uses.pin(pinned)
-
-    def _cost_of(self, key: str) -> float:
-        try:
-            return self._cost(open_header(self._folder.path(key), key).recipe)
-        except (CorruptEncoding, OSError):
-            return 0.0  # nothing is lost with it
 
 
 def _fault(path: Path, *, mapped: bool) -> str | None:

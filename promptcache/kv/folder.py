@@ -6,6 +6,7 @@ work.
     pins/KEY                     empty; names what must not be evicted
     quarantine/                  what could not be served, and log.jsonl: when, what, why
     locks/KEY.lock, lock         held while an encoding is made, and while files are counted and moved
+    pace.json                    how fast models encode and tiers load, where that was measured
 
 Comes in: names and bytes. Goes out: files. This file knows nothing of what is in them. POSIX only: it relies on
 `flock` and on files that outlive their names.
@@ -35,6 +36,7 @@ LOCK_TIMEOUT_S = 60.0
 _POLL_S = 0.005
 _KEY = re.compile(r"[0-9a-f]{64}")
 _LOG = "log.jsonl"
+_REPLACING = "replacing.tmp"
 
 
 class Identity(NamedTuple):
@@ -170,9 +172,23 @@ class Folder:
             raise
         return incoming
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Let a small file beside the folders have this content, all at once; call this with the folder locked."""
+        path = self.root / _REPLACING
+        path.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with Incoming(path, os.open(path, flags, 0o666)) as replacing:
+            replacing.fill((data,))
+            replacing.publish(self.root / name)
+
     def sweep(self) -> tuple[str, ...]:
         """Remove what writers left that are no more, and return its names; call this with the folder locked."""
-        return tuple(name for name, _ in _files(self.incoming) if _remove_abandoned(self.incoming / name))
+        left = [name for name, _ in _files(self.incoming) if _remove_abandoned(self.incoming / name)]
+        replacing = self.root / _REPLACING
+        if replacing.exists():  # whoever writes it holds the lock
+            replacing.unlink()
+            left.append(_REPLACING)
+        return tuple(left)
 
     def sweep_locks(self) -> None:
         """Remove the locks of keys that nobody holds; whoever waits for one takes the trouble to make it anew."""

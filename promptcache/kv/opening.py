@@ -7,20 +7,25 @@ a tier is made of is loaded when it is asked for: folders need POSIX, URLs need 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv.memory import MemoryStore
+from promptcache.kv.pace import Pace
 from promptcache.kv.shelf import Shelf
 from promptcache.kv.store import Store, Tier
-from promptcache.kv.tiered import Pace, TieredStore
+from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
 
 _MODES = ("first", "always", "never")
+
+KEPT = "kept"
+"""Instead of a `Pace`: the one that was measured here and is kept in the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,8 @@ class StoreConfig:
         mmap: Map the folder's files; False for folders that others than this library write in.
         timeout_s: How long to wait for each answer of the URL.
         url_options: What else fsspec's file system is made with, such as credentials.
-        pace: Load only where that is cheaper than encoding; None loads whatever is there.
+        pace: Load only where that is cheaper than encoding: by these figures, or by those "kept" in the folder for this
+            model; without figures, and with None, whatever is there is loaded.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -50,7 +56,7 @@ class StoreConfig:
     mmap: bool = True
     timeout_s: float = 10.0
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    pace: Pace | None = None
+    pace: Pace | str | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "host_bytes", "disk_bytes"):
@@ -61,6 +67,10 @@ class StoreConfig:
             raise StoreError(f"verify={self.verify!r}: known are {', '.join(_MODES)}")
         if self.disk_bytes is not None and self.folder is None:
             raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
+        if not isinstance(self.pace, Pace | None) and self.pace != KEPT:
+            raise StoreError(f'pace={self.pace!r}: it is a Pace, "{KEPT}" or None')
+        if self.pace == KEPT and self.folder is None:
+            raise StoreError(f'pace="{KEPT}" goes by what a folder keeps, and there is none; give folder=…')
 
 
 StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
@@ -74,11 +84,12 @@ class Opened(NamedTuple):
     own: tuple[MemoryStore, ...]
 
 
-def open_store(source: StoreSource | None, shape: KVShape) -> Opened:
+def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable[[], str]) -> Opened:
     """Open a store for KV of a shape.
 
     Args:
         source: A path or URL, a `StoreConfig`, or a `Store`, which stays its owner's; None keeps encodings in memory.
+        fingerprint: Of the model and tokenizer; asked for only where kept figures are to be found by it.
 
     Raises:
         StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
@@ -97,7 +108,7 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Opened:
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
-    store = TieredStore(memory, _shelves(source), host=host, pace=source.pace)
+    store = TieredStore(memory, open_shelves(source), host=host, pace=_pace(source, shape, fingerprint))
     return Opened(store, (memory,) if host is None else (memory, host))
 
 
@@ -109,7 +120,12 @@ def config_of(place: str | os.PathLike[str]) -> StoreConfig:
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
 
 
-def _shelves(config: StoreConfig) -> tuple[Shelf, ...]:
+def open_shelves(config: StoreConfig) -> tuple[Shelf, ...]:
+    """Open the tiers of a store in which encodings rest, fastest first.
+
+    Raises:
+        StoreError: One of them cannot be a tier; says why.
+    """
     shelves: list[Shelf] = []
     if config.folder is not None:
         from promptcache.kv.disk import DiskShelf
@@ -122,3 +138,11 @@ def _shelves(config: StoreConfig) -> tuple[Shelf, ...]:
             raise StoreError(str(missing)) from missing
         shelves.append(RemoteShelf(config.url, timeout_s=config.timeout_s, options=config.url_options))
     return tuple(shelves)
+
+
+def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -> Pace | None:
+    if config.folder is None or not isinstance(config.pace, str):
+        return config.pace if isinstance(config.pace, Pace) else None
+    from promptcache.kv.kept_pace import kept_pace, pace_name
+
+    return kept_pace(Path(config.folder).expanduser(), pace_name(fingerprint(), shape.device))

@@ -124,6 +124,9 @@ class RemoteShelf:
         """Yield False: there are no locks that machines share."""
         return nullcontext(False)
 
+    def cool(self, key: str) -> None:
+        """Do nothing: what rests here is fetched anew each time."""
+
     def gc(self, older_than_s: float = 86_400.0) -> tuple[str, ...]:
         """Remove what writers left that were killed so long ago, and return its names; touch nothing else."""
         return self._ask("clean up", lambda: self._sweep(time.time_ns() - int(older_than_s * 1e9)))

@@ -95,6 +95,9 @@ class Shelf(Protocol):
     def pinned(self) -> frozenset[str]:
         """Return the keys that are pinned."""
 
+    def cool(self, key: str) -> None:
+        """Let the next `read` of `key` take as long as after a restart of the machine; a hint, for measuring."""
+
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """Be the only one that makes `key` while the context is open.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,31 +20,10 @@ from promptcache.kv.attempts import Attempts
 from promptcache.kv.codec import pack, unpack
 from promptcache.kv.keys import Recipe
 from promptcache.kv.memory import MemoryStore
+from promptcache.kv.pace import Pace
 from promptcache.kv.shelf import Resting, Shelf
 from promptcache.kv.store import Lookup, Tier
 from promptcache.kv.types import RunKV
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Measured figures that say where loading is cheaper than encoding; who gives none loads whatever is there.
-
-    Attributes:
-        encode_tokens_per_s: Tokens that the model encodes.
-        load_bytes_per_s: By tier, once reading has begun.
-        latency_s: By tier, until it begins. A tier without figures is always loaded from.
-    """
-
-    encode_tokens_per_s: float
-    load_bytes_per_s: Mapping[Tier, float]
-    latency_s: Mapping[Tier, float]
-
-    def is_worth_loading(self, tier: Tier, num_tokens: int, nbytes: int) -> bool:
-        """Whether so many bytes come faster from this tier than their tokens from the model."""
-        if tier not in self.load_bytes_per_s:
-            return True
-        loading_s = self.latency_s.get(tier, 0.0) + nbytes / self.load_bytes_per_s[tier]
-        return loading_s < num_tokens / self.encode_tokens_per_s
 
 
 class TieredStore:

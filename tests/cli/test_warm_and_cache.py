@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from promptcache.cli import losses
 from promptcache.cli.sizes import Size
 from tests.cli.conftest import Command
 
-pytestmark = pytest.mark.usefixtures("folder", "_quiet")
+pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_few_questions")
 
 ON_CPU = ("--device", "cpu", "--store", "kept")
 
@@ -23,6 +24,12 @@ ON_CPU = ("--device", "cpu", "--store", "kept")
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` sets this for its own process; other tests keep theirs."""
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+@pytest.fixture
+def _few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a codec costs is measured as ever, on fewer questions."""
+    monkeypatch.setattr(losses, "DEMO_CASES", 4)
 
 
 def data(result: Result) -> Any:
@@ -85,6 +92,43 @@ def test_loss_is_measured_printed_and_kept(command: Command) -> None:
     assert "lossy" in ran.stderr
 
 
+def test_answers_of_the_demo_model_are_counted(command: Command) -> None:
+    """With the demo model, the loss of a codec is said in right answers, too, beside those with KV as computed."""
+    loss = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int8", "--json"))["loss"]
+    line = command("warm", "travel.xml", *ON_CPU, "--keep", "int8").stdout.splitlines()[-1]
+
+    asked, right, full = (int(loss[f"loss.{name}"]) for name in ("asked", "right", "right_full"))
+    assert abs(right - full) <= 1
+    assert full > 0.9 * asked > 0
+    assert line.endswith(f"of {asked} questions it answers {right} right, and {full} with KV as computed")
+
+
+def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
+    """What quantizing costs is read from another file where one is damaged, and warming makes that one anew."""
+    first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))
+    first_file = data(command("cache", "ls", "--store", "kept", "--json"))[0]["key"]
+    damaged = folder / "kept" / "encodings" / f"{first_file}.safetensors"
+    damaged.write_bytes(b"damaged" * 100)
+    again = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))
+
+    assert again["loss"] == first["loss"]
+    assert again["num_encoded"] == 1
+    assert command("cache", "verify", "--store", "kept").exit_code == 0
+
+
+def test_pace_is_measured_told_and_kept(command: Command, folder: Path) -> None:
+    """`--measure-pace` says how fast encoding and loading are, and the folder keeps that for whoever asks."""
+    measured = data(command("warm", "travel.xml", *ON_CPU, "--measure-pace", "--json"))["pace"]
+    told = command("warm", "travel.xml", *ON_CPU, "--measure-pace").stdout
+    (kept,) = json.loads((folder / "kept" / "pace.json").read_text())["paces"].values()
+
+    assert measured["encode_tokens_per_s"] > 0
+    assert measured["load_bytes_per_s"]["disk"] > 0
+    assert kept.keys() == measured.keys()
+    assert "tokens/s, loads " in told
+    assert told.endswith("; kept in kept\n")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -96,6 +140,7 @@ def test_loss_is_measured_printed_and_kept(command: Command) -> None:
         (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
         (("warm", "travel.xml", "--store", "travel.xml/kept"), 3, "are not kept in travel.xml/kept: disk: "),
         (("warm", "travel.xml", "--budget", "--model", "someone/model"), 3, "is no folder"),
+        (("warm", "travel.xml", "--store", "memory://x", "--measure-pace"), 2, "memory://x is no folder"),
         (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),
         (("cache", "ls", "--store", "prompts"), 3, "is no store"),
@@ -149,6 +194,25 @@ def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None
     assert "warning: disk:" in healed.stderr
     assert summary["num_set_aside"] == len(emptied["set_aside"]) > 0
     assert data(command("cache", "info", "--store", "kept", "--json"))["num_set_aside"] == 0
+
+
+def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Path) -> None:
+    """`verify` names what is not ours and ends with 0; a file with our suffix that is no encoding is bad."""
+    command("warm", "travel.xml", *ON_CPU)
+    place = folder / "kept" / "encodings"
+    for name in ("README", ".DS_Store"):
+        (place / name).write_text("not an encoding")
+    told = command("cache", "verify", "--store", "kept")
+    verdicts = data(command("cache", "verify", "--store", "kept", "--json"))
+    (place / "mine.safetensors").write_text("not an encoding")
+    bad = command("cache", "verify", "--store", "kept")
+
+    assert told.exit_code == 0
+    assert "README: no encoding, left alone" in told.stdout
+    assert told.stdout.endswith("0 bad; 2 foreign\n")
+    assert {each["name"] for each in verdicts if each["foreign"]} == {"README", ".DS_Store"}
+    assert bad.exit_code == 1
+    assert "1 bad; 2 foreign" in bad.stdout
 
 
 def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None:

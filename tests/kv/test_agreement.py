@@ -97,6 +97,10 @@ class FailingShelf:
         """As the wrapped shelf."""
         return self._shelf.pinned()
 
+    def cool(self, key: str) -> None:
+        """As the wrapped shelf."""
+        self._shelf.cool(key)
+
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """As the wrapped shelf."""
         return self._shelf.claim(key, timeout_s)

@@ -123,6 +123,18 @@ def test_no_writing_into_tensors_reaches_the_file(tmp_path: Path) -> None:
     assert content(again) == content(ONE)
 
 
+def test_a_shelf_can_let_go_of_what_memory_holds(tmp_path: Path) -> None:
+    """Cooling changes nothing but time: what is there is read as before, and what is not there is no fault."""
+    shelf = shelf_with_one(tmp_path)
+
+    shelf.cool(KEY)
+    shelf.cool(small("two").recipe.key)
+    found = shelf.read(KEY)
+
+    assert found is not None
+    assert content(found) == content(ONE)
+
+
 def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
     """What a file says of itself can be had although its payload is damaged, and nothing is set aside for asking."""
     shelf = shelf_with_one(tmp_path)
@@ -227,7 +239,29 @@ def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage:
     verdicts = list(shelf.verify_all())
 
     assert [verdict.name for verdict in verdicts] == names == files_of(tmp_path)
-    assert [verdict.name for verdict in verdicts if verdict.fault is None] == [f"{small('two').recipe.key}.safetensors"]
+    assert [verdict.name for verdict in verdicts if verdict.foreign] == ["notes.txt"]
+    bad = [verdict.name for verdict in verdicts if verdict.fault is not None]
+    assert bad == [f"{KEY}.safetensors"]
+
+
+def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
+    """What has no name of ours is foreign whatever it is, and is not opened; what has our suffix must be an encoding."""
+    shelf = shelf_with_one(tmp_path)
+    place = tmp_path / "encodings"
+    for name in ("README", ".DS_Store", "notes.safetensors", f"{KEY}.safetensors.bak"):
+        (place / name).write_text("foreign")
+    os.mkfifo(place / "pipe")
+    (place / "folder").mkdir()
+    (place / "link").symlink_to("/nowhere")
+
+    verdicts = {verdict.name: verdict for verdict in shelf.verify_all()}
+
+    foreign = {"README", ".DS_Store", f"{KEY}.safetensors.bak", "pipe", "folder", "link"}
+    assert {name for name, verdict in verdicts.items() if verdict.foreign} == foreign
+    assert {name for name, verdict in verdicts.items() if verdict.fault is not None} == {"notes.safetensors"}
+    assert len(verdicts) == len(foreign) + 2
+    assert shelf.gc() == ()
+    assert len(files_of(tmp_path)) == len(verdicts)
 
 
 def test_nothing_is_set_aside_but_what_was_found_bad(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from promptcache.cli.options import (
 @limit_option
 @keep_option
 @click.option("--budget", is_flag=True, help="Only say what it will take, in tokens and bytes; loads no model.")
+@click.option("--measure-pace", is_flag=True, help="Measure how fast encoding and loading are; the folder keeps it.")
 @context_option
 @json_option
 def command(
@@ -41,6 +42,7 @@ def command(
     limit: int | None,
     keep: str,
     budget: bool,
+    measure_pace: bool,
     context: Path | None,
     as_json: bool,
 ) -> None:
@@ -52,7 +54,15 @@ def command(
         from promptcache.cli.output import tell, write_json, write_text
         from promptcache.cli.warm import WarmOptions, estimate_data, estimate_text, estimates, read_schemas
 
-        options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
+        options = WarmOptions(
+            model=model,
+            device=device,
+            dtype=Dtype(dtype),
+            store=store,
+            limit=limit,
+            keep=keep,
+            measure_pace=measure_pace,
+        )
         checked = read_schemas(schemas, sources)
         if budget:
             found = estimates(checked, options)
@@ -61,12 +71,12 @@ def command(
             else:
                 write_text(estimate_text(found, options))
             return
-        from promptcache.cli.warming import warm_schemas, warmed_data, warmed_text
+        from promptcache.cli.warming import warm_schemas, work_data, work_text
 
-        done = warm_schemas(checked, options)
-        for each in done:
+        work = warm_schemas(checked, options)
+        for each in work.schemas:
             tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
         if as_json:
-            write_json(warmed_data(done, options))
+            write_json(work_data(work, options))
         else:
-            write_text("".join(warmed_text(each, options) for each in done))
+            write_text(work_text(work, options))
