@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from promptcache.kv.disk import DiskShelf
 from tests.engine.warming import PROMPTS, engine, warm, warm_for_ever
-from tests.kv.processes import context, finish, start
+from tests.kv.processes import context, finish, kill_at_random, start
 
 GREEDY = {"do_sample": False, "max_new_tokens": 2}
 
@@ -34,21 +31,6 @@ def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None
     assert engine(tmp_path).warm()[0].num_encoded == 0
 
 
-def kill_while_warming(folder: Path, seed: int, disk_bytes: int) -> None:
-    """Start a process that warms and evicts, and end it without warning."""
-    (folder / "started").unlink(missing_ok=True)
-    child = start(warm_for_ever, str(folder), disk_bytes)
-    while not (folder / "started").exists():
-        assert child.is_alive()
-        time.sleep(0.001)
-    time.sleep(random.Random(seed).uniform(0, 0.1))
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    child.close()
-
-
 def kill_often(folder: Path, times: range) -> None:
     """Kill process after process, and look after each whether everything is right."""
     reference = engine(None)
@@ -56,7 +38,7 @@ def kill_often(folder: Path, times: range) -> None:
     disk_bytes = reference.store.nbytes()  # files have headers: this is less than all of them
     answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
     for seed in times:
-        kill_while_warming(folder, seed, disk_bytes)
+        kill_at_random(folder, seed, 0.1, warm_for_ever, str(folder), disk_bytes)
         shelf = DiskShelf(folder, budget_bytes=disk_bytes)
         assert all(verdict.fault is None for verdict in shelf.verify_all())
         shelf.gc()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import random
+import signal
+import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
+from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 120.0
@@ -30,6 +35,29 @@ def finish(process: BaseProcess) -> None:
     """Wait for a process that ends by itself, and well."""
     process.join(PATIENCE_S)
     assert process.exitcode == 0
+    process.close()
+
+
+def kill_at_random(
+    folder: Path, seed: int, within_s: float, function: Callable[..., object], *arguments: object
+) -> None:
+    """Run a function that works for ever in another process, and end that without warning soon after it has begun.
+
+    Args:
+        folder: Where the function makes the file `started` once it is about to work.
+        seed: Of the moment.
+        within_s: At most so long after the beginning.
+    """
+    (folder / "started").unlink(missing_ok=True)
+    process = start(function, *arguments)
+    while not (folder / "started").exists():
+        assert process.is_alive()
+        time.sleep(0.001)
+    time.sleep(random.Random(seed).uniform(0, within_s))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     process.close()
 
 

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CorruptEncoding
+from promptcache.kv import Pace, Tier
 from promptcache.kv.disk import DiskShelf
-from tests.kv.processes import context, finish, start
+from promptcache.kv.kept_pace import keep_pace, kept_pace
+from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.resting import content, file_bytes, random_resting, recipe, shape, small
 
 ALL = [random_resting(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
 BUDGET = sum(map(file_bytes, ALL)) // 2
 BY_KEY = {each.recipe.key: each for each in ALL}
+PACE = Pace(encode_tokens_per_s=1.0, load_bytes_per_s={Tier.DISK: 1e6}, latency_s={Tier.DISK: 0.0})
 
 
 def incoming(folder: Path) -> list[str]:
@@ -27,7 +30,7 @@ def incoming(folder: Path) -> list[str]:
 
 
 def write_and_evict(folder: str, seed: int) -> None:
-    """Write, read, evict, delete, pin and set aside for ever."""
+    """Write, read, evict, delete, pin, set aside and keep figures for ever."""
     shelf = DiskShelf(folder, budget_bytes=BUDGET)
     chance = random.Random(seed)
     (Path(folder) / "started").touch()
@@ -39,8 +42,10 @@ def write_and_evict(folder: str, seed: int) -> None:
             shelf.delete(key)
         elif deed < 0.2:
             spoil(Path(folder) / "encodings" / f"{key}.safetensors")
+        elif deed < 0.25:
+            keep_pace(Path(folder), "f cpu", PACE)
         elif deed < 0.3:
-            (shelf.pin if deed < 0.22 else shelf.unpin)(key)
+            (shelf.pin if deed < 0.26 else shelf.unpin)(key)
         else:
             shelf.write(each)
             try:
@@ -54,21 +59,6 @@ def spoil(path: Path) -> None:
     if path.exists():
         path.unlink()
         path.write_bytes(b"spoiled" * 1000)
-
-
-def kill_at_random(folder: Path, seed: int) -> None:
-    """Start a process that writes, and end it without warning."""
-    (folder / "started").unlink(missing_ok=True)
-    process = start(write_and_evict, str(folder), seed)
-    while not (folder / "started").exists():
-        assert process.is_alive()
-        time.sleep(0.001)
-    time.sleep(random.Random(seed).uniform(0, 0.05))
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    process.close()
 
 
 def check_what_is_left(folder: Path) -> None:
@@ -85,13 +75,15 @@ def check_what_is_left(folder: Path) -> None:
     assert all(verdict.fault is None for verdict in shelf.verify_all())
     shelf.gc()
     assert incoming(folder) == []
+    assert not (folder / "replacing.tmp").exists()
+    assert not (folder / "pace.json").exists() or kept_pace(folder, "f cpu") == PACE
     assert shelf.write(ALL[0])
 
 
 def kill_often(folder: Path, times: range) -> None:
     """Kill process after process in one folder, and look after each."""
     for seed in times:
-        kill_at_random(folder, seed)
+        kill_at_random(folder, seed, 0.05, write_and_evict, str(folder), seed)
         check_what_is_left(folder)
 
 
