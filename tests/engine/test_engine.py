@@ -308,6 +308,16 @@ def test_missing_model_folder(tmp_path: Path) -> None:
         Engine.from_pretrained(tmp_path)
 
 
+def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the home folder, for checking a model's folder and for loading it alike."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").symlink_to(DEMO_FOLDER)
+
+    assert Engine.from_pretrained("~/model").fingerprint == Engine.from_pretrained("demo").fingerprint
+    with pytest.raises(ModelNotFound, match=f"'{tmp_path}/nothing' does not exist"):
+        Engine.from_pretrained("~/nothing")
+
+
 def test_folder_without_tokenizer(tmp_path: Path) -> None:
     """A model without its tokenizer cannot be used."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
