@@ -1,8 +1,8 @@
 """`promptcache bench quality`: what caching by modules costs in quality, on questions whose answers are known.
 
 Comes in: an engine, and how many questions of which sets. Goes out: a report. Every document is served in every way –
-plain prefill, `context="guaranteed"`, `context="own"`, a scaffold over all modules in use – with the same question, so
-that all comparisons are paired. Answers are greedy and judged whole.
+plain prefill, `context="guaranteed"`, `context="own"`, a scaffold over all modules in use, quantized KV – with the same
+question, so that all comparisons are paired. Answers are greedy and judged whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from promptcache.bench.intervals import mean_interval, paired_difference
 from promptcache.bench.measure import Samples, interleave
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
-from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
 from promptcache.bench.report import Report
 from promptcache.demo.questions import Rate, draw_cases
 from promptcache.engine import Engine
@@ -35,6 +35,7 @@ class QualitySettings:
         sets: Names in `SETS`.
         count: Questions of each set, each about a document of its own.
         seed: Of the documents and questions.
+        ways: To compare, with plain prefill and whatever else they stand beside.
         instruction: What every document says first, for models that must be told how to answer.
         max_new_tokens: Of an answer; a longer one is wrong.
         repeats: Rounds in which TTFT is measured, on one document of each set.
@@ -43,6 +44,7 @@ class QualitySettings:
     sets: Sequence[str]
     count: int
     seed: int
+    ways: Sequence[Way] = CACHED
     instruction: str = ""
     max_new_tokens: int = 48
     repeats: int = 10
@@ -51,22 +53,23 @@ class QualitySettings:
 def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress) -> Report:
     """Ask all questions in every way.
 
-    Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from plain prefill,
-    the bootstrap over questions for the others.
+    Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from what a way stands
+    beside, the bootstrap over questions for the others.
     """
-    cells, rows = [], []
+    cells: list[tuple[str, ...]] = []
+    rows: list[Mapping[str, Any]] = []
     for name in settings.sets:
         outcomes = [*_outcomes(engine, settings, name, progress)]
         seconds = _seconds_to_first_token(engine, settings, name)
-        for way in Way:
+        for way in all_ways(settings.ways):
             row = _row(name, way, outcomes, seconds[way])
             rows.append(row)
-            cells.append(_cells(row, seconds[Way.PLAIN].median / seconds[way].median))
+            cells += _cells(row, seconds[Way.PLAIN].median / seconds[way].median)
     return Report(
         name="quality",
         title=f"{settings.count} questions per set, seed {settings.seed} (95 % intervals)",
         columns=(
-            *("set", "way", "whole answers right, %", "points from plain"),
+            *("set", "way", "whole answers right, %", "beside", "points"),
             *("KL divergence, millinats", "same top token, %", "TTFT, ms"),
         ),
         cells=tuple(cells),
@@ -94,6 +97,7 @@ def _chunk(engine: Engine, settings: QualitySettings, name: str, cases: Sequence
         arguments=SETS[name].arguments,
         instruction=settings.instruction,
         max_new_tokens=settings.max_new_tokens,
+        chosen=settings.ways,
     )
 
 
@@ -104,15 +108,15 @@ def _seconds_to_first_token(engine: Engine, settings: QualitySettings, name: str
     assert chunk is not None
     chunk.add_schemas()
     engine.warm()
-    ways: dict[str, Callable[[], object]] = {Way.PLAIN: partial(plain_answers, engine, chunk.prompts(Way.PLAIN), 1)}
-    for way in CACHED:
-        ways[way] = partial(engine.generate, chunk.prompts(way)[0], max_new_tokens=1, do_sample=False)
-    samples = interleave(ways, settings.repeats, engine.model.device)
-    return {way: samples[way] for way in Way}
+    calls: dict[str, Callable[[], object]] = {Way.PLAIN: partial(plain_answers, engine, chunk.prompts(Way.PLAIN), 1)}
+    for way in chunk.ways[1:]:
+        calls[way] = partial(engine.generate, chunk.prompts(way)[0], max_new_tokens=1, do_sample=False)
+    samples = interleave(calls, settings.repeats, engine.model.device)
+    return {way: samples[way] for way in chunk.ways}
 
 
 def _row(name: str, way: Way, outcomes: Sequence[Mapping[Way, Outcome]], seconds: Samples) -> dict[str, Any]:
-    here, plain = [each[way] for each in outcomes], [each[Way.PLAIN] for each in outcomes]
+    here = [each[way] for each in outcomes]
     rate = Rate(right=sum(each.right for each in here), asked=len(here))
     return {
         "set": name,
@@ -121,11 +125,20 @@ def _row(name: str, way: Way, outcomes: Sequence[Mapping[Way, Outcome]], seconds
         "asked": rate.asked,
         "right": rate.right,
         "share": _interval(rate.share, *rate.interval),
-        "difference": _interval(*paired_difference([each.right for each in here], [each.right for each in plain])),
-        "divergence": _interval(*mean_interval([each.divergence for each in here])),
-        "agreement": _interval(*mean_interval([each.agreement for each in here])),
+        "beside": {other.value: _beside(way, other, outcomes) for other in way.beside},
         "ttft_s": list(seconds.seconds),
         "answers": "".join("+" if each.right else "-" for each in here),
+    }
+
+
+def _beside(way: Way, other: Way, outcomes: Sequence[Mapping[Way, Outcome]]) -> dict[str, Any]:
+    """Compare two ways of serving the same questions."""
+    rights = ([each[chosen].right for each in outcomes] for chosen in (way, other))
+    distances = [each[way].distances[other] for each in outcomes]
+    return {
+        "difference": _interval(*paired_difference(*rights)),
+        "divergence": _interval(*mean_interval([each.divergence for each in distances])),
+        "agreement": _interval(*mean_interval([each.agreement for each in distances])),
     }
 
 
@@ -133,20 +146,17 @@ def _interval(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
-def _cells(row: Mapping[str, Any], speedup: float) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any], speedup: float) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each way that this one stands beside."""
     median = Samples(seconds=tuple(row["ttft_s"])).median
+    first = row["set"], row["way"], _shown(row["share"], 100, 1)
     ttft = f"{1e3 * median:.1f} ({speedup:.1f}x)"
-    if row["way"] == Way.PLAIN:
-        return row["set"], row["way"], _shown(row["share"], 100, 1), "", "", "", ttft
-    return (
-        row["set"],
-        row["way"],
-        _shown(row["share"], 100, 1),
-        _shown(row["difference"], 100, 1, sign="+"),
-        _shown(row["divergence"], 1000, 2),
-        _shown(row["agreement"], 100, 1),
-        ttft,
-    )
+    if not row["beside"]:
+        yield (*first, "", "", "", "", ttft)
+    for other, found in row["beside"].items():
+        points = _shown(found["difference"], 100, 1, sign="+")
+        yield (*first, other, points, _shown(found["divergence"], 1000, 2), _shown(found["agreement"], 100, 1), ttft)
+        first, ttft = ("", "", ""), ""
 
 
 def _shown(interval: Mapping[str, float], scale: float, digits: int, sign: str = "") -> str:

@@ -5,7 +5,7 @@ Comes in: a case of `promptcache.demo.questions`. Goes out: XML text. Knows no e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from xml.sax.saxutils import escape, quoteattr
@@ -17,15 +17,36 @@ _SLOT_LENGTH = 12  # tokens; values are shorter
 
 
 class Way(StrEnum):
-    """How a document is served."""
+    """How a document is served: as plain text, with modules of some context, or as `guaranteed` with quantized KV."""
 
     PLAIN = "plain"
     GUARANTEED = "guaranteed"
     OWN = "own"
     SCAFFOLD = "scaffold"
+    INT8 = "int8"
+    INT4 = "int4"
+
+    @property
+    def keep(self) -> str:
+        """How KV is kept."""
+        return self.value if self in (Way.INT8, Way.INT4) else "full"
+
+    @property
+    def beside(self) -> tuple[Way, ...]:
+        """What it is compared with: plain prefill, and where KV is quantized what differs in nothing but that."""
+        if self is Way.PLAIN:
+            return ()
+        return (Way.PLAIN,) if self.keep == "full" else (Way.PLAIN, Way.GUARANTEED)
 
 
 CACHED = (Way.GUARANTEED, Way.OWN, Way.SCAFFOLD)
+"""The ways that are compared unless others are asked for."""
+
+
+def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:
+    """Return these ways and those that they are compared with, plain prefill first of all."""
+    wanted = {Way.PLAIN, *chosen, *(each for way in chosen for each in way.beside)}
+    return tuple(way for way in Way if way in wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

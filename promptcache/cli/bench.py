@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from promptcache.bench.quality_documents import SETS
+from promptcache.bench.quality_documents import SETS, Way
 from promptcache.cli.bench_documents import check, plan
 from promptcache.cli.bench_options import (
     Subject,
@@ -26,6 +26,8 @@ from promptcache.cli.bench_options import (
     repeats_option,
     threads_option,
     tokens_option,
+    uneven_option,
+    ways_option,
 )
 from promptcache.cli.bench_output import write_measured
 from promptcache.cli.exits import ending
@@ -51,6 +53,7 @@ command.add_command(check)
 @tokens_option(512)
 @new_option(1, 16, 64)
 @adjacent_option
+@uneven_option
 @repeats_option(5)
 @plot_option
 def ttft(
@@ -59,6 +62,7 @@ def ttft(
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
     adjacent: bool,
+    even: bool,
     repeats: int,
     plot: Path | None,
 ) -> None:
@@ -66,7 +70,7 @@ def ttft(
     with ending(as_json=False):
         from promptcache.bench.ttft import compare_ttft
 
-        report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats)
+        report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent, even), repeats)
         write_measured(report, subject.name, subject.dtype, plot)
 
 
@@ -89,14 +93,17 @@ def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adja
 @measured
 @modules_option(8)
 @tokens_option(512)
+@uneven_option
 @decoded_option
 @repeats_option(5)
-def decode(subject: Subject, modules: int, module_tokens: tuple[int, ...], tokens: int, repeats: int) -> None:
+def decode(
+    subject: Subject, modules: int, module_tokens: tuple[int, ...], even: bool, tokens: int, repeats: int
+) -> None:
     """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
     with ending(as_json=False):
         from promptcache.bench.ttft import compare_decoding
 
-        sizes = _sizes(modules, module_tokens, [16], adjacent=False)
+        sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
         write_measured(compare_decoding(subject.load(), sizes, repeats, tokens), subject.name, subject.dtype)
 
 
@@ -222,13 +229,21 @@ def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | No
 @number("--count", 100, "Questions of each set.")
 @click.option("--seed", type=int, default=0, help="Of documents and questions.")
 @click.option("--model", default="demo", help="demo, a model's folder, or a hub id.")
+@ways_option
 @click.option("--instruction", default="", help="What every document says first.")
 @repeats_option(10)
 @threads_option
 def quality(
-    sets: tuple[str, ...], count: int, seed: int, model: str, instruction: str, repeats: int, threads: int | None
+    sets: tuple[str, ...],
+    count: int,
+    seed: int,
+    model: str,
+    ways: tuple[str, ...],
+    instruction: str,
+    repeats: int,
+    threads: int | None,
 ) -> None:
-    """Right answers, and distance from plain prefill: of modules apart, and of a scaffold over them."""
+    """Right answers, and distance from plain prefill: of modules apart, of a scaffold over them, of quantized KV."""
     with ending(as_json=False):
         from promptcache.bench.quality import QualitySettings, compare_quality
         from promptcache.bench.ttft import set_threads
@@ -237,17 +252,24 @@ def quality(
         set_threads(threads)
         engine = Engine.from_pretrained(model)
         settings = QualitySettings(
-            sets=sets or tuple(SETS), count=count, seed=seed, instruction=instruction, repeats=repeats
+            sets=sets or tuple(SETS),
+            count=count,
+            seed=seed,
+            ways=[Way(way) for way in ways],
+            instruction=instruction,
+            repeats=repeats,
         )
         report = compare_quality(engine, settings, lambda name, done, of: tell(f"{name}: {done} of {of}"))
         write_measured(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
 
 
-def _sizes(modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool) -> list[Sizes]:
+def _sizes(
+    modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool, even: bool = True
+) -> list[Sizes]:
     from promptcache.bench.workload import Sizes
 
     return [
-        Sizes(num_modules=modules, module_tokens=tokens, new_tokens=count, adjacent=adjacent)
+        Sizes(num_modules=modules, module_tokens=tokens, new_tokens=count, adjacent=adjacent, uneven=not even)
         for tokens in module_tokens
         for count in new
     ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from promptcache.bench.quality_documents import CACHED, Way
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.diagnostics import did_you_mean
 
@@ -151,3 +152,11 @@ uneven_option = click.option(
     "--even/--uneven", "even", default=True, help="Whether all modules have one length, or each another."
 )
 decoded_option = number("--tokens", 16, "Tokens decoded after the prompt.")
+ways_option = click.option(
+    "--way",
+    "ways",
+    type=click.Choice([way.value for way in Way if way is not Way.PLAIN]),
+    multiple=True,
+    default=[way.value for way in CACHED],
+    help="To serve documents, beside plain prefill; default: guaranteed, own, scaffold.",
+)
