@@ -15,6 +15,7 @@ from rich.segment import Segment
 from promptcache.cli.output import harmless
 
 _UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
+_USUAL = 80
 
 
 class _Console(Console):
@@ -39,4 +40,7 @@ def stderr() -> Console:
 
 
 def _console(stream: TextIO) -> Console:
-    return _Console(file=stream, highlight=False, width=None if stream.isatty() else _UNBOUNDED)
+    console = _Console(file=stream, highlight=False, width=None if stream.isatty() else _UNBOUNDED)
+    if console.width < 1:  # COLUMNS=0
+        console.width = _USUAL
+    return console

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import promptcache
 from promptcache.cli.exits import UsageMistake
-from promptcache.diagnostics import CODES, Severity, suggest
+from promptcache.diagnostics import CODES, Severity, num_slips, suggest
 
 _PACKAGE = Path(promptcache.__file__).parent
 PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
@@ -63,10 +63,19 @@ def explanation(code: str) -> Explanation:
     wanted = (printed[1] if printed else code.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
     if wanted not in CODES:
-        near = suggest(wanted.replace("O", "0"), CODES)
-        mend = f"did you mean {near}, {CODES[near].title}?" if near else "`promptcache why` lists all codes"
-        raise UsageMistake(f"there is no code '{code}'; {mend}")
+        raise UsageMistake(f"there is no code '{code}'; {_mend(wanted)}")
     return explanations()[wanted]
+
+
+def _mend(wanted: str) -> str:
+    """Say what may have been meant by a code that there is not."""
+    begun = [code for code in CODES if len(wanted) > len("PC") and code.startswith(wanted)]
+    if begun:
+        return f"codes from {begun[0]} to {begun[-1]} begin so"
+    near = suggest(wanted.replace("O", "0"), CODES)
+    if near is None or num_slips(wanted.replace("O", "0"), near) > 1:
+        return "`promptcache why` lists all codes"
+    return f"did you mean {near}, {CODES[near].title}?"
 
 
 def _sections() -> dict[str, tuple[str, str]]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 
 from promptcache.cli.contexts import TemplateContext
@@ -29,7 +30,9 @@ _STDIN_NAME = "<stdin>"
 _HEAD_BYTES = 1 << 16  # of a file that may turn out to be a schema; its start tag stands at the top
 _MAX_FILES = 1000  # looked into per folder
 # possessive, so that a hostile file costs one pass and no backtracking
-_ROOT = re.compile(r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)([^>]*+)", re.DOTALL)
+_ROOT = re.compile(
+    r"""(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)((?:"[^"]*+"|'[^']*+'|[^>"'])*+)""", re.DOTALL
+)
 _NAME = re.compile(r"""\bname\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 
@@ -59,7 +62,7 @@ class Document:
         """The name that a schema document gives itself, read without parsing it."""
         root = _ROOT.match(_text(self.data))
         name = _NAME.search(root[2]) if root and root[1] == Kind.SCHEMA else None
-        return (name[1] or name[2]) if name else None
+        return unescape(name[1] or name[2] or "") if name else None
 
     @property
     def folder(self) -> Path:
@@ -72,8 +75,10 @@ def read(name: str, sources: Sources) -> Document:
 
     Raises:
         LanguageError: PC010, there is no such file or it cannot be read.
-        UsageMistake: standard input was read before.
+        UsageMistake: standard input was read before, or the name is empty.
     """
+    if not name:
+        raise UsageMistake("the name of a file is empty")
     if name == _STDIN:
         if _STDIN_NAME in sources:
             raise UsageMistake("standard input (-) can only be one of the documents")

@@ -16,7 +16,7 @@ from promptcache.cli.model_folder import DEMO, Dtype
 from promptcache.cli.sizes import Size
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-FILE = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, readable=False)  # whether it can be read is told when it is
 
 
 class CommandGroup(click.Group):

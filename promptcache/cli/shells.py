@@ -23,7 +23,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from promptcache.cli.exits import UsageMistake
+from promptcache.cli.exits import ExitCode, UsageMistake
 
 NAME = "promptcache"
 COMPLETE = "_PROMPTCACHE_COMPLETE"
@@ -70,8 +70,11 @@ def _breaks(word: str) -> bool:
 
 
 def complete(app: click.Command, asked: str) -> NoReturn:
-    """Answer a shell that asks what could stand next, and exit."""
-    sys.exit(shell_complete(app, {}, NAME, COMPLETE, asked))
+    """Answer a shell that asks what could stand next, and exit; who asks without the rest of it is no shell."""
+    try:
+        sys.exit(shell_complete(app, {}, NAME, COMPLETE, asked))
+    except (KeyError, ValueError):
+        sys.exit(ExitCode.USAGE)
 
 
 def script(app: click.Command, shell: str) -> str:

@@ -71,7 +71,11 @@ class SchemaReader:
             SchemaError: it is no schema.
         """
         if root.name != "schema":
-            mend = "prompts are read by parse_prompt" if root.name == "prompt" else did_you_mean(root.name, ["schema"])
+            mend = (
+                "it is a prompt: give it where one is expected"
+                if root.name == "prompt"
+                else did_you_mean(root.name, ["schema"])
+            )
             message = f"a schema document begins with <schema>, not <{root.name}>"
             raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
         attributes = self._attributes(root)

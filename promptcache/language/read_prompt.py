@@ -55,7 +55,11 @@ def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None
 def _read(source: Source) -> Prompt:
     root = parse_xml(source, source.name, PromptError)
     if root.name != "prompt":
-        mend = "schemas are read by parse_schema" if root.name == "schema" else did_you_mean(root.name, ["prompt"])
+        mend = (
+            "it is a schema: give it where one is expected"
+            if root.name == "schema"
+            else did_you_mean(root.name, ["prompt"])
+        )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
         raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
     reader = _PromptReader()

@@ -192,6 +192,15 @@ def test_a_shell_is_set_up_once(
         assert (folder / start).read_text().split() == ["source", str(folder / file)]
 
 
+@pytest.mark.parametrize("asked", [{}, {"COMP_WORDS": "promptcache"}, {"COMP_WORDS": "x", "COMP_CWORD": "z"}])
+def test_who_asks_like_no_shell_gets_no_traceback(asked: dict[str, str]) -> None:
+    """Without what a shell says of its line there is nothing to complete, and nothing is said."""
+    env = {**os.environ, COMPLETE: "bash_complete", **asked}
+    done = subprocess.run([sys.executable, "-m", NAME], capture_output=True, text=True, check=False, env=env)
+
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
 def test_a_start_file_may_hold_anything(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start file that is not UTF-8 gets its line, and keeps all that was there."""
     monkeypatch.setenv("HOME", str(folder))

@@ -34,6 +34,12 @@ def test_everything_else_is_read_as_a_schema(text: str | bytes) -> None:
     assert document(text).kind is Kind.SCHEMA
 
 
+@pytest.mark.parametrize("written", ['"R&amp;D"', "'R&#38;D'", "'R&#x26;D' version='>1'", "'R&amp;D'\n doc='>'"])
+def test_names_are_read_as_xml_has_them(written: str) -> None:
+    """References in the name of a schema are resolved, and a > within another attribute ends nothing."""
+    assert document(f"<schema version='>0' name={written}>").schema_name == "R&D"
+
+
 def test_telling_kinds_takes_linear_time() -> None:
     """A file made of comments without a root costs one pass."""
     assert document("<!---->" * 9000).kind is Kind.SCHEMA

@@ -163,6 +163,27 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
+def test_ctrl_c_that_a_library_swallows_is_quiet(folder: Path) -> None:
+    """Where a library that is being imported makes another error of Ctrl-C, the command still ends with 130."""
+    code = """
+import os, signal, sys
+class Swallow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "promptcache.cli.check":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise RecursionError("something else") from None
+sys.meta_path.insert(0, Swallow())
+sys.argv = ["promptcache", "check", "travel.xml"]
+from promptcache.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_any_locale_will_do(folder: Path) -> None:
     """Where the terminal has no Unicode, what it cannot show is replaced; files are UTF-8 wherever one is."""
     (folder / "é.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
@@ -214,6 +235,15 @@ def test_documents_do_not_steer_the_terminal(folder: Path, words: str) -> None:
     assert not set(STEERING) - set("2J") & set(got)
 
 
+@pytest.mark.parametrize("columns", ["0", "-1", "many"])
+def test_columns_that_are_none_lose_nothing(folder: Path, columns: str) -> None:
+    """A terminal whose number of columns is nonsense shows what any other does."""
+    code, got = on_terminal("check", "prompts/typo.xml", COLUMNS=columns, TERM="dumb")
+
+    assert code == 1
+    assert "there is no module 'plam' at the top level" in got
+
+
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colours_can_be_done_without(folder: Path, env: dict[str, str]) -> None:
     """With NO_COLOR, and on a terminal that knows none, no colour is sent; else there are colours."""
@@ -250,6 +280,7 @@ def test_usage_mistakes_are_json_under_json(words: list[str]) -> None:
         (["run", "prompts/miami.xml", "--temperature", "nan"], "--temperature nan: not a finite number"),
         (["run", "prompts/miami.xml", "--seed", "9" * 30], "Invalid value for '--seed'"),
         (["render", "prompts/miami.xml", "--arg", b"days=\xff"], "--arg: the text is not UTF-8"),
+        (["check", "travel.xml", ""], "the name of a file is empty"),
     ],
 )
 def test_values_that_nothing_can_use_are_usage_mistakes(words: list[str | bytes], message: str) -> None:

@@ -37,7 +37,15 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "mend"),
-    [("PC4O1", "did you mean PC401,"), ("x", "lists all codes"), ("", "lists all codes"), ("²", "lists all codes")],
+    [
+        ("PC4O1", "did you mean PC401,"),
+        ("x", "lists all codes"),
+        ("", "lists all codes"),
+        ("²", "lists all codes"),
+        ("PC401 PC402", "lists all codes"),
+        ("pc999", "lists all codes"),
+        ("pc40", "codes from PC401 to PC409 begin so"),
+    ],
 )
 def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, mend: str) -> None:
     """A code that does not exist is told with the nearest one, or with the way to all."""
