@@ -8,10 +8,10 @@ Where a text block could not be moved without meaning something else, it stays a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
+from promptcache.language.files import Files
 from promptcache.language.formatting.elements import PROMPT, SCHEMA, Surroundings, write_top
 from promptcache.language.formatting.markup import read_markup
 from promptcache.language.read_prompt import parse_prompt
@@ -24,7 +24,7 @@ def format_document(
     text: str | bytes,
     *,
     source: str = "<document>",
-    folder: Path | None = None,
+    folder: Files | None = None,
     context: Mapping[str, object] | None = None,
 ) -> str:
     """Return a schema or prompt laid out anew, its lines ended by newlines.
@@ -32,7 +32,7 @@ def format_document(
     Args:
         text: The document; bytes must be UTF-8.
         source: Its name in diagnostics.
-        folder: Where the files that a schema names may lie, as for `parse_schema`.
+        folder: Where the files lie that a schema names, as for `parse_schema`.
         context: What templates that a schema includes may use, as for `parse_schema`.
 
     Raises:

@@ -171,7 +171,7 @@ class SchemaReader:
             around.separator if separator is None else separator,
             context or around.context,
         )
-        with self._inside(Place(join_path(self._place.parent, name), self._place.in_turn, options)):
+        with self._inside(Place(join_path(self._place.parent, name), False, options)):
             children = self._items(element)
         if src is not None:
             children += self._source(element, src, children)

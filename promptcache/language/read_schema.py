@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, in_order
 from promptcache.language.compile import compile_rules, scaffold_members
-from promptcache.language.files import MAX_SUGGESTIONS, Folder, find_file
+from promptcache.language.files import MAX_SUGGESTIONS, Files, Folder, find_file
 from promptcache.language.index import index_schema
 from promptcache.language.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.read_items import Inclusion, SchemaReader
@@ -37,7 +37,7 @@ class Read(NamedTuple):
     rendered: bool
 
 
-def read_schema(text: str | bytes, *, source: str, folder: Path | None, context: Mapping[str, object] | None) -> Read:
+def read_schema(text: str | bytes, *, source: str, folder: Files | None, context: Mapping[str, object] | None) -> Read:
     """Read a schema document given as text; `folder` is where the files lie that it names.
 
     Raises:
@@ -55,7 +55,7 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
         SchemaError: as `read_schema`, or the file cannot be read.
     """
     reading, where = _Reading(context), Path(path)
-    source = reading.open(where, str(path))
+    source = reading.open(read_document(where, SchemaError), str(path))
     reading.chain.append(where.resolve())
     document = reading.whole(source, Folder.of(where.parent))
     return Read(document, reading.rendered)
@@ -80,9 +80,8 @@ class _Reading:
         self._items = self._characters = self._bytes = 0
         self._depth = 0
 
-    def open(self, path: Path, name: str) -> Source:
-        """Read a file, which is rendered if it is a template."""
-        data = read_document(path, SchemaError)
+    def open(self, data: bytes, name: str) -> Source:
+        """Return the text of a file, which is rendered if it is a template."""
         self.rendered |= is_template(name)
         self._bytes += len(data)
         return open_document(data, name, self._context, SchemaError)
@@ -138,7 +137,7 @@ class _Reading:
         self._known[path] = None
         self.chain.append(path)
         try:
-            source = self.open(path, folder.name(path))
+            source = self.open(folder.document(path), folder.name(path))
             if self._bytes > MAX_BYTES:
                 raise self._too_much(f"the files of this schema have more than {MAX_BYTES} bytes", inclusion)
             document = self.whole(source, folder)

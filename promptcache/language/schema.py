@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import SchemaError
+from promptcache.language.files import Files
 from promptcache.language.nodes import (
     IN_PYTHON,
     Assert,
@@ -148,7 +149,7 @@ def parse_schema(
     text: str | bytes,
     *,
     source: str = "<schema>",
-    folder: Path | None = None,
+    folder: Files | None = None,
     context: Mapping[str, object] | None = None,
 ) -> Schema:
     """Read a schema document.
@@ -156,7 +157,8 @@ def parse_schema(
     Args:
         text: The document; bytes must be UTF-8.
         source: Its name in diagnostics.
-        folder: Where the files lie that `src` and `include` name; without one, these are errors.
+        folder: Where the files lie that `src` and `include` name, or the texts of these files by their paths; without
+            it, these are errors.
         context: What templates that it includes may use.
 
     Raises:

@@ -38,7 +38,10 @@ class Options(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an `include` stands: the path of the module around it ("" is the root), and what is inherited there."""
+    """Where an `include` stands: the path of the module around it ("" is the root), and what is inherited there.
+
+    `in_turn` says that it stands in a turn directly, where no scaffold can.
+    """
 
     parent: str
     in_turn: bool

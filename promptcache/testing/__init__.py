@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from promptcache.testing.cases import arguments, invalid_prompts, pairs, prompts, selections
     from promptcache.testing.cover import all_prompts, covering
     from promptcache.testing.faulty import InvalidPrompt
-    from promptcache.testing.strategies import schemas
+    from promptcache.testing.strategies import schema_files, schemas
     from promptcache.testing.subject import PromptCase, Subject
+    from promptcache.testing.written import SchemaFiles
 
 _HOMES = {
     "BrokenSchema": "promptcache.testing.breaking",
     "ByteTokenizer": "promptcache.testing.byte_tokenizer",
     "InvalidPrompt": "promptcache.testing.faulty",
     "PromptCase": "promptcache.testing.subject",
+    "SchemaFiles": "promptcache.testing.written",
     "Subject": "promptcache.testing.subject",
     "all_prompts": "promptcache.testing.cover",
     "arguments": "promptcache.testing.cases",
@@ -42,6 +44,7 @@ _HOMES = {
     "invalid_prompts": "promptcache.testing.cases",
     "pairs": "promptcache.testing.cases",
     "prompts": "promptcache.testing.cases",
+    "schema_files": "promptcache.testing.strategies",
     "schemas": "promptcache.testing.strategies",
     "selections": "promptcache.testing.cases",
 }
@@ -51,6 +54,7 @@ __all__ = [
     "ByteTokenizer",
     "InvalidPrompt",
     "PromptCase",
+    "SchemaFiles",
     "Subject",
     "all_prompts",
     "arguments",
@@ -59,6 +63,7 @@ __all__ = [
     "invalid_prompts",
     "pairs",
     "prompts",
+    "schema_files",
     "schemas",
     "selections",
 ]

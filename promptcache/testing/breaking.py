@@ -6,8 +6,9 @@ are counted in the finished text, never asked of the language.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from posixpath import dirname, join
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -18,12 +19,17 @@ from promptcache.language import check_schema, parse_schema
 from promptcache.layout import lay_out
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cover import plain_case
+from promptcache.testing.dividing import LEFT
 from promptcache.testing.faulty import line_and_column
 from promptcache.testing.markup import to_text
 from promptcache.testing.schema_faults import CARET, SCHEMA_FAULTS, VALID_PROMPT, SchemaFault, Where
 from promptcache.testing.selecting import smallest_with
-from promptcache.testing.strategies import schema_documents
+from promptcache.testing.strategies import schema_files
 from promptcache.testing.subject import Subject
+from promptcache.testing.written import SchemaFiles
+
+DOCUMENT = "<schema>"
+"""What a schema that is given as text is called in diagnostics."""
 
 _HERE = "<stray-place/>"
 _HEAD = '<schema name="s"'
@@ -36,16 +42,25 @@ class BrokenSchema:
 
     Attributes:
         xml: The document.
+        files: What it includes, and texts that it takes, by their paths.
         code: Of the first diagnostic that it must get. PC5xx is found when the schema is laid out, all others before.
         mutation: What was put into a valid schema, in a few words.
-        line, column: Where that diagnostic must point, both from 1.
+        file: Which of the files that diagnostic must name; "<schema>" is the document.
+        line, column: Where it must point in there, both from 1.
     """
 
     xml: str
+    files: Mapping[str, str]
     code: str
     mutation: str
+    file: str
     line: int
     column: int
+
+    @property
+    def folder(self) -> Mapping[str, str] | None:
+        """The files, as `parse_schema` takes them; None if the schema has none."""
+        return self.files or None
 
 
 def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[BrokenSchema]:
@@ -63,10 +78,10 @@ def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[Broke
     return _broken_schemas(faults)
 
 
-def first_diagnostic(xml: str) -> Diagnostic | None:
+def first_diagnostic(xml: str, folder: Mapping[str, str] | None = None) -> Diagnostic | None:
     """Return what a schema gets first on its way to a layout, warnings included, or None if nothing is wrong."""
     try:
-        checked = check_schema(parse_schema(xml))
+        checked = check_schema(parse_schema(xml, folder=folder))
         lay_out(checked, ByteTokenizer())
     except SchemaError as error:
         return error.diagnostics[0]
@@ -75,31 +90,62 @@ def first_diagnostic(xml: str) -> Diagnostic | None:
 
 @st.composite
 def _broken_schemas(draw: DrawFn, faults: tuple[SchemaFault, ...]) -> BrokenSchema:
-    document = draw(schema_documents())
+    written = draw(schema_files())
     fault = faults[draw(st.integers(0, len(faults) - 1))]
-    xml, offset = _planted(document, fault, draw(_NUMBERS) if fault.where is Where.ANYWHERE else 0)
-    line, column = line_and_column(xml, offset)
-    return BrokenSchema(xml=xml, code=fault.code, mutation=fault.name, line=line, column=column)
+    if fault.code == "PC214":  # that there is no folder
+        written = SchemaFiles(xml=written.whole, files={}, whole=written.whole)
+    texts = _planted(written, fault, draw(_NUMBERS))
+    (file,) = (name for name, text in texts.items() if CARET in text)
+    line, column = line_and_column(texts[file], texts[file].index(CARET))
+    clean = {name: text.replace(CARET, "") for name, text in texts.items()}
+    return BrokenSchema(
+        xml=clean.pop(DOCUMENT),
+        files=clean,
+        code=fault.code,
+        mutation=fault.name,
+        file=file,
+        line=line,
+        column=column,
+    )
 
 
-def _planted(document: str, fault: SchemaFault, place: int) -> tuple[str, int]:
-    """Return a document with a fault in it, in the root or in the module of that number, and where the fault is."""
-    root = etree.fromstring(document, etree.XMLParser(strip_cdata=False))
-    places = [root, *root.iter("module")]
-    etree.SubElement(places[place % len(places)], _HERE[1:-2])
-    with_place = to_text(root)
+def _planted(written: SchemaFiles, fault: SchemaFault, number: int) -> dict[str, str]:
+    """Return all documents by their names, with a fault in the place of this number, counted round."""
+    texts = {DOCUMENT: written.xml, **written.files}
+    roots = {
+        name: etree.fromstring(text, etree.XMLParser(strip_cdata=False))
+        for name, text in texts.items()
+        if not name.endswith(".txt")
+    }
+    places = [(name, place) for name, root in roots.items() for place in _places(name, root, fault)]
+    name, place = places[number % len(places)]
+    etree.SubElement(place, _HERE[1:-2])
+    texts[name] = _with_piece(to_text(roots[name]), fault, written)
+    folder = "" if name == DOCUMENT else dirname(name)
+    return texts | {join(folder, file): text for file, text in fault.files.items()}
+
+
+def _places(name: str, root: etree._Element, fault: SchemaFault) -> Iterator[etree._Element]:
+    """Yield the elements of a document that can get a fault; what only a whole schema gets, no included file does."""
+    if name == DOCUMENT or fault.where is Where.HEAD or (fault.where is Where.ROOT and fault.code < "PC300"):
+        yield root
+    if fault.where is Where.ANYWHERE:
+        yield from (each for each in root.iter("module") if each.get("src") is None and each.get("name") != LEFT)
+
+
+def _with_piece(document: str, fault: SchemaFault, written: SchemaFiles) -> str:
+    """Return a document with a fault in the place that was marked for it, or at its head or end."""
     piece = fault.piece
     if VALID_PROMPT in piece:
-        piece = piece.replace(VALID_PROMPT, _valid_prompt(document))
+        piece = piece.replace(VALID_PROMPT, _valid_prompt(written))
     if fault.where is Where.HEAD:
-        marked = with_place.replace(_HERE, "").replace(_HEAD, piece, 1)
+        marked = document.replace(_HERE, "").replace(_HEAD, piece, 1)
     else:
-        marked = with_place.replace(_HERE, piece)
-    marked = marked.removesuffix("</schema>") + fault.end
-    return marked.replace(CARET, ""), marked.index(CARET)
+        marked = document.replace(_HERE, piece)
+    return marked.removesuffix("</schema>") + fault.end
 
 
-def _valid_prompt(document: str) -> str:
+def _valid_prompt(written: SchemaFiles) -> str:
     """Return the smallest prompt that a schema allows."""
-    subject = Subject(check_schema(parse_schema(document)), ByteTokenizer())
+    subject = Subject(written, ByteTokenizer())
     return plain_case(subject, smallest_with(subject.schema, frozenset()) or ()).xml

@@ -6,20 +6,21 @@ Comes in: checked schemas and selections. Goes out: plain values that can be com
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from promptcache.diagnostics import Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_schema, print_schema
+from promptcache.language.files import Files
+from promptcache.language.rules import Exclusive, Rule
 
 _PLACES = frozenset({"span", "places", "source"})
 
 
-def printed_again(schema: CheckedSchema) -> tuple[str, CheckedSchema]:
-    """Return a schema's declaration as printed, and what that reads as, `src` files from where the schema lies."""
+def printed_again(schema: CheckedSchema, folder: Files | None) -> tuple[str, CheckedSchema]:
+    """Return a schema's declaration as printed, and what that reads as; `src` files lie in `folder`."""
     printed = print_schema(schema.source)
-    file = Path(schema.source.span.source)
-    return printed, check_schema(parse_schema(printed, folder=file.parent if file.is_file() else None))
+    return printed, check_schema(parse_schema(printed, folder=folder))
 
 
 def shape(schema: CheckedSchema) -> tuple[object, ...]:
@@ -34,6 +35,13 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         schema.open_separator,
         without_places(schema.rules.rules),
     )
+
+
+def content(schema: CheckedSchema) -> tuple[object, ...]:
+    """Return what a checked schema means: its shape, but for what scaffolds are called and how rules are worded."""
+    scaffolds = [(each.members, each.guaranteed) for each in schema.scaffolds]
+    unnamed = replace(schema, scaffolds=(), rules=replace(schema.rules, rules=()))
+    return (shape(unnamed), scaffolds, {_clause(rule) for rule in schema.rules.rules})
 
 
 def said(selection: Selection) -> tuple[object, ...]:
@@ -51,3 +59,9 @@ def without_places(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(without_places(item) for item in value)
     return value
+
+
+def _clause(rule: Rule) -> tuple[object, ...]:
+    if isinstance(rule, Exclusive):
+        return (rule.kind, rule.parent, rule.members)
+    return (rule.kind, frozenset(rule.when), rule.then)

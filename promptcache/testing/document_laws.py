@@ -12,10 +12,11 @@ from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.formatter import format_document
 from promptcache.language.grammar_arguments import MAX_EXACT
-from promptcache.testing.comparing import printed_again, said, shape, without_places
+from promptcache.testing.comparing import content, printed_again, said, shape, without_places
 from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.law import hold
 from promptcache.testing.subject import PromptCase, Subject, published_grammar
+from promptcache.testing.written import SchemaFiles
 
 _TEXT_CODES = frozenset({"PC412", "PC415", "PC416"})
 """With PC1xx, what the published grammar sees in a prompt."""
@@ -42,7 +43,7 @@ def prompts_print(case: PromptCase) -> None:
 
 def schemas_print(subject: Subject) -> None:
     """A schema that is printed and read again has the same text, rules, slots, guarantees and examples."""
-    printed, again = printed_again(subject.schema)
+    printed, again = printed_again(subject.schema, subject.folder)
     hold(shape(again) == shape(subject.schema), f"printed as {printed}", subject)
     same = without_places(again.examples) == without_places(subject.schema.examples)
     hold(same, f"the examples are printed as {printed}", subject)
@@ -54,6 +55,12 @@ def formatting_keeps_the_schema(subject: Subject) -> None:
     again = check_schema(parse_schema(once, folder=subject.folder))
     hold(shape(again) == shape(subject.schema), f"formatted as {once}", subject)
     hold(format_document(once, folder=subject.folder) == once, f"formatted twice, it is no more {once}", subject)
+
+
+def files_are_one_schema(written: SchemaFiles) -> None:
+    """A schema in several files has the tokens, slots, rules and guarantees that it has in one document."""
+    divided, whole = written.checked(), check_schema(parse_schema(written.whole))
+    hold(content(divided) == content(whole), f"other than {written.whole}", written.report)
 
 
 def formatting_keeps_prompts(case: PromptCase) -> None:

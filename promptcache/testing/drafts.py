@@ -51,6 +51,7 @@ class Elements:
     turns: bool = True
     parameters: bool = True
     rules: bool = True
+    includes: bool = True
     own_context: bool = True
     complete: bool = False
 
@@ -148,7 +149,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
     """Draw the outline of a schema that uses no more than `elements`."""
     return st.builds(
         SchemaDraft,
-        attributes=_attributes(version=("1", "2.0-rc"), **_inherited(elements)),
+        attributes=attribute_choices(version=("1", "2.0-rc"), **inherited(elements)),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
@@ -192,7 +193,7 @@ def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[Modu
         level=st.just(0) if member else _LEVELS,
         name=st.sampled_from(_MODULE_NAMES),
         required=st.sampled_from(required),
-        attributes=_attributes(**own, **_inherited(elements)),
+        attributes=attribute_choices(**own, **inherited(elements)),
         text=texts(),
     )
 
@@ -209,7 +210,7 @@ def _unions(elements: Elements) -> SearchStrategy[ItemDraft]:
     )
 
 
-def _inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
+def inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
     """Return the values of options that a module takes from its parent unless it has its own."""
     contexts = tuple(context.value for context in Context if elements.own_context or context is not Context.OWN)
     return {
@@ -219,7 +220,7 @@ def _inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _attributes(**values: tuple[str, ...]) -> SearchStrategy[Mapping[str, str]]:
+def attribute_choices(**values: tuple[str, ...]) -> SearchStrategy[Mapping[str, str]]:
     """Draw at most two attributes out of those that have `values`."""
     pairs = [(name, value) for name, known in values.items() for value in known]
     return st.lists(st.sampled_from(pairs), max_size=2).map(dict)

@@ -1,12 +1,14 @@
 """Faults that a schema can have, each as a piece of XML that has it and no other.
 
-Comes in: nothing. Goes out: the table `SCHEMA_FAULTS`. A piece goes into any valid schema: the names in it occur in no
-schema that is drawn. `‸` stands where the diagnostic must point. This file writes no document.
+Comes in: nothing. Goes out: the table `SCHEMA_FAULTS`. A piece goes into any valid schema, or into a file that it
+includes: the names in it occur in no schema that is drawn. `‸` stands where the diagnostic must point. This file writes
+no document.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 CARET = "‸"
@@ -26,13 +28,19 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFault:
-    """One fault by its name, the code that it gets first, and the piece of XML that has it; `end` ends the document."""
+    """One fault by its name, the code that it gets first, and the piece of XML that has it.
+
+    Attributes:
+        end: What ends the document.
+        files: Files that the piece names, beside the document. What names a file and has none is in no folder.
+    """
 
     name: str
     code: str
     piece: str
     where: Where
     end: str = "</schema>"
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def _faults(where: Where, table: str) -> tuple[SchemaFault, ...]:
@@ -118,7 +126,8 @@ PC208 excludes leads nowhere     | <module name="stray" excludes="‸stray2"/>
 PC208 after leads nowhere        | <module name="stray" after="‸/stray2"/>
 PC208 scaffold leads nowhere     | <scaffold modules="‸stray"/>
 PC209 default of another union   | <module name="stray"/><union default="‸stray"><module name="stray2"/></union>
-PC214 file without a folder      | <module name="stray" src="‸stray.txt"/>
+PC214 src without a folder       | <module name="stray" src="‸stray.txt"/>
+PC214 include without a folder   | <include href="‸stray.xml"/>
 PC215 pattern that is none       | <parameter name="stray" length="1" pattern="‸["/>
 PC216 default of another type    | <parameter name="stray" length="1" type="int" default="‸x"/>
 PC216 placeholder of another type | <parameter name="stray" length="1" type="choice" choices="a|b" placeholder="‸c"/>
@@ -130,6 +139,90 @@ PC306 scaffold of what is new    | <module name="stray" cache="false"/><scaffold
 PC502 default too long           | ‸<parameter name="stray" length="1" default="ab"/>
 PC502 placeholder too long       | ‸<parameter name="stray" length="1" placeholder="ab"/>
 """  # noqa: E501
+
+_INCLUDE = """
+PC102 include in a union         | <union><‸include href="stray.xml"/></union>
+PC103 unknown attribute of an include | <include href="stray.xml" ‸stray=""/>
+PC104 include without a file     | <‸include/>
+PC105 nothing selected           | <include href="stray.xml" select="‸ "/>
+PC106 text in an include         | <include href="stray.xml">‸stray</include>
+PC109 text beside src            | <module name="stray" src="stray.xml">‸stray</module>
+PC201 no prefix                  | <include href="stray.xml" prefix="‸1"/>
+PC210 src outside the folder     | <module name="stray" src="‸../../../stray.xml"/>
+PC210 include outside the folder | <include href="‸../../../stray.xml"/>
+PC210 include from the root      | <include href="‸/stray.xml"/>
+PC211 no file for src            | <module name="stray" src="‸stray2.xml"/>
+PC211 no file to include         | <include href="‸stray2.xml"/>
+PC211 folder to include          | <include href="‸."/>
+PC218 nothing of this name       | <include href="stray.xml" select="stray ‸stray2"/>
+"""
+
+_INCLUDED = """
+PC001 included file not closed   | <schema name="stray"><‸module name="stray">
+PC107 includes a prompt          | <‸prompt schema="s"/>
+PC203 included beside its like   | <schema name="stray"><module name="stray2"/><module name="‸stray"/></schema>
+PC208 path out of its file       | <schema name="stray"><module name="stray2" requires="‸stray"/></schema>
+PC217 includes itself            | <schema name="stray"><module name="stray2"/><include href="‸stray.xml"/></schema>
+PC219 text outside modules       | <schema name="stray"><module name="stray2"/>‸stray</schema>
+PC219 slot outside modules       | <schema name="stray"><module name="stray2"/>‸<parameter name="stray" length="1"/></schema>
+PC219 turn outside modules       | <schema name="stray"><module name="stray2"/>‸<user>stray</user></schema>
+"""  # noqa: E501
+
+_SELECTED = """
+PC220 needs what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" requires="‸stray"/></schema>
+PC220 after what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" after="‸stray"/></schema>
+PC220 rule that cannot be kept   | <schema name="stray"><module name="stray"/><module name="stray2"/><rules>‸<assert test="stray and stray2"/></rules></schema>
+PC220 too few are left           | <schema name="stray"><module name="stray"/><module name="stray2"/><rules><choose modules="stray stray2" min="‸2"/></rules></schema>
+"""  # noqa: E501
+
+_FILE = "stray.xml"
+_STRAY = '<schema name="stray"><module name="stray"/></schema>'
+_DEEP, _ENDED = '<module name="stray">' * 60, "</module>" * 60
+
+
+def _naming(table: str) -> tuple[SchemaFault, ...]:
+    """Read faults of pieces that name a file in which nothing is wrong."""
+    return tuple(replace(fault, files={_FILE: _STRAY}) for fault in _faults(Where.ANYWHERE, table))
+
+
+def _named(table: str, piece: str) -> tuple[SchemaFault, ...]:
+    """Read faults of files that a piece names."""
+    return tuple(replace(fault, piece=piece, files={_FILE: fault.piece}) for fault in _faults(Where.ANYWHERE, table))
+
+
+_SEVERAL = (
+    SchemaFault(
+        name="files that include each other",
+        code="PC217",
+        piece='<include href="stray.xml"/>',
+        where=Where.ANYWHERE,
+        files={
+            _FILE: '<schema name="stray"><include href="stray2.xml"/></schema>',
+            "stray2.xml": f'<schema name="stray"><include href="{CARET}stray.xml"/></schema>',
+        },
+    ),
+    SchemaFault(
+        name="nothing to include",
+        code="PC218",
+        piece=f'{CARET}<include href="stray.xml"/>',
+        where=Where.ANYWHERE,
+        files={_FILE: '<schema name="stray"/>'},
+    ),
+    SchemaFault(
+        name="member of a union selected",
+        code="PC218",
+        piece=f'<include href="stray.xml" select="{CARET}stray"/>',
+        where=Where.ANYWHERE,
+        files={_FILE: '<schema name="stray"><union><module name="stray"/></union></schema>'},
+    ),
+    SchemaFault(
+        name="included too deeply",
+        code="PC221",
+        piece=f'{_DEEP}{CARET}<include href="stray.xml"/>{_ENDED}',
+        where=Where.ANYWHERE,
+        files={_FILE: f'<schema name="stray">{_DEEP}{_ENDED}</schema>'},
+    ),
+)
 
 _LARGE = (
     SchemaFault(name="nested too deeply", code="PC005", piece="<doc>" * 99 + f"<{CARET}doc>", where=Where.ROOT),
@@ -154,5 +247,9 @@ SCHEMA_FAULTS = (
     *_LARGE,
     *_faults(Where.HEAD, _HEAD),
     *_ENDS,
+    *_naming(_INCLUDE),
+    *_named(_INCLUDED, '<module name="stray"/><include href="stray.xml"/>'),
+    *_named(_SELECTED, '<include href="stray.xml" select="stray2"/>'),
+    *_SEVERAL,
 )
-"""Every fault that a drawn schema can get. What needs files, megabytes or a certain model is not among them."""
+"""Every fault that a drawn schema can get. What needs megabytes or a certain model is not among them."""

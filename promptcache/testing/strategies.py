@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
+from typing import TypedDict, Unpack
 
 from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import parse_prompt, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.testing.choices import arguments
+from promptcache.testing.dividing import divide
 from promptcache.testing.drafts import Elements, SchemaDraft, schema_drafts
 from promptcache.testing.faulty import InvalidPrompt
-from promptcache.testing.markup import indent, to_text
+from promptcache.testing.file_wishes import FileWish, file_wishes
 from promptcache.testing.mutations import broken_prompts
 from promptcache.testing.prompt_xml import PromptTree
 from promptcache.testing.prompting import filler_prompt_trees, prompt_tree_pairs, prompt_trees
@@ -36,9 +38,11 @@ from promptcache.testing.rules_xml import (
 )
 from promptcache.testing.schema_xml import grow
 from promptcache.testing.selecting import selections
+from promptcache.testing.written import SchemaFiles
 
 __all__ = [
     "InvalidPrompt",
+    "SchemaFiles",
     "arguments",
     "exact_prompts",
     "exact_schemas",
@@ -47,61 +51,60 @@ __all__ = [
     "prompt_documents",
     "prompts",
     "schema_documents",
+    "schema_files",
     "schemas",
     "selections",
 ]
 
 
-@st.composite
-def schema_documents(
-    draw: DrawFn,
-    *,
-    scaffolds: bool = True,
-    uncached: bool = True,
-    unions: bool = True,
-    turns: bool = True,
-    parameters: bool = True,
-    rules: bool = True,
-) -> str:
-    """Draw the XML text of a valid schema in which every module can be used.
+class OneFile(TypedDict, total=False):
+    """What may be in a schema; everything, unless it is switched off.
 
-    Args:
-        scaffolds: Whether there may be scaffolds; so for the others.
+    Attributes:
+        scaffolds, unions, turns, parameters: These elements.
         uncached: Modules with `cache="false"`.
-        rules: `requires`, `excludes` and `after`.
+        rules: `requires`, `excludes` and `after`, and the element.
     """
-    elements = Elements(
-        scaffolds=scaffolds, uncached=uncached, unions=unions, turns=turns, parameters=parameters, rules=rules
-    )
-    return draw(_documents(elements))
+
+    scaffolds: bool
+    uncached: bool
+    unions: bool
+    turns: bool
+    parameters: bool
+    rules: bool
 
 
-@st.composite
-def schemas(
-    draw: DrawFn,
-    *,
-    scaffolds: bool = True,
-    uncached: bool = True,
-    unions: bool = True,
-    turns: bool = True,
-    parameters: bool = True,
-    rules: bool = True,
-) -> CheckedSchema:
-    """Draw a checked schema; see `schema_documents` for what may be in it."""
-    elements = Elements(
-        scaffolds=scaffolds, uncached=uncached, unions=unions, turns=turns, parameters=parameters, rules=rules
-    )
-    return _check(draw(_documents(elements)))
+class SeveralFiles(OneFile, total=False):
+    """The same, for a schema that may stand in several files.
+
+    Attributes:
+        includes: Files that a schema names, by `include` or `src`.
+    """
+
+    includes: bool
 
 
-@st.composite
-def exact_schemas(draw: DrawFn) -> CheckedSchema:
+def schema_documents(**options: Unpack[OneFile]) -> SearchStrategy[str]:
+    """Draw the XML text of a valid schema in one file, in which every module can be used."""
+    return _written(Elements(includes=False, **options)).map(lambda written: written.xml)
+
+
+def schema_files(**options: Unpack[SeveralFiles]) -> SearchStrategy[SchemaFiles]:
+    """Draw a valid schema as it is written, with the files that it includes, in which every module can be used."""
+    return _written(Elements(**options))
+
+
+def schemas(**options: Unpack[SeveralFiles]) -> SearchStrategy[CheckedSchema]:
+    """Draw a checked schema; see `SeveralFiles` for what may be in it."""
+    return _checked(Elements(**options))
+
+
+def exact_schemas() -> SearchStrategy[CheckedSchema]:
     """Draw a schema whose `exact_prompts` are answered exactly.
 
     Every module is required and cached and sees all that is guaranteed; there are no unions and no scaffolds.
     """
-    elements = Elements(scaffolds=False, uncached=False, unions=False, own_context=False, complete=True)
-    return _check(draw(_documents(elements)))
+    return _checked(Elements(scaffolds=False, uncached=False, unions=False, own_context=False, complete=True))
 
 
 def prompt_documents(schema: CheckedSchema) -> SearchStrategy[str]:
@@ -137,25 +140,33 @@ def invalid_prompts(schema: CheckedSchema, codes: Collection[str] | None = None)
 
 
 @cache
-def _documents(elements: Elements) -> SearchStrategy[str]:
+def _written(elements: Elements) -> SearchStrategy[SchemaFiles]:
     rules = rule_wishes() if elements.rules else st.just([])
     scaffolds = scaffold_wishes() if elements.scaffolds else st.just([])
-    return st.builds(_write_schema, schema_drafts(elements), rules, scaffolds, example_wishes())
+    drafts, files = schema_drafts(elements), file_wishes(elements)
+    return st.builds(_write_schema, drafts, rules, scaffolds, example_wishes(), files)
+
+
+@cache
+def _checked(elements: Elements) -> SearchStrategy[CheckedSchema]:
+    return _written(elements).map(_check)
 
 
 def _write_schema(
-    draft: SchemaDraft, rules: list[RuleWish], scaffolds: list[ScaffoldWish], examples: list[ExampleWish]
-) -> str:
+    draft: SchemaDraft,
+    rules: list[RuleWish],
+    scaffolds: list[ScaffoldWish],
+    examples: list[ExampleWish],
+    files: list[FileWish],
+) -> SchemaFiles:
     tree = grant(grow(draft), rules, scaffolds)
     add_examples(tree, examples)
-    if draft.indented:
-        indent(tree.root)
-    return to_text(tree.root)
+    return divide(tree.root, files, indented=draft.indented)
 
 
-def _check(document: str) -> CheckedSchema:
-    note(f"schema: {document}")
-    return check_schema(parse_schema(document))
+def _check(written: SchemaFiles) -> CheckedSchema:
+    note(written.report)
+    return written.checked()
 
 
 def _resolve(tree: PromptTree, schema: CheckedSchema) -> Selection:

@@ -27,7 +27,9 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.nodes import walk
+from promptcache.language.files import Files
+from promptcache.language.nodes import Module, Text, walk
+from promptcache.language.opening import is_markup
 from promptcache.language.prompt_grammar import prompt_grammar
 from promptcache.language.template_files import is_template
 from promptcache.layout import (
@@ -42,9 +44,10 @@ from promptcache.layout import (
     make_plan,
     render,
 )
+from promptcache.testing.written import SchemaFiles
 
-SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
-"""A path, XML text (starting with "<"), a declared or a checked schema."""
+SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema | SchemaFiles
+"""A path, XML text (starting with "<"), a declared or a checked schema, or one that was drawn with its files."""
 
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -74,7 +77,9 @@ def read_schema(source: SchemaSource) -> CheckedSchema:
         return source
     if isinstance(source, Schema):
         return check_schema(source)
-    if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<"):
+    if isinstance(source, SchemaFiles):
+        return source.checked()
+    if is_markup(source):
         return check_schema(parse_schema(source))
     return check_schema(Schema.from_file(source))
 
@@ -89,17 +94,20 @@ class Subject:
 
     def __init__(self, source: SchemaSource, tokenizer: Tokenizer | None = None) -> None:
         self.schema = read_schema(source)
-        self._written = source if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<") else None
+        self._written = source.xml if isinstance(source, SchemaFiles) else source if is_markup(source) else None
+        self._files = source.folder if isinstance(source, SchemaFiles) else None
         self.tokenizer: Tokenizer = default_tokenizer() if tokenizer is None else tokenizer
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
 
     @property
-    def folder(self) -> Path | None:
-        """Where the schema lies, if it is a file."""
+    def folder(self) -> Files | None:
+        """Where the files lie that the schema names: beside it, if it is a file itself; else in memory."""
         file = Path(self.schema.source.span.source)
-        return file.parent if file.is_file() else None
+        if self._files is None and file.is_file():
+            return file.parent
+        return self._files or _texts(self.schema.source) or None
 
     @cached_property
     def document(self) -> str:
@@ -198,8 +206,21 @@ class PromptCase:
         """The prompt, its slots, and a command that shows the whole of it."""
         source = self.selection.schema.source.span.source
         schema = "SCHEMA.xml" if source.startswith("<") else source
-        command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}"
+        context = " --context CONTEXT.json" if _has_templates(self.selection.schema.source) else ""
+        command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}{context}"
         return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
+
+
+def _texts(schema: Schema) -> dict[str, str]:
+    """Return the texts that a schema took from files; a byte order mark is not part of them."""
+    modules = (item for _, item in walk(schema.children) if isinstance(item, Module) and item.src is not None)
+    taken = (
+        (module.src, child.text)
+        for module in modules
+        for child in module.children
+        if isinstance(child, Text) and child.exact
+    )
+    return {str(name): f"\ufeff{text}" if text.startswith("\ufeff") else text for name, text in taken}
 
 
 def _has_templates(schema: Schema) -> bool:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_schema, print_schema
-from promptcache.language.conditions import KEYWORDS, TOKEN
 from promptcache.language.formatter import format_document
-from promptcache.language.names import absolute
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.schema import Module, RuleList, Scaffold, Union
 from promptcache.testing import strategies
@@ -263,64 +258,7 @@ def test_formatting_keeps_includes(tmp_path):
     assert formatted == '<schema name="s">\n  <include href="shop.xml" select="and" prefix="p-"/>\n  Text.\n</schema>\n'
 
 
-PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
 OPTIONS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed"}
-
-
-def targets(element: etree._Element) -> Iterator[str]:
-    """Yield the modules to which the paths in an element lead."""
-    for each in element.iter("*"):
-        owner = path_of(each.getparent())
-        for word in (word for attribute in PATHS for word in TOKEN.findall(each.get(attribute, ""))):
-            if word not in {"(", ")", *KEYWORDS}:
-                yield absolute(word, owner)
-
-
-def divided(draw: st.DrawFn, document: str, folder: Path) -> Path:
-    """Move a run of modules and unions, wherever they stand, into a file of its own."""
-    root = etree.fromstring(document)
-    runs = [
-        (parent, start, stop)
-        for parent in root.iter("schema", "module")
-        for start in range(len(parent))
-        for stop in range(start + 1, len(parent) + 1)
-        if can_move(parent, start, stop)
-    ]
-    if runs:
-        parent, start, stop = draw(st.sampled_from(runs))
-        path = path_of(parent)
-        moved = etree.Element("schema", {"name": "part", **inherited(parent)})
-        include = etree.Element("include", {"href": "part.xml"})
-        include.tail = parent[stop - 1].tail
-        moved.extend(parent[start:stop])
-        moved[-1].tail = None
-        for each in moved.iter() if path else ():
-            for attribute in set(PATHS) & set(each.attrib):
-                each.set(attribute, re.sub(rf"(^|\s)/{re.escape(path)}/", r"\1/", each.get(attribute, "")))
-        parent.insert(start, include)
-        (folder / "part.xml").write_bytes(etree.tostring(moved, encoding="utf-8"))
-    (folder / "main.xml").write_bytes(etree.tostring(root, encoding="utf-8"))
-    return folder / "main.xml"
-
-
-def can_move(parent: etree._Element, start: int, stop: int) -> bool:
-    """Whether some children can stand in a file by themselves: modules with no text between them and no path outward."""
-    some = parent[start:stop]
-    if any(each.tag not in {"module", "union", "scaffold", "rules"} for each in some):
-        return False
-    if any((each.tail or "").strip(" \t\n") for each in some[:-1]):
-        return False
-    modules = [
-        module for each in some for module in (each if each.tag == "union" else [each]) if module.tag == "module"
-    ]
-    tops = {path_of(module) for module in modules}
-    paths = (path for each in some for path in targets(each))
-    return bool(tops) and all(any(f"{path}/".startswith(f"{top}/") for top in tops) for path in paths)
-
-
-def path_of(element: etree._Element) -> str:
-    modules = [each.get("name") for each in (element, *element.iterancestors()) if each.tag == "module"]
-    return "/".join(reversed(modules))
 
 
 def inherited(element: etree._Element) -> dict[str, str]:
@@ -337,17 +275,6 @@ def content(schema: CheckedSchema) -> list[object]:
     modules = [(each.path, each.cache, each.context, each.required, each.reserve) for each in schema.modules.values()]
     scaffolds = [(each.members, each.guaranteed) for each in schema.scaffolds]
     return [outline(schema.children), dict(schema.guaranteed), scaffolds, modules, schema.open_separator]
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples())
-@given(data=st.data(), document=strategies.schema_documents())
-def test_a_schema_divided_into_files_is_the_same(data, document):
-    """A schema of which a part is moved into a file that it includes has the same checked content, and prints as such."""
-    with TemporaryDirectory() as folder:
-        both = Schema.from_file(divided(data.draw, document, Path(folder)))
-        assert content(check_schema(both)) == content(check_schema(parse_schema(document)))
-        assert print_schema(parse_schema(print_schema(both))) == print_schema(both)
 
 
 @pytest.mark.law

@@ -21,6 +21,7 @@ from promptcache.layout import HubTokenizer
 from promptcache.runtime.hf.model import Model
 from promptcache.testing import ByteTokenizer, Subject, prompts, strategies
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
+from promptcache.testing.document_laws import files_are_one_schema
 from promptcache.testing.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
 from promptcache.testing.histories import history_machine
 from promptcache.testing.laws import LAWS, Law, Over, no_control_token_in_text
@@ -82,6 +83,8 @@ def _probe(law: str, examples: int) -> None:
     elif law == "no control token in text":
         tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new one: the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)
+    elif law == "files are one schema":
+        _run_over_files(_CHEAP * examples)
     else:
         is_cheap = law in {each.name for each in LAWS}
         _run(_check_of(law), _CHEAP * examples if is_cheap else examples)
@@ -139,6 +142,15 @@ def _run_over_cases(cases: st.SearchStrategy, examples: int) -> None:  # type: i
     @given(case=cases)
     def run(case: object) -> None:
         no_control_token_in_text(case)  # type: ignore[arg-type]
+
+    run()
+
+
+def _run_over_files(examples: int) -> None:
+    @_settings(examples)
+    @given(written=strategies.schema_files())
+    def run(written: strategies.SchemaFiles) -> None:
+        files_are_one_schema(written)
 
     run()
 

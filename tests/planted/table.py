@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import tests.planted.file_faults
 import tests.planted.language_faults
 import tests.planted.layout_faults
 import tests.planted.runtime_faults  # noqa: F401 # registered where they are defined

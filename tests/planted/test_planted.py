@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import tests.planted.file_faults
 import tests.planted.language_faults
 import tests.planted.layout_faults
 import tests.planted.runtime_faults  # noqa: F401 # registered where they are defined

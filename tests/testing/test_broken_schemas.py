@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
 
 from promptcache.diagnostics import CODES
 from promptcache.testing import BrokenSchema, broken_schemas
@@ -17,11 +18,12 @@ from tests.testing.occurring import occurring
 @settings(max_examples=law_examples())
 @given(broken=broken_schemas())
 def test_faults_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
-    """Every broken schema gets the code of its fault first, as severe as that code, at the fault's line and column."""
-    first = first_diagnostic(broken.xml)
+    """Every broken schema gets the code of its fault first, as severe as that code, at the fault's file, line and column."""
+    first = first_diagnostic(broken.xml, broken.folder)
 
     assert first is not None
-    assert (first.code, first.span.line, first.span.column) == (broken.code, broken.line, broken.column)
+    place = (first.span.source, first.span.line, first.span.column)
+    assert (first.code, *place) == (broken.code, broken.file, broken.line, broken.column)
     assert first.severity is CODES[broken.code].severity
 
 
@@ -53,5 +55,28 @@ def test_broken_schemas_shrink() -> None:
 
     found = find(broken_schemas(), lambda broken: broken.mutation == "slot without length", settings=search)
 
-    assert found.xml == '<schema name="s"><parameter name="stray"/></schema>'
+    assert (found.xml, found.files) == ('<schema name="s"><parameter name="stray"/></schema>', {})
     assert (found.line, found.column) == (1, 19)
+
+
+@pytest.mark.parametrize("code", ["PC217", "PC218", "PC219", "PC220", "PC221"])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_faults_of_includes_are_made(code: str, data: st.DataObject) -> None:
+    """What can be wrong with what a file includes is drawn, with the files that are needed for it."""
+    broken = data.draw(broken_schemas(codes=[code]))
+
+    assert broken.folder is not None
+    assert "<include" in broken.xml + "".join(broken.files.values())
+
+
+def test_faults_stand_in_included_files() -> None:
+    """A fault of any kind can stand in a file that the schema includes, at whatever depth, and is told there."""
+    wanted = {"module defined twice", "doctype", "bare &", "requires leads nowhere", "default too long"}
+    inside = occurring(
+        broken_schemas(["PC203", "PC002", "PC001", "PC208", "PC502"]),
+        lambda broken: [broken.mutation] if broken.file.endswith("xml") and "stray" not in broken.file else [],
+        wanted,
+    )
+
+    assert wanted <= inside

@@ -10,7 +10,7 @@ import pytest
 pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-STORY = PAGE.partition("## A mistake, and the law that finds it")[2].partition("\n## ")[0]
+STORY = "A mistake, and the law that finds it"
 
 PATIENT = """
 from hypothesis import HealthCheck, settings
@@ -20,9 +20,10 @@ settings.load_profile("patient")
 """On a busy machine a check of speed says how busy it is."""
 
 
-def blocks(language: str) -> list[str]:
-    """The code of the story in one language."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", STORY, re.MULTILINE | re.DOTALL)
+def blocks(language: str, section: str = STORY) -> list[str]:
+    """The code of a section, by default of the story, in one language."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [code for written_in, code in found if written_in == language]
 
 
@@ -52,6 +53,15 @@ def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     old = next(each for each in schema.splitlines() if 'name="refund"' in each)
 
     run(pytester, schema.replace(f"{old}\n", line)).assert_outcomes(passed=1)
+
+
+def test_schemas_in_several_files_are_read_as_told(pytester: pytest.Pytester) -> None:
+    """What the page shows of schemas that stand in several files passes."""
+    (test,) = blocks("python", "Schemas in several files")
+    pytester.makepyfile(test_files=test)
+    pytester.makeconftest(PATIENT)
+
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_every_law_is_listed() -> None:

@@ -1,0 +1,84 @@
+"""Files in memory: what a schema names is found there as on a disk, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language import Schema, check_schema, parse_schema
+from promptcache.language.source import MAX_BYTES
+from promptcache.testing import BrokenSchema, SchemaFiles, broken_schemas, schema_files
+from tests.conftest import law_examples
+
+PART = '<schema name="part"><module name="a">{{ text }}</module></schema>'
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(drawn=st.one_of(schema_files(), broken_schemas()))
+def test_files_in_memory_are_files(drawn: SchemaFiles | BrokenSchema) -> None:
+    """Whatever files a schema names, and whatever is wrong with them, is the same in memory and on a disk."""
+    files = {**drawn.files, "main.xml": drawn.xml}
+    with TemporaryDirectory() as folder:
+        home = Path(folder)
+        for name, text in files.items():
+            (home / name).parent.mkdir(exist_ok=True, parents=True)
+            (home / name).write_bytes(text.encode())
+        on_disk = outcome(lambda: Schema.from_file(home / "main.xml"))
+
+    in_memory = outcome(lambda: parse_schema(drawn.xml, source="main.xml", folder=files))
+    assert in_memory == on_disk.replace(f"{folder}/", "")
+
+
+def outcome(read: Callable[[], Schema]) -> str:
+    """Return what is read and what is wrong with it, places included."""
+    try:
+        return repr(check_schema(read()).source)
+    except SchemaError as error:
+        return repr(error.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "code", "mend"),
+    [
+        ('src="part.txt"', "PC211", "did you mean 'parts.txt'?"),
+        ('src="more/parts.tx"', "PC211", "did you mean 'more/parts.txt'?"),
+        ('src="more"', "PC211", None),
+        ('src="../parts.txt"', "PC210", "move the file there, or copy what it holds"),
+        ('src="/memory/../parts.txt"', "PC210", "move the file there, or copy what it holds"),
+        ('src="surrogate.txt"', "PC212", "save the file as UTF-8"),
+        ('src="large.txt"', "PC213", None),
+    ],
+)
+def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, mend: str | None) -> None:
+    """A text that is not there, not inside, too large or not UTF-8 is told with the mend that a file would get."""
+    files = {
+        "parts.txt": "",
+        "more/parts.txt": "",
+        "surrogate.txt": "a\n\ud800",
+        "large.txt": "a" * (MAX_BYTES + 1),
+    }
+
+    with pytest.raises(SchemaError) as caught:
+        parse_schema(f'<schema name="s"><module name="a" {attributes}/></schema>', folder=files)
+
+    assert [(each.code, each.help) for each in caught.value.diagnostics] == [(code, mend)]
+
+
+def test_templates_in_memory_get_the_context() -> None:
+    """A file whose name says so is a template in memory, too, and its faults are told at its place."""
+    document = '<schema name="s"><include href="more/part.xml.j2"/></schema>'
+    files = {"more/part.xml.j2": PART}
+
+    (module,) = check_schema(parse_schema(document, folder=files, context={"text": "1 < 2"})).modules.values()
+    with pytest.raises(SchemaError) as caught:
+        parse_schema(document, folder=files)
+
+    assert "1 < 2" in repr(module)
+    assert [(each.code, each.span.source) for each in caught.value.diagnostics] == [("PC603", "more/part.xml.j2")]

@@ -1,0 +1,242 @@
+"""Schemas in several files: the same as in one document, each file by itself, and simplest when they shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from posixpath import dirname
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.diagnostics import Diagnostic, LanguageError
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
+from promptcache.language.formatter import format_document
+from promptcache.layout import encodings, lay_out
+from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, invalid_prompts, schema_files
+from promptcache.testing.comparing import content, without_places
+from promptcache.testing.document_laws import files_are_one_schema
+from promptcache.testing.laws import BrokenLaw
+from promptcache.testing.running import check_laws
+from tests.conftest import law_examples
+from tests.testing.occurring import occurring
+
+SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+FEATURES = {
+    *(
+        "include",
+        "src",
+        "include in a schema",
+        "include in a module",
+        "include in a turn",
+        "include in an included file",
+        "src in a file",
+    ),
+    *("file in a folder below", "prefix", "select", "two files", "union", "scaffold", "rules", "own options"),
+    *("left module", "left text", "left slot", "left turn", "left doc", "left excludes", "left rule"),
+    *("empty text", "awkward text", "indented"),
+}
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(written=schema_files())
+def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> None:
+    """What includes and `src` bring has the text, slots, rules, guarantees, tokens and positions of one document."""
+    files_are_one_schema(written)
+    divided, whole = (
+        lay_out(schema, ByteTokenizer()) for schema in (written.checked(), check_schema(parse_schema(written.whole)))
+    )
+
+    assert without_places(divided.runs) == without_places(whole.runs)
+    assert without_places(encodings(divided)) == without_places(encodings(whole))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), written=schema_files())
+def test_prompts_are_refused_as_for_one_document(data: st.DataObject, written: SchemaFiles) -> None:
+    """A faulty prompt gets the same codes at the same places, whether its schema stands in one file or in several."""
+    divided, whole = written.checked(), check_schema(parse_schema(written.whole))
+    invalid = data.draw(invalid_prompts(whole))
+
+    assert [(each.code, each.span) for each in refusals(invalid.xml, divided)] == [
+        (each.code, each.span) for each in refusals(invalid.xml, whole)
+    ]
+
+
+def refusals(xml: str, schema: CheckedSchema) -> tuple[Diagnostic, ...]:
+    """Return what a prompt gets from the language."""
+    try:
+        resolve_prompt(parse_prompt(xml), schema)
+    except LanguageError as error:
+        return error.diagnostics
+    return ()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(written=schema_files())
+def test_printed_schemas_have_everything_in_its_place(written: SchemaFiles) -> None:
+    """A schema is printed without its includes, and what is printed reads and prints as the same."""
+    printed = print_schema(written.checked().source)
+
+    assert "<include" not in printed
+    again = parse_schema(printed, folder=written.folder)
+    assert print_schema(again) == printed
+    assert content(check_schema(again)) == content(written.checked())
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(written=schema_files())
+def test_formatting_every_file_keeps_the_schema(written: SchemaFiles) -> None:
+    """Each file can be formatted by itself, and the schema made of formatted files is the same."""
+    files = {
+        name: format_document(text, folder=beside(name, written)) if name.endswith(".xml") else text
+        for name, text in written.files.items()
+    }
+    formatted = parse_schema(format_document(written.xml, folder=written.folder), folder=files or None)
+
+    assert content(check_schema(formatted)) == content(written.checked())
+
+
+def beside(name: str, written: SchemaFiles) -> dict[str, str]:
+    """Return the files in the folder of one of them, by their paths from there."""
+    above = f"{dirname(name)}/" if dirname(name) else ""
+    return {path.removeprefix(above): text for path, text in written.files.items() if path.startswith(above)}
+
+
+def test_every_way_to_divide_occurs() -> None:
+    """Files are included everywhere and from everywhere, in every way, and leave everything behind that they can."""
+    assert occurring(schema_files(), features, FEATURES) == FEATURES
+
+
+def features(written: SchemaFiles) -> Iterator[str]:
+    """Yield what occurs in a schema's files."""
+    roots = {name: etree.fromstring(text) for name, text in written.files.items() if name.endswith(".xml")}
+    main = etree.fromstring(written.xml)
+    yield from ("two files" for _ in range(len(written.files) > 1))
+    yield from ("file in a folder below" for name in written.files if "/" in name)
+    yield from (feature for name, text in written.files.items() if name not in roots for feature in _of_text(text))
+    yield from ("indented" for root in roots.values() if (root.text or "").startswith("\n  "))
+    for root in (main, *roots.values()):
+        for element in root.iter("include"):
+            yield from ("include", *(name for name in ("select", "prefix") if element.get(name) is not None))
+            parent = element.getparent()
+            assert parent is not None
+            yield "include in an included file" if root is not main else f"include in a {_kind(parent.tag)}"
+        if root.find(".//module[@src]") is not None:
+            yield from ("src", "src in a file" if root is not main else "src")
+    for root in roots.values():
+        yield from (name for name in ("union", "scaffold", "rules") if root.find(name) is not None)
+        yield from ("own options" for _ in range(len(root.attrib) > 1))
+        yield from _left(root)
+
+
+def _kind(tag: object) -> str:
+    return "turn" if tag in ("system", "user", "assistant") else str(tag)
+
+
+def _of_text(text: str) -> Iterator[str]:
+    yield from ("empty text" for _ in range(not text))
+    yield from ("awkward text" for awkward in ("\r\n", "]]>", "<", "\ufeff") if awkward in text)
+
+
+def _left(root: etree._Element) -> Iterator[str]:
+    checks = {
+        "left module": root.find("module[@name='left']") is not None,
+        "left text": any((each.tail or "").startswith("left") for each in root),
+        "left slot": root.find("parameter[@name='left']") is not None,
+        "left turn": root.find("user") is not None,
+        "left doc": any(each.text == "left" for each in root.iterfind("doc")),
+        "left excludes": bool(root.xpath("//module[contains(@excludes, 'left')]")),
+        "left rule": bool(root.xpath("rules/exclude[contains(@modules, 'left')]")),
+    }
+    yield from (name for name, found in checks.items() if found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "smallest"),
+    [
+        (lambda written: "<module" in written.whole, ('<schema name="s"><module name="a"/></schema>', {})),
+        (
+            lambda written: bool(written.files),
+            (
+                '<schema name="s"><include href="part.xml"/></schema>',
+                {"part.xml": '<schema name="s"><module name="a"/></schema>'},
+            ),
+        ),
+        (
+            lambda written: "src=" in written.xml,
+            ('<schema name="s"><module name="a" src="text.txt"/></schema>', {"text.txt": ""}),
+        ),
+        (
+            lambda written: "select=" in written.xml,
+            (
+                '<schema name="s"><include href="part.xml" select="a"/></schema>',
+                {"part.xml": '<schema name="s"><module name="a"/></schema>'},
+            ),
+        ),
+    ],
+    ids=["module", "include", "src", "select"],
+)
+def test_includes_go_first(wanted: Callable[[SchemaFiles], bool], smallest: tuple[str, dict[str, str]]) -> None:
+    """The schema that is reported has no file that it does not need, and nothing else in one that it needs."""
+    found = find(schema_files(), wanted, settings=SEARCH)
+
+    assert (found.xml, found.files) == smallest
+
+
+def test_a_schema_that_means_something_else_breaks_the_law() -> None:
+    """Files that say another thing than the document are reported with all of their text."""
+    part = '<schema name="s"><module name="a">x</module></schema>'
+    written = SchemaFiles(
+        xml='<schema name="s"><include href="part.xml"/></schema>',
+        files={"part.xml": part},
+        whole=part.replace("x", "y"),
+    )
+
+    with pytest.raises(BrokenLaw, match=r"(?s)other than .*y.*schema: .*file part\.xml: "):
+        files_are_one_schema(written)
+
+
+def test_a_drawn_schema_goes_through_all_laws() -> None:
+    """`check_laws` takes a schema with its files, and the checked schema alone, whose texts it still has."""
+    written = SchemaFiles(
+        xml='<schema name="s"><include href="more/part.xml" prefix="p-"/></schema>',
+        files={
+            "more/part.xml": '<schema name="s"><module name="a" src="text.txt"/></schema>',
+            "more/text.txt": "\ufeff\ufeffLow < high.\r\n",
+        },
+        whole='<schema name="s"><module name="p-a"><text>\ufeffLow &lt; high.&#13;\n</text></module></schema>',
+    )
+
+    files_are_one_schema(written)
+    check_laws(written, max_examples=5)
+    check_laws(written.checked(), max_examples=5)
+    assert Subject(written.checked()).folder == {"more/text.txt": "\ufeff\ufeffLow < high.\r\n"}
+
+
+@pytest.mark.parametrize(
+    ("option", "absent"),
+    [
+        ("scaffolds", "<scaffold"),
+        ("uncached", 'cache="false"'),
+        ("unions", "<union"),
+        ("turns", "<user"),
+        ("parameters", "<parameter"),
+        ("rules", "<rules"),
+        ("rules", "excludes="),
+        ("includes", "<include"),
+        ("includes", "src="),
+    ],
+)
+@settings(max_examples=law_examples(0.2))
+@given(data=st.data())
+def test_options_leave_elements_out_of_files(option: str, absent: str, data: st.DataObject) -> None:
+    """What an option switches off occurs in none of the files."""
+    written = data.draw(schema_files(**{option: False}))
+
+    assert not any(absent in text for text in (written.xml, *written.files.values()))
