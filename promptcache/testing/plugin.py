@@ -3,13 +3,15 @@
     pytest --promptcache=schemas/
 
 collects every schema of a folder: one item for each of its examples and one for each law that needs no model, reported
-at their own file and line. Nothing is collected without the option. Neither torch nor transformers is imported when
-pytest starts; the fixture `promptcache_engine` loads them when a test asks for it.
+at their own file and line. `--promptcache-context` is a file of values for those that are templates. Nothing is
+collected without the option. Neither torch nor transformers is imported when pytest starts; the fixture
+`promptcache_engine` loads them when a test asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
     from promptcache.testing.subject import Subject
 
 _EXAMPLES = 100
+_SUFFIXES = (".xml", ".xml.j2")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     group = parser.getgroup("promptcache")
     group.addoption("--promptcache", metavar="FOLDER", help="collect schemas: an item for every example and law")
+    group.addoption("--promptcache-context", metavar="FILE", help="JSON: the values that templates of schemas use")
     group.addoption(
         "--promptcache-model", metavar="MODEL", help='model of `promptcache_engine`: "demo", folder, hub id'
     )
@@ -35,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the folder that was named, beside whatever else is asked for."""
+    """Collect the folder that was named, beside whatever else is asked for; refuse values that are none."""
+    _context(config)
     folder = config.getoption("--promptcache")
     if folder and folder not in config.args:
         config.args.append(folder)
@@ -44,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect a schema below the folder that was named."""
     folder = parent.config.getoption("--promptcache")
-    if not folder or file_path.suffix != ".xml" or not file_path.is_relative_to(Path(folder).resolve()):
+    if not folder or not file_path.name.endswith(_SUFFIXES) or not file_path.is_relative_to(Path(folder).resolve()):
         return None
     if "<schema" not in file_path.read_text(encoding="utf-8", errors="replace"):
         return None
@@ -70,10 +75,9 @@ class SchemaFile(pytest.File):
         from promptcache.diagnostics import SchemaError
         from promptcache.testing.examples import tested_examples
         from promptcache.testing.laws import LAWS
-        from promptcache.testing.subject import Subject
 
         try:
-            subject = Subject(_shown(self.path))
+            subject = self._subject()
         except SchemaError as error:
             yield BrokenSchemaItem.from_parent(self, name="check", line=error.diagnostics[0].span.line, error=error)
             return
@@ -83,6 +87,20 @@ class SchemaFile(pytest.File):
         for law in LAWS:
             line = subject.schema.source.span.line
             yield LawItem.from_parent(self, name=law.name, line=line, law=law, subject=subject)
+
+    def _subject(self) -> Subject:
+        from promptcache.diagnostics import SchemaError
+        from promptcache.language import Schema
+        from promptcache.language.read_schema import read_schema_file
+        from promptcache.testing.subject import Subject
+
+        context = _context(self.config)
+        try:
+            return Subject(Schema.of(read_schema_file(_shown(self.path), context).document))
+        except SchemaError as error:
+            if context is None and any(each.code == "PC603" for each in error.diagnostics):
+                error.add_note("--promptcache-context=FILE gives templates their values")
+            raise
 
 
 class SchemaItem(pytest.Item):
@@ -94,11 +112,11 @@ class SchemaItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The schema's file and the line in it, as pytest counts."""
-        return self.path, self.line - 1, f"{self.path.stem}: {self.name}"
+        return self.path, self.line - 1, f"{_stem(self.path)}: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
         """Every fault with its place."""
-        return str(excinfo.value)
+        return "\n".join((str(excinfo.value), *getattr(excinfo.value, "__notes__", ())))
 
 
 class ExampleItem(SchemaItem):
@@ -152,3 +170,26 @@ def _shown(path: Path) -> Path:
     """Return a path as short as it can be written from here."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _stem(path: Path) -> str:
+    """Return the name of a file without what says that it is a schema, or a template of one."""
+    return path.name.removesuffix(".j2").removesuffix(".xml")
+
+
+def _context(config: pytest.Config) -> Mapping[str, object] | None:
+    """Return the values for templates.
+
+    Raises:
+        UsageError: the file that should hold them does not.
+    """
+    file = config.getoption("--promptcache-context")
+    if file is None:
+        return None
+    try:
+        values = json.loads(Path(file).read_bytes())
+    except (OSError, ValueError, RecursionError) as fault:
+        raise pytest.UsageError(f"--promptcache-context {file}: {fault}") from None
+    if not isinstance(values, dict):
+        raise pytest.UsageError(f'--promptcache-context {file}: an object is expected, as {{"name": "value"}}')
+    return values

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.language import Schema
-from promptcache.testing.running import check_laws
-
 pytest_plugins = ["pytester"]
 
 SCHEMA = """<?xml version="1.0"?>
@@ -21,6 +18,12 @@ SCHEMA = """<?xml version="1.0"?>
 </schema>
 """
 BROKEN = '<schema name="b"><module name="a" requires="nowhere"/></schema>'
+UNTRUE_LEVELS = """
+import sys
+import promptcache.layout
+from promptcache.layout import Level
+sys.modules["promptcache.layout.plan"].level_of = lambda *_: Level.MODULAR
+"""
 
 
 @pytest.fixture
@@ -47,18 +50,61 @@ def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder:
     assert run(pytester).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_templates_are_not_collected(pytester: pytest.Pytester, folder: Path) -> None:
-    """A template has no values here; what it makes is tested as docs/testing.md says, also where a schema includes it."""
-    (folder / "shop.xml").rename(folder / "shop.xml.j2")
-    all_of_it = folder / "all.xml"
-    all_of_it.write_text('<schema name="all"><include href="one.xml.j2"/></schema>')
-    one = folder / "one.xml.j2"
-    one.write_text('<schema name="one"><module name="a">{{ text }}</module></schema>')
+TEMPLATE = """<schema name="plans">
+  <example valid="true"><prompt schema="plans"><{{ plans[0] }}/></prompt></example>
+  {% for plan in plans %}<module name="{{ plan }}">Plan {{ loop.index }}.</module>{% endfor %}
+</schema>
+"""
 
-    for path in (one, all_of_it):
-        check_laws(Schema.from_file(path, context={"text": "Low < high."}), max_examples=5)
-    all_of_it.unlink()
-    assert run(pytester, "--promptcache=schemas").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+def test_templates_get_their_values(pytester: pytest.Pytester, folder: Path) -> None:
+    """Templates, and schemas that include one, are tested with the values of a file; other schemas do without."""
+    from promptcache.testing.laws import LAWS
+
+    (folder / "plans.xml.j2").write_text(TEMPLATE)
+    (folder / "all.xml").write_text('<schema name="all"><include href="plans.xml.j2"/></schema>')
+    pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
+
+    result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json", "-n", "2", "-p", "xdist")
+
+    result.assert_outcomes(passed=2 + 3 * len(LAWS))
+
+
+def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: Path) -> None:
+    """A template that needs values is not left out: it fails where it needs them, and says how they are given."""
+    (folder / "plans.xml.j2").write_text(TEMPLATE)
+    (folder / "plain.xml.j2").write_text('<schema name="plain"><module name="a">{{ 1 + 1 }}</module></schema>')
+
+    result = run(pytester, "--promptcache=schemas", "-k", "check or selected")
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*plans.xml.j2:2:*PC603*", "--promptcache-context=FILE gives templates their values"])
+
+
+def test_a_broken_law_of_a_template_names_it(pytester: pytest.Pytester, folder: Path) -> None:
+    """What is reported of a template is called after it, and the command that shows a prompt asks for its values."""
+    (folder / "plans.xml.j2").write_text(TEMPLATE)
+    pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
+    pytester.makeconftest(UNTRUE_LEVELS)
+
+    result = run(pytester, "--promptcache=schemas/plans.xml.j2", "--promptcache-context=values.json", "-v")
+
+    result.stdout.fnmatch_lines(["*schemas/plans.xml.j2:1: The level is*", "to see it: *--context CONTEXT.json"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "*values.json: *No such file*"), ("{", "*values.json: *line 1*"), ("[]", "*values.json: an object*")],
+)
+def test_values_that_are_none_are_refused(pytester: pytest.Pytester, folder: Path, text: str | None, told: str) -> None:
+    """A file of values that is missing or holds none is a mistake in the command, and no test runs."""
+    if text is not None:
+        pytester.path.joinpath("values.json").write_text(text)
+
+    result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--promptcache-context {told}"])
 
 
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
@@ -90,15 +136,7 @@ def test_an_example_fails_at_its_line(pytester: pytest.Pytester, folder: Path) -
 
 def test_a_broken_law_shows_the_prompt(pytester: pytest.Pytester, folder: Path) -> None:
     """A failure names the schema's file and line, the law, the smallest prompt, its slots and a command."""
-    pytester.makeconftest(
-        """
-        from dataclasses import replace
-        from promptcache.layout import Level
-        import sys
-        import promptcache.layout
-        sys.modules["promptcache.layout.plan"].level_of = lambda *_: Level.MODULAR
-        """
-    )
+    pytester.makeconftest(UNTRUE_LEVELS)
 
     result = run(pytester, "--promptcache=schemas")
 
