@@ -41,11 +41,6 @@ class Shape:
     covers: Covers
 
     @property
-    def outline(self) -> Fill:
-        """The rectangle around all of it."""
-        return self.fills[0]
-
-    @property
     def num_bytes(self) -> int:
         """About how many bytes of SVG it makes."""
         words = sum(len(note.encode()) for note in self.notes)

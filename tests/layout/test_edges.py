@@ -1,0 +1,58 @@
+"""What few schemas have: modules that nobody can use, nothing that is cached, tokens declared twice, pictures of little."""
+
+from __future__ import annotations
+
+import pytest
+
+from promptcache.layout import Level, encodings, find_encoding, layout_html, layout_svg
+from promptcache.layout.tokenizer_rules import with_declared_tokens
+from tests.layout.samples import layout_of, plan_of
+
+
+def test_what_nobody_can_use_sees_nothing_beside_it() -> None:
+    """A member of a union that needs another one is in no valid prompt: its context still lies before it."""
+    layout = layout_of(
+        '<schema name="s">Root.<union><module name="a">A long one.</module><module name="b" requires="a">B.</module>'
+        "</union></schema>"
+    )
+    made = encodings(layout)
+
+    encoding = find_encoding(made, layout.runs_of["b"][0], None)
+    assert encoding is not None
+    assert "a" in layout.schema.guaranteed["b"]
+    assert [layout.runs[made[index].run].module for index in encoding.context] == [
+        "",
+        "",
+    ]  # BOS, and the text of the root
+
+
+def test_a_prompt_without_anything_cached_is_exact() -> None:
+    """Where all is computed anew, nothing was seen too early, and an empty slot brings no tokens."""
+    schema = '<schema name="s"><module name="a" cache="false">A<parameter name="p" length="3"/>z</module></schema>'
+
+    plan = plan_of(schema, '<prompt schema="s"><a/></prompt>', bos=False)
+
+    assert (plan.level, plan.reuse) == (Level.EXACT, ())
+    assert [(part.start, part.token_ids) for part in plan.prefill] == [(0, (ord("A"),)), (4, (ord("z"),))]
+
+
+def test_a_token_that_is_declared_twice_is_added_once() -> None:
+    """What `tokenizer_config.json` declares and the rules have already is not added again."""
+    rules = {"added_tokens": [{"id": 1, "content": "<a>", "special": True}]}
+    declared = {"1": {"content": "<a>", "special": True}, "0": {"content": "<b>", "special": True}}
+
+    added = with_declared_tokens(rules, declared)["added_tokens"]
+
+    assert [(token["id"], token["content"]) for token in added] == [(0, "<b>"), (1, "<a>")]
+
+
+@pytest.mark.parametrize("schema", ['<schema name="s">Text.</schema>', '<schema name="s"><user/></schema>'])
+def test_little_is_drawn(schema: str) -> None:
+    """A layout without slots has no table of them, and a page all the same."""
+    layout = layout_of(schema)
+
+    page = layout_html(layout, encodings(layout))
+
+    assert "0 slots" in page
+    assert "<table" not in page
+    assert layout_svg(layout, encodings(layout)).startswith("<svg")
