@@ -240,3 +240,17 @@ def test_options_leave_elements_out_of_files(option: str, absent: str, data: st.
     written = data.draw(schema_files(**{option: False}))
 
     assert not any(absent in text for text in (written.xml, *written.files.values()))
+
+
+def test_scaffolds_of_a_file_stay_where_it_is_included() -> None:
+    """In a module a file's scaffold stands before those declared later, also where that module is in a turn."""
+    modules = '<module name="a">a</module><module name="b">b</module><scaffold modules="a b"/>'
+    around = '<schema name="s"><user><module name="m">{}</module></user><scaffold modules="m/b m/a"/></schema>'
+
+    files_are_one_schema(
+        SchemaFiles(
+            xml=around.format('<include href="part.xml"/>'),
+            files={"part.xml": f'<schema name="s">{modules}</schema>'},
+            whole=around.format(modules),
+        )
+    )
