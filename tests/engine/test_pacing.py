@@ -142,7 +142,7 @@ def test_loading_is_measured_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
         ([(100, 0.5)], Line(200, 0)),
         ([(100, 3.0), (300, 5.0)], Line(100, 2.0)),
         ([(300, 5.0), (100, 3.0), (100, 3.0), (500, 7.0)], Line(100, 2.0)),
-        ([(100, 0.5), (101, 0.9)], Line(201 / 1.4, 0)),  # sizes too much alike
+        ([(100, 0.5), (101, 0.5001)], Line(201 / 1.0001, 0)),  # sizes too much alike
         ([(100, 3.0), (300, 2.0)], Line(80, 0)),  # the larger one was faster
         ([(100, 0.1), (300, 5.0)], Line(400 / 5.1, 0)),  # nothing begins before it is asked for
     ],
