@@ -238,10 +238,10 @@ def test_documents_do_not_steer_the_terminal(folder: Path, words: str) -> None:
 @pytest.mark.parametrize("columns", ["0", "-1", "many"])
 def test_columns_that_are_none_lose_nothing(folder: Path, columns: str) -> None:
     """A terminal whose number of columns is nonsense shows what any other does."""
-    code, got = on_terminal("check", "prompts/typo.xml", COLUMNS=columns, TERM="dumb")
+    code, got = on_terminal("check", "prompts/typo.xml", COLUMNS=columns, TERM="xterm")
 
     assert code == 1
-    assert "there is no module 'plam' at the top level" in got
+    assert "there is no module 'plam' at the top level" in re.sub(r"\x1b\[[0-9;]*m", "", got)
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
