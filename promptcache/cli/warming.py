@@ -157,7 +157,7 @@ def _answers_text(loss: Mapping[str, str]) -> str:
     if "loss.asked" not in loss:
         return ""
     return (
-        f"; of {loss['loss.asked']} questions it answers {loss['loss.right']} right, "
+        f"; of {loss['loss.asked']} questions the model answers {loss['loss.right']} right, "
         f"and {loss['loss.right_full']} with KV as computed"
     )
 

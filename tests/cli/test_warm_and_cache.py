@@ -100,7 +100,7 @@ def test_answers_of_the_demo_model_are_counted(command: Command) -> None:
     asked, right, full = (int(loss[f"loss.{name}"]) for name in ("asked", "right", "right_full"))
     assert abs(right - full) <= 1
     assert full > 0.9 * asked > 0
-    assert line.endswith(f"of {asked} questions it answers {right} right, and {full} with KV as computed")
+    assert line.endswith(f"of {asked} questions the model answers {right} right, and {full} with KV as computed")
 
 
 def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
