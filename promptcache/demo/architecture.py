@@ -5,10 +5,12 @@ Comes in: a tokenizer and a seed. Goes out: an untrained `LlamaForCausalLM`. Kno
 Reading a fact means finding where the last few tokens stood before, and copying what came next there. Small models
 spend most of their early training on discovering that. Here the weights start near it: the first layer's heads look
 1, 2, 3 ... tokens back (by the biases of queries and keys), and queries and keys from the third layer on compare what
-those heads bring. All weights are trained afterwards.
+those heads bring. Tokens that differ by a leading space only start as neighbours, which are compared as one and the
+same. All weights are trained afterwards.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,7 @@ _SHARPNESS = 9.0  # amplitude of the looking-back biases: an offset wins by abou
 _MATCH = 1.6  # scale of the comparing queries and keys
 _FADING = 0.9  # weight of a token in the comparison, per token further back
 _COPY = 4.0  # how much stronger than the current token the copied one is written
+_SPACE = 0.25  # share of the leading space in an embedding's squared length
 _SLOW_PLANES = 0.34  # share of the rotary planes that turn too fast to compare by
 
 
@@ -108,18 +111,24 @@ def _shape(config: LlamaConfig) -> _Shape:
 
 
 @torch.no_grad()
-def make_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """An untrained model that starts near looking back, comparing and copying."""
+def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int) -> LlamaForCausalLM:
+    """An untrained model that starts near looking back, comparing and copying.
+
+    Args:
+        config: The shape.
+        twins: IDs of tokens that differ by a leading space only, the bare one first.
+        seed: Of every random number.
+    """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
     shape, layers = _shape(config), model.model.layers
     directions = _orthogonal(shape.hidden_size).T  # rows are directions of the hidden state
     own, rest = directions[: shape.own_size], directions[shape.own_size :]
-    embeddings = torch.randn(shape.vocab_size, shape.own_size) @ own
-    model.model.embed_tokens.weight.copy_(embeddings * math.sqrt(shape.hidden_size / shape.own_size))
+    basis = _orthogonal(shape.own_size) @ own
+    code = basis[: shape.code_size]  # what of a token the heads bring along
+    model.model.embed_tokens.weight.copy_(_embeddings(shape, twins, basis))
     model.model.norm.weight.fill_(_LOGIT_SCALE)
-    code = _orthogonal(shape.own_size)[: shape.code_size] @ own  # what of a token the heads bring along [code, hidden]
-    views = [code, *torch.split(rest, shape.code_size)]  # views[n] reads the code of the token n back
+    views = [code, *torch.split(rest, shape.code_size)]
     for layer in layers:
         layer.mlp.down_proj.weight.zero_()
     _look_back(layers[0].self_attn, shape, views)
@@ -128,6 +137,17 @@ def make_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
     for layer in layers[2:]:
         _compare(layer.self_attn, shape, views, own)
     return model
+
+
+def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
+    """Random directions, shared by twins but for one direction, outside the code, that tells them apart."""
+    texts = torch.randn(shape.vocab_size, shape.own_size - 1) @ basis[:-1]
+    space = math.sqrt(shape.own_size) * basis[-1]
+    bare, spaced = torch.tensor(twins, dtype=torch.long).reshape(-1, 2).T
+    shared = math.sqrt(1 - _SPACE) * texts[bare]
+    texts[bare] = shared - math.sqrt(_SPACE) * space
+    texts[spaced] = shared + math.sqrt(_SPACE) * space
+    return texts * math.sqrt(shape.hidden_size / shape.own_size)
 
 
 def _orthogonal(size: int) -> Tensor:

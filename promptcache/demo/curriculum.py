@@ -44,7 +44,7 @@ class Progress:
     @property
     def made_up_share(self) -> float:
         """Made-up names are long in tokens: fewer of them at first."""
-        return min(0.4, 0.15 + 0.08 * self.stage)
+        return min(0.45, 0.2 + 0.1 * self.stage)
 
     def settings(self, rng: Random) -> DocumentSettings:
         """What the next batch holds: mostly this stage's length, otherwise anything shorter."""

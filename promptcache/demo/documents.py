@@ -94,7 +94,7 @@ def make_document(rng: Random, names: NameSource, settings: DocumentSettings) ->
 
 def grid_facts(rng: Random, names: NameSource, num_entities: int, num_attributes: int) -> list[list[Fact]]:
     """One module per entity, all with the same attributes in the same order."""
-    entities = _distinct(rng, names.entity, _similar_entity, num_entities)
+    entities = _distinct(rng, names.entity, similar_entity, num_entities)
     attributes = _distinct(rng, names.attribute, _similar_attribute, num_attributes)
     return [[_fact(rng, names, attribute, entity) for attribute in attributes] for entity in entities]
 
@@ -102,7 +102,7 @@ def grid_facts(rng: Random, names: NameSource, num_entities: int, num_attributes
 def _grid(rng: Random, names: NameSource, num_facts: int) -> list[list[Fact]]:
     """One module per entity, the same attributes in each: a travel planner, a table of plans."""
     num_attributes = rng.randint(1, max(1, min(num_facts, 6)))
-    entities = _distinct(rng, names.entity, _similar_entity, -(-num_facts // num_attributes))
+    entities = _distinct(rng, names.entity, similar_entity, -(-num_facts // num_attributes))
     attributes = _distinct(rng, names.attribute, _similar_attribute, num_attributes + rng.choice((0, 0, 1, 2)))
     modules, left = [], num_facts
     for entity in entities:
@@ -115,7 +115,7 @@ def _grid(rng: Random, names: NameSource, num_facts: int) -> list[list[Fact]]:
 def _one_attribute(rng: Random, names: NameSource, num_facts: int) -> list[list[Fact]]:
     """One attribute of many entities: a classifier, a list of policies."""
     attribute = names.attribute(rng)
-    entities = _distinct(rng, names.entity, _similar_entity, num_facts)
+    entities = _distinct(rng, names.entity, similar_entity, num_facts)
     return _cut(rng, [_fact(rng, names, attribute, entity) for entity in entities])
 
 
@@ -128,7 +128,7 @@ def _one_entity(rng: Random, names: NameSource, num_facts: int) -> list[list[Fac
 
 def _mixed(rng: Random, names: NameSource, num_facts: int) -> list[list[Fact]]:
     """Pairs of entities and attributes in any order."""
-    entities = _distinct(rng, names.entity, _similar_entity, rng.randint(1, num_facts))
+    entities = _distinct(rng, names.entity, similar_entity, rng.randint(1, num_facts))
     attributes = _distinct(rng, names.attribute, _similar_attribute, num_facts)
     pairs = [(attribute, entity) for attribute in attributes for entity in entities]
     return _cut(rng, [_fact(rng, names, *pair) for pair in rng.sample(pairs, num_facts)])
@@ -155,8 +155,11 @@ def _distinct(
     return [*found.values()]
 
 
-def _similar_entity(rng: Random, name: str) -> str:
+def similar_entity(rng: Random, name: str) -> str:
+    """Another name that shares a word with this one."""
     bare = name.removeprefix("the ")
+    if name != bare and rng.random() < 0.7:  # "the student plan" beside "the basic plan"
+        return f"the {rng.choice(rng.choice((words.ADJECTIVES, words.NOUNS, words.COMMON)))} {bare.split()[-1]}"
     if rng.random() < 0.6:
         return f"{rng.choice(words.NAME_PREFIXES)} {bare.split()[-1].capitalize()}"
     return f"{bare.split()[0].capitalize()} {rng.choice(words.NAME_SUFFIXES)}"
@@ -208,9 +211,9 @@ def unsaid_fact(rng: Random, names: NameSource, facts: tuple[Fact, ...]) -> Fact
     while True:
         attribute, entity, kind = rng.choice(facts).attribute, rng.choice(facts).entity, rng.random()
         if kind < 0.5:
-            entity = _similar_entity(rng, entity) if rng.random() < 0.2 else names.entity(rng)
+            entity = similar_entity(rng, entity) if rng.random() < 0.4 else names.entity(rng)
         elif kind < 0.75:
-            attribute = _similar_attribute(rng, attribute) if rng.random() < 0.2 else names.attribute(rng)
+            attribute = _similar_attribute(rng, attribute) if rng.random() < 0.4 else names.attribute(rng)
         elif kind < 0.8:
             attribute, entity = names.attribute(rng), names.entity(rng)
         if (attribute.lower(), entity.lower()) not in said and len(entity) <= 40:

@@ -32,7 +32,7 @@ class Row:
     Args:
         questions: The set.
         gaps: Share of documents with gaps between the position IDs of modules.
-        slots: Share of documents in which every value is tokenized apart, as an argument is: none, or half of them.
+        slots: Share of documents in which every value is tokenized apart, as an argument is.
     """
 
     questions: QuestionSet
@@ -56,7 +56,8 @@ def _rows() -> Iterator[Row]:
             yield Row(questions=_set((4, 3), asked=asked, names=names))
     for gaps in (0.0, 1.0):
         yield Row(questions=_set((4, 3)), gaps=gaps)
-    yield Row(questions=_set((4, 3)), slots=0.5)
+    for slots in (0.5, 1.0):
+        yield Row(questions=_set((4, 3)), slots=slots)
 
 
 def _set(shape: tuple[int, int], *, asked: str = "fact", names: str = "words") -> QuestionSet:
@@ -66,7 +67,7 @@ def _set(shape: tuple[int, int], *, asked: str = "fact", names: str = "words") -
 def make_samples(row: Row, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
     """Draw `count` documents of a set, each laid out with its one question."""
     rng = Random(f"layout {seed} {row}")
-    layout = LayoutSettings(gaps=row.gaps, slots=1.0 if row.slots else 0.0)
+    layout = LayoutSettings(gaps=row.gaps, slots=row.slots, filled=(1.0,))
     for case in draw_cases(row.questions, seed, count, single_token_texts(tokenizer)):
         document = Document(introduction=None, modules=case.present, questions=(case.question,))
         yield lay_out(document, tokenizer, rng, layout)

@@ -30,13 +30,13 @@ class NameSource:
         if rng.random() >= self._share():
             return _real_entity(rng)
         kind = rng.random()
-        name = self._made_up_word(rng).capitalize()
+        name = _capitalized(self._made_up_word(rng))
         if kind < 0.15:
             return f"{rng.choice(words.NAME_PREFIXES)} {name}"
         if kind < 0.25:
             return f"{name} {rng.choice(words.NAME_SUFFIXES)}"
         if kind < 0.32:
-            return f"{name} {self._made_up_word(rng).capitalize()}"
+            return f"{name} {_capitalized(self._made_up_word(rng))}"
         return name.lower() if kind < 0.42 else name
 
     def attribute(self, rng: Random) -> str:
@@ -58,16 +58,38 @@ class NameSource:
         """A word, a name, a number with or without unit, a code; one to four words."""
         if rng.random() < self._share():
             word = self._made_up_word(rng)
-            return word.capitalize() if rng.random() < 0.5 else word
+            if not self.unseen and rng.random() < 0.2:
+                word = f"{word} {rng.choice((rng.choice(words.NOUNS), self._made_up_word(rng)))}"
+            return _capitalized(word) if rng.random() < 0.5 else word
         return rng.choice(_VALUE_KINDS)(rng)
 
     def _share(self) -> float:
         return 1.0 if self.unseen else self.made_up
 
     def _made_up_word(self, rng: Random) -> str:
-        if self.pieces and not self.unseen and rng.random() < 0.5:
-            return "".join(rng.choices(self.pieces, k=rng.choice((1, 1, 2, 2, 3))))
-        return syllable_word(rng, unseen=self.unseen)
+        if self.unseen:
+            return syllable_word(rng, unseen=True)
+        word = syllable_word(rng)
+        if self.pieces and rng.random() < 0.6:
+            word = "".join(rng.choices(self.pieces, k=rng.choice((1, 1, 2, 2, 3))))
+        return _spelled(rng, word) if rng.random() < 0.15 else word
+
+
+def _capitalized(word: str) -> str:
+    """As `str.capitalize`, but capitals inside a word stay."""
+    return word[0].upper() + word[1:]
+
+
+def _spelled(rng: Random, word: str) -> str:
+    """A word as products and codes are spelled: with a number, a hyphen, a capital inside, or capitals only."""
+    kind = rng.random()
+    if kind < 0.3:
+        return f"{word}{rng.randint(1, 99)}"
+    if kind < 0.5:
+        return f"{word}-{rng.choice((rng.randint(1, 99), syllable_word(rng)))}"
+    if kind < 0.7:
+        return f"{word}{syllable_word(rng).capitalize()}"
+    return word[:4].upper()
 
 
 def syllable_word(rng: Random, *, unseen: bool = False) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.demo import words
-from promptcache.demo.documents import Fact, Question, grid_facts, question_text
+from promptcache.demo.documents import Fact, Question, grid_facts, question_text, similar_entity
 from promptcache.demo.names import NameSource
 
 
@@ -84,19 +83,9 @@ def _draw_case(rng: Random, names: NameSource, kind: QuestionSet) -> Case:
 def _unlike_all(rng: Random, modules: Sequence[Sequence[Fact]], entity: str) -> str:
     taken = {module[0].entity.lower() for module in modules}
     while True:
-        near = _near(rng, entity)
+        near = similar_entity(rng, entity)
         if near.lower() not in taken and len(near) <= 40:
             return near
-
-
-def _near(rng: Random, name: str) -> str:
-    """Another name that shares its last or its first word with this one: "the student plan" beside "the basic plan"."""
-    first, *_, last = [*name.split(), *name.split()]
-    if name.startswith("the "):
-        return f"the {rng.choice(rng.choice((words.ADJECTIVES, words.NOUNS)))} {last}"
-    if rng.random() < 0.6:
-        return f"{rng.choice(words.NAME_PREFIXES)} {last.capitalize()}"
-    return f"{first.capitalize()} {rng.choice(words.NAME_SUFFIXES)}"
 
 
 def _names(kind: str, pieces: tuple[str, ...]) -> NameSource:

@@ -38,10 +38,25 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSettings:
-    """Shares of samples: `gaps` between modules, `slots` (facts whose value is tokenized apart, as an argument is)."""
+    """What a layout may have.
+
+    Args:
+        gaps: Share of samples with gaps between modules.
+        slots: Share of samples with values tokenized apart, as a parameter's argument is.
+        filled: Shares of the values that are so, one drawn for each of those samples.
+    """
 
     gaps: float = 0.5
-    slots: float = 0.15
+    slots: float = 0.25
+    filled: tuple[float, ...] = (0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What holds for the whole of one sample: the share of values tokenized apart, and what parts facts."""
+
+    filled: float
+    separator: str
 
 
 @dataclass(slots=True)
@@ -54,6 +69,7 @@ class _Writer:
     position_ids: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     next_position: int = 0
+    apart: set[Fact] = field(default_factory=set)  # whose values were tokenized apart
 
     def text(self, text: str, *, answer: bool = False) -> None:
         if text:
@@ -86,11 +102,12 @@ def lay_out(document: Document, tokenizer: Tokenizer, rng: Random, settings: Lay
     writer.special(BEGIN)
     budget = MAX_POSITIONS - 96 * len(document.facts) - 800
     gaps = _Gaps(rng, max_gap=min(_MAX_GAP, budget // (len(document.modules) + 1)), on=rng.random() < settings.gaps)
-    slots = settings.slots if rng.random() < 0.5 else 0.0
-    look = rng.choices((_system_turn, _plain_text, _turn_each, _one_user_turn), weights=(45, 25, 20, 10))[0]
+    filled = rng.choice(settings.filled) if rng.random() < settings.slots else 0.0
+    look = _Look(filled=filled, separator=rng.choice((" ", " ", "\n")))
+    write = rng.choices((_system_turn, _plain_text, _turn_each, _one_user_turn), weights=(45, 25, 20, 10))[0]
     questions = list(document.questions)
-    first = questions.pop(0) if look is _one_user_turn else None
-    look(writer, document, gaps, slots)
+    first = questions.pop(0) if write is _one_user_turn else None
+    write(writer, document, gaps, look)
     answers = []
     if first is not None:
         writer.text(f"\n{first.text}")
@@ -121,23 +138,23 @@ class _Gaps:
         return self.rng.randint(1, self.max_gap)
 
 
-def _system_turn(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -> None:
+def _system_turn(writer: _Writer, document: Document, gaps: _Gaps, look: _Look) -> None:
     writer.header("system")
-    _paragraphs(writer, document, gaps, slots)
+    _paragraphs(writer, document, gaps, look)
     writer.footer()
 
 
-def _plain_text(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -> None:
-    _paragraphs(writer, document, gaps, slots)
+def _plain_text(writer: _Writer, document: Document, gaps: _Gaps, look: _Look) -> None:
+    _paragraphs(writer, document, gaps, look)
 
 
-def _one_user_turn(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -> None:
+def _one_user_turn(writer: _Writer, document: Document, gaps: _Gaps, look: _Look) -> None:
     """The turn stays open: the first question follows in it."""
     writer.header("user")
-    _paragraphs(writer, document, gaps, slots)
+    _paragraphs(writer, document, gaps, look)
 
 
-def _turn_each(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -> None:
+def _turn_each(writer: _Writer, document: Document, gaps: _Gaps, look: _Look) -> None:
     role = writer.rng.choice(("user", "user", "system"))
     if document.introduction:
         writer.header("system")
@@ -146,11 +163,11 @@ def _turn_each(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -
     for module in document.modules:
         writer.gap(gaps.draw())
         writer.header(role)
-        _module(writer, module, slots)
+        _module(writer, module, look)
         writer.footer()
 
 
-def _paragraphs(writer: _Writer, document: Document, gaps: _Gaps, slots: float) -> None:
+def _paragraphs(writer: _Writer, document: Document, gaps: _Gaps, look: _Look) -> None:
     """Introduction and modules, each but the first one after a newline."""
     begun = False
     if document.introduction:
@@ -160,26 +177,34 @@ def _paragraphs(writer: _Writer, document: Document, gaps: _Gaps, slots: float) 
         writer.gap(gaps.draw())
         if begun:
             writer.text("\n")
-        _module(writer, module, slots)
+        _module(writer, module, look)
         begun = True
     writer.gap(gaps.draw())
 
 
-def _module(writer: _Writer, module: Sequence[Fact | str], slots: float) -> None:
+def _module(writer: _Writer, module: Sequence[Fact | str], look: _Look) -> None:
     for i, item in enumerate(module):
-        space = " " if i else ""
-        if isinstance(item, Fact) and slots and writer.rng.random() < slots:
-            writer.text(f"{space}{item.start} ")
-            writer.text(item.value)
+        space = look.separator if i else ""
+        if isinstance(item, Fact) and writer.rng.random() < look.filled:
+            writer.apart.add(item)
+            start, value, stop = _pieces(item, apart=True)
+            writer.text(space + start)
+            writer.text(value)
             writer.gap(writer.rng.randint(0, 12))
-            writer.text(".")
+            writer.text(stop)
         else:
             writer.text(space + (item.sentence if isinstance(item, Fact) else item))
+
+
+def _pieces(fact: Fact, *, apart: bool) -> tuple[str, ...]:
+    """A fact as it is tokenized; an answer has the same tokens as the document, so that copying is all it takes."""
+    return (f"{fact.start} ", fact.value, ".") if apart else (fact.sentence,)
 
 
 def _answer(writer: _Writer, question: Question) -> Answer:
     writer.header("assistant")
     start = len(writer.token_ids)
-    writer.text(question.fact.sentence, answer=True)
+    for text in _pieces(question.fact, apart=question.fact in writer.apart):
+        writer.text(text, answer=True)
     writer.footer(answer=True)
     return Answer(start=start, stop=len(writer.token_ids) - 1, known=question.known)

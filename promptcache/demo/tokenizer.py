@@ -19,11 +19,13 @@ from promptcache.demo.names import NameSource, syllable_word
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL_TOKENS = (PAD, BEGIN, END, *(f"<|{role}|>" for role in ROLES))
-VOCABULARY_SIZE = 3072
+NUM_BARE_TOKENS = 2560  # those without a leading space; each that may begin a word has a twin with one
 
 # A newline, a digit and a run of letters never share a token, so that text cut at a module or in front of a number
 # is tokenized as it would be uncut.
 _WORDS = Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s")
+_BARE_WORDS = Regex(r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s")
+_SPACE = "\u0120"  # how byte-level BPE writes a space
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
@@ -38,26 +40,54 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(seed: int, num_documents: int = 6000) -> Tokenizer:
-    """Train on generated documents; the same seed gives the same tokenizer."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(_WORDS, behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    """Train on generated documents; the same seed gives the same tokenizer.
+
+    Merges are learned on words without their spaces. A space joins a word's first token last of all, so that a word is
+    cut in the same places with a space before it and without: what an argument says, which is tokenized apart, has the
+    tokens that it would have inside a sentence, or their twins.
+    """
+    bare = _with_words(models.BPE(), _BARE_WORDS)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
+        vocab_size=NUM_BARE_TOKENS,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_corpus(seed, num_documents), trainer=trainer)
+    bare.train_from_iterator(_corpus(seed, num_documents), trainer=trainer)
+    model = json.loads(bare.to_str())["model"]
+    vocabulary: dict[str, int] = model["vocab"]
+    begins = [t for t in sorted(vocabulary, key=vocabulary.__getitem__) if _begins_a_word(t)]
+    with_space = {_SPACE + text: len(vocabulary) + i for i, text in enumerate(begins)}
+    merges = [*map(tuple, model["merges"]), *((_SPACE, text) for text in begins)]
+    tokenizer = _with_words(models.BPE(vocab=vocabulary | with_space, merges=merges), _WORDS)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
     )
     return tokenizer
+
+
+def _with_words(model: models.BPE, pattern: Regex) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pattern, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _begins_a_word(token: str) -> bool:
+    return token.isascii() and not token.isdigit() and token not in SPECIAL_TOKENS
+
+
+def twins(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
+    """IDs of tokens that differ by a leading space only, the bare one first."""
+    ids = tokenizer.get_vocab()
+    pairs = ((token_id, ids.get(_SPACE + text)) for text, token_id in ids.items())
+    return tuple(sorted((bare, spaced) for bare, spaced in pairs if spaced is not None))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

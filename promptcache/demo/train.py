@@ -21,7 +21,7 @@ from promptcache.demo.architecture import make_config, make_model
 from promptcache.demo.batches import Batch, Score, collate, draw_samples, score
 from promptcache.demo.curriculum import Progress
 from promptcache.demo.names import NameSource
-from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer
+from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
 
 _MUON_LR = 0.004
 _log = logging.getLogger("promptcache.demo.train")
@@ -64,7 +64,7 @@ class Trainer:
     def __init__(self, settings: TrainSettings, tokenizer: Tokenizer, config: LlamaConfig) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
-        self.model: LlamaForCausalLM = make_model(config, settings.seed)
+        self.model: LlamaForCausalLM = make_model(config, twins(tokenizer), settings.seed)
         self.progress = Progress()
         self.num_steps = 0
         self.num_tokens = 0

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.demo.tokenizer import SPECIAL_TOKENS, train_tokenizer
+from promptcache.demo.tokenizer import SPECIAL_TOKENS, train_tokenizer, twins
 
 SPECIAL_IDS = set(range(len(SPECIAL_TOKENS)))
 MESSAGES = [
@@ -45,6 +45,15 @@ def test_newlines_part_tokens(tokenizer: Tokenizer, before: str, after: str) -> 
     parts = [tokenizer.encode(part, add_special_tokens=False).ids for part in (before, f"\n{after}")]
 
     assert parts[0] + parts[1] == tokenizer.encode(f"{before}\n{after}", add_special_tokens=False).ids
+
+
+@given(word=st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"), min_size=1, max_size=20))
+def test_a_space_does_not_change_where_a_word_is_cut(tokenizer: Tokenizer, word: str) -> None:
+    """A word has the same tokens with a space before it and without, but that the first is the other's twin."""
+    spaced_of = dict(twins(tokenizer))
+    bare, spaced = (tokenizer.encode(text, add_special_tokens=False).ids for text in (word, f" {word}"))
+
+    assert [spaced_of[bare[0]], *bare[1:]] == spaced
 
 
 def test_template_renders_header_content_footer() -> None:

@@ -12,7 +12,7 @@ from promptcache.demo.batches import collate, draw_samples, score
 from promptcache.demo.curriculum import STAGES, Progress
 from promptcache.demo.documents import DocumentSettings
 from promptcache.demo.names import NameSource
-from promptcache.demo.tokenizer import train_tokenizer
+from promptcache.demo.tokenizer import train_tokenizer, twins
 from promptcache.demo.train import Trainer, TrainSettings, train
 
 TOKENIZER = train_tokenizer(0, num_documents=100)
@@ -57,7 +57,7 @@ def test_export_loads_with_transformers(tmp_path: Path) -> None:
 
 def test_score_agrees_with_greedy_decoding() -> None:
     """An answer counts as right exactly if greedy decoding gives it, token by token."""
-    model = make_model(tiny_config(), seed=0)  # has no dropout
+    model = make_model(tiny_config(), twins(TOKENIZER), seed=0)  # has no dropout
     settings = DocumentSettings(num_facts=2, max_questions=3, unknown_share=0.0)
     samples = draw_samples(Random(0), NameSource(made_up=0.0), settings, TOKENIZER, max_tokens=800)
     result = score(model, collate(samples, 0))
