@@ -39,12 +39,12 @@ class Progress:
         """More unanswerable questions where these are answered worse than the others, few while the others are not."""
         if not self.asks_unknown:
             return 0.0
-        return min(0.3, max(0.05, 0.2 + 0.4 * (self.known - self.unknown))) if self.known > 0.55 else 0.05
+        return min(0.35, max(0.05, 0.25 + 0.4 * (self.known - self.unknown))) if self.known > 0.55 else 0.05
 
     @property
     def made_up_share(self) -> float:
         """Made-up names are long in tokens: fewer of them at first."""
-        return min(0.45, 0.2 + 0.1 * self.stage)
+        return min(0.4, 0.2 + 0.1 * self.stage)
 
     def settings(self, rng: Random) -> DocumentSettings:
         """What the next batch holds: mostly this stage's length, otherwise anything shorter."""
