@@ -79,7 +79,7 @@ PC207 no path in a rule          | <module name="stray"/><rules><exclude modules
 PC208 condition leads nowhere    | <rules><assert test="not ‸stray"/></rules>
 PC208 rule leads nowhere         | <module name="stray"/><rules><exclude modules="stray ‸stray2"/></rules>
 PC301 no prompt is valid         | <module name="stray" required="‸true"/><module name="stray2" required="true" excludes="stray"/>
-PC302 module that nobody can use | <module name="stray" required="true"/><module name="‸stray2" excludes="stray"/>
+PC302 module that nobody can use | <module name="stray"/><module name="‸stray2" requires="stray" excludes="stray"/>
 PC307 condition without operator | <module name="stray"/><rules><assert test="stray ‸stray"/></rules>
 PC307 condition with a symbol    | <module name="stray"/><rules><require if="stray" then="stray ‸|| stray"/></rules>
 PC309 more than there are        | <module name="stray"/><rules><choose modules="stray" min="‸2"/></rules>
