@@ -242,5 +242,6 @@ def _slot_line(slot: Slot, given: dict[tuple[str, str], str], tokenizer: Tokeniz
     where = f"slot {name} [{slot.start}, {slot.stop})"
     text = given.get((slot.module, slot.parameter))
     if text is None:
-        return f"{where}: no argument, {len(slot.default_ids)} tokens of default"
+        num_tokens = len(slot.default_ids)
+        return f"{where}: no argument, {num_tokens} token{'s' * (num_tokens != 1)} of default"
     return f"{where}: {len(tokenizer.tokenize(text))} of {slot.stop - slot.start} tokens, {text!r}"
