@@ -167,6 +167,7 @@ def test_ctrl_c_that_a_library_swallows_is_quiet(folder: Path) -> None:
     """Where a library that is being imported makes another error of Ctrl-C, the command still ends with 130."""
     code = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore it
 class Swallow:
     def find_spec(self, name, path=None, target=None):
         if name == "promptcache.cli.check":

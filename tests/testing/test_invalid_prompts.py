@@ -24,8 +24,7 @@ OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require 
 OF_EMPTY = {"empty prompt"}
 NOT_DRAWN = {
     **dict.fromkeys(("PC004", "PC009"), "needs megabytes; tests/language/test_xml.py"),
-    **dict.fromkeys(("PC010", "PC109", "PC210", "PC211", "PC212", "PC213"), "needs files; tests/language/rejects"),
-    **dict.fromkeys(("PC217", "PC218", "PC219", "PC220", "PC221"), "needs files to include; tests/language"),
+    **dict.fromkeys(("PC010", "PC212", "PC213"), "needs files on a disk; tests/language/rejects"),
     "PC011": "for documents built in Python; tests/language/test_build.py",
     **dict.fromkeys(("PC503", "PC504"), "needs a model with few positions; tests/layout, tests/engine"),
     "PC505": "a warning, and drawn schemas may have it already; tests/layout/test_lay_out.py",
