@@ -13,7 +13,7 @@ demo: $(STAMP)  ## answer a prompt with the model that ships in the package, and
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
 
-test: lint  ## the suite of every change: offline, CPU, at most five minutes on two cores
+test: lint  ## the suite of every change: offline, CPU, about five minutes on two cores
 	$(PYTEST) -n 2 -m "not slow and not gpu and not network"
 
 test-thorough: $(STAMP)  ## more examples of every law

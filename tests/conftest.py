@@ -15,7 +15,7 @@ settings.register_profile(
 )
 settings.load_profile("shared machine")
 
-_LAW_EXAMPLES = {"quick": 200, "thorough": 1_000, "slow": 20_000}
+_LAW_EXAMPLES = {"quick": 150, "thorough": 1_000, "slow": 20_000}
 _LAW_PAIRS = {"quick": 200, "thorough": 2_000, "slow": 20_000}
 
 

@@ -54,8 +54,8 @@ def test_planted_faults_are_caught(fault: PlantedFault, patch: pytest.MonkeyPatc
 @pytest.mark.law
 @pytest.mark.parametrize("law", LAWS if IS_SLOW else ["tokens are in place", "generation is the reference"])
 def test_laws_hold_where_nothing_is_planted(law: str) -> None:
-    """The same probes find nothing in the library as it is."""
-    probe(law, EXAMPLES)
+    """The same probes find nothing in the library as it is; in every run with fewer examples than its own tests have."""
+    probe(law, EXAMPLES // 4 if IS_QUICK else EXAMPLES)
 
 
 def test_there_are_enough() -> None:
