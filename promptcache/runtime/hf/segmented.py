@@ -19,7 +19,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.runtime.attention import Fold, Partial, attend_shared, merge
-from promptcache.runtime.kernels import attend, kernel_for
+from promptcache.runtime.kernels import Kernel, attend, kernel_for
 from promptcache.runtime.segments import AnyTimeline, Sights
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
@@ -192,10 +192,7 @@ def _segmented_attention(
     fold = Fold.of(query, key.shape[1])
     folded = fold.fold(query)
     kernel = kernel_for(folded, key, value, scale=scale, softcap=softcap)
-    if query.shape[0] == query.shape[2] == 1 and sights.tail_mask is None:
-        partials = [Partial(*kernel(folded, key, value))]
-    else:
-        partials = _attend_tail(query, key, value, fold, scale, softcap, sights)
+    partials = _attend_tail(query, key, value, folded, fold, kernel, scale, softcap, sights)
     for views, sight in sights.looks:
         keys, values = views.by_layer[layer.index]
         if sight is None:
@@ -222,12 +219,16 @@ def _attend_tail(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    folded: torch.Tensor,
     fold: Fold,
+    kernel: Kernel,
     scale: float,
     softcap: float | None,
     sights: Sights,
 ) -> list[Partial]:
     rows, num_own = query.shape[2], key.shape[2]
+    if fold.batch == rows == 1 and sights.tail_mask is None:
+        return [Partial(*kernel(folded, key, value))]
 
     def partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
         return Partial(fold.fold(out), fold.fold_lse(lse))
