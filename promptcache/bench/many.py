@@ -52,6 +52,7 @@ def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[
             give_back_memory()
             before = process.memory_info().rss
             held = [_prefilled(model, work, make()) for _ in range(num_requests)]
+            give_back_memory()  # what their forward passes freed is no request's
             grown[name] = process.memory_info().rss - before
             del held
         modules = work.sizes.cached_tokens * model.shape.token_bytes
