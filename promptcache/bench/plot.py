@@ -48,7 +48,7 @@ def plot(report: Report, path: Path) -> None:
         axes.plot(*zip(*curve.points, strict=True), marker="o", markersize=4, label=curve.label)
     axes.set(xscale="log", yscale="log", xlabel=_AXES[axis], ylabel=_unit(report), title=report.title)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.4g}")
+    axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize="small")
     try:
@@ -59,7 +59,7 @@ def plot(report: Report, path: Path) -> None:
 
 def curves(report: Report, axis: str) -> Iterator[Curve]:
     """Yield for every alternative, and every setting beside the x axis, its medians by size."""
-    others = [name for name in _AXES if name != axis and len({row.get(name) for row in report.rows}) > 1]
+    others = [name for name in _AXES if name != axis and _varies_beside(report, axis, name)]
     found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row in report.rows:
         setting = tuple(f"{row[name]:,} {_AXES[name]}" for name in others)
@@ -67,6 +67,12 @@ def curves(report: Report, axis: str) -> Iterator[Curve]:
             found.setdefault((name, *setting), []).append((row[axis], value))
     for label, points in found.items():
         yield Curve(label=", ".join(label), points=tuple(sorted(points)))
+
+
+def _varies_beside(report: Report, axis: str, name: str) -> bool:
+    """Return whether a setting takes several values at one place of the x axis; else it only follows the axis."""
+    places = {(row.get(axis), row.get(name)) for row in report.rows}
+    return len(places) > len({row.get(axis) for row in report.rows})
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, float]:

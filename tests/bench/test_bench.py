@@ -163,6 +163,16 @@ def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
     assert (tmp_path / "p.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+def test_settings_that_follow_the_axis_split_no_curve() -> None:
+    """Longer modules are more cached tokens: one curve for each alternative, where there was one for every point."""
+    rows = [{"cached_tokens": 8 * each, "module_tokens": each, "seconds": {"a": [each / 1e3]}} for each in (64, 128)]
+    report = Report(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
+
+    assert [(curve.label, curve.points) for curve in curves(report, "cached_tokens")] == [
+        ("a", ((512, 64.0), (1024, 128.0)))
+    ]
+
+
 def test_nothing_to_plot_is_said() -> None:
     """Where no size varies there is no axis, and the message says which options to repeat."""
     report = Report(name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},))
