@@ -53,7 +53,7 @@ def _keep_precision(model: torch.nn.Module) -> None:
     """Normalise in the dtype of the states.
 
     transformers rounds them to float32 first (5.23, `LlamaRMSNorm`). In a float64 model that hides all differences
-    below 6e-8, and once in some ten thousand prompts it makes one of that size out of ordinary rounding.
+    below 6e-8, and on rare prompts it makes one of that size out of ordinary rounding.
     """
     for module in list(model.modules()):
         for name, norm in module.named_children():
