@@ -32,6 +32,7 @@ DOCUMENT = "<schema>"
 """What a schema that is given as text is called in diagnostics."""
 
 _HERE = "<stray-place/>"
+_POINT = "\ufffe"  # no XML document can hold it; a caret stands in drawn texts now and then
 _HEAD = '<schema name="s"'
 _NUMBERS = st.integers(0, 2**16)
 
@@ -95,9 +96,9 @@ def _broken_schemas(draw: DrawFn, faults: tuple[SchemaFault, ...]) -> BrokenSche
     if fault.code == "PC214":  # that there is no folder
         written = SchemaFiles(xml=written.whole, files={}, whole=written.whole)
     texts = _planted(written, fault, draw(_NUMBERS))
-    (file,) = (name for name, text in texts.items() if CARET in text)
-    line, column = line_and_column(texts[file], texts[file].index(CARET))
-    clean = {name: text.replace(CARET, "") for name, text in texts.items()}
+    (file,) = (name for name, text in texts.items() if _POINT in text)
+    line, column = line_and_column(texts[file], texts[file].index(_POINT))
+    clean = {name: text.replace(_POINT, "") for name, text in texts.items()}
     return BrokenSchema(
         xml=clean.pop(DOCUMENT),
         files=clean,
@@ -122,7 +123,7 @@ def _planted(written: SchemaFiles, fault: SchemaFault, number: int) -> dict[str,
     etree.SubElement(place, _HERE[1:-2])
     texts[name] = _with_piece(to_text(roots[name]), fault, written)
     folder = "" if name == DOCUMENT else dirname(name)
-    return texts | {join(folder, file): text for file, text in fault.files.items()}
+    return texts | {join(folder, file): _pointed(text) for file, text in fault.files.items()}
 
 
 def _places(name: str, root: etree._Element, fault: SchemaFault) -> Iterator[etree._Element]:
@@ -135,7 +136,7 @@ def _places(name: str, root: etree._Element, fault: SchemaFault) -> Iterator[etr
 
 def _with_piece(document: str, fault: SchemaFault, written: SchemaFiles) -> str:
     """Return a document with a fault in the place that was marked for it, or at its head or end."""
-    piece = fault.piece
+    piece = _pointed(fault.piece)
     if VALID_PROMPT in piece:
         piece = piece.replace(VALID_PROMPT, _valid_prompt(written))
     if fault.where is Where.HEAD:
@@ -143,6 +144,11 @@ def _with_piece(document: str, fault: SchemaFault, written: SchemaFiles) -> str:
     else:
         marked = document.replace(_HERE, piece)
     return marked.removesuffix("</schema>") + fault.end
+
+
+def _pointed(text: str) -> str:
+    """Return a text of the table with its caret as a character that nothing else contains."""
+    return text.replace(CARET, _POINT)
 
 
 def _valid_prompt(written: SchemaFiles) -> str:

@@ -7,9 +7,10 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import CODES
-from promptcache.testing import BrokenSchema, broken_schemas
+from promptcache.testing import BrokenSchema, breaking, broken_schemas
 from promptcache.testing.breaking import first_diagnostic
-from promptcache.testing.schema_faults import SCHEMA_FAULTS
+from promptcache.testing.schema_faults import CARET, SCHEMA_FAULTS
+from promptcache.testing.written import SchemaFiles
 from tests.conftest import law_examples
 from tests.testing.occurring import occurring
 
@@ -25,6 +26,14 @@ def test_faults_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
     place = (first.span.source, first.span.line, first.span.column)
     assert (first.code, *place) == (broken.code, broken.file, broken.line, broken.column)
     assert first.severity is CODES[broken.code].severity
+
+
+def test_carets_in_texts_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that happens to hold the caret of the table is no place of a fault (Hypothesis draws constants of the code)."""
+    xml = f'<schema name="s"><module name="m">{CARET}</module></schema>'
+    monkeypatch.setattr(breaking, "schema_files", lambda: st.just(SchemaFiles(xml=xml, files={}, whole=xml)))
+
+    test_faults_are_reported_first_and_in_place()
 
 
 def test_every_fault_occurs() -> None:
