@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import promptcache
+
+if "CI" in os.environ:
+    # Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
+    # of them, a test's examples would depend on which tests the same worker happened to run before.
+    for _module in walk_packages(promptcache.__path__, "promptcache."):
+        if not _module.name.endswith("__main__"):
+            import_module(_module.name)
 
 settings.register_profile(
     "shared machine",
