@@ -120,10 +120,10 @@ class _Division:
         """Return what the file says of its modules; in one piece, each of them says what it would not inherit."""
         around = _inherited(run.parent)
         options = {} if _names_files(run.items) else wish.options  # what is included there would not inherit it
-        for twin in (self._twins[module] for module in _tops(run.items) if module in self._twins):
+        for module in (each for each in _tops(run.items) if each in self._twins):
             for key, value in options.items():
-                if value != around[key] and twin.get(key) is None:
-                    twin.set(key, value)
+                if value != around[key] and module.get(key) is None:
+                    self._twins[module].set(key, value)
         return {key: value for key, value in {**around, **options}.items() if value != _DEFAULTS[key]}
 
     def _free_name(self, stem: str, suffix: str, *, deep: bool) -> str:

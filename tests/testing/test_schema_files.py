@@ -16,7 +16,9 @@ from promptcache.language.formatter import format_document
 from promptcache.layout import encodings, lay_out
 from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, invalid_prompts, schema_files
 from promptcache.testing.comparing import content, without_places
+from promptcache.testing.dividing import divide
 from promptcache.testing.document_laws import files_are_one_schema
+from promptcache.testing.file_wishes import FileWish
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.running import check_laws
 from tests.conftest import law_examples
@@ -51,6 +53,22 @@ def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> Non
 
     assert without_places(divided.runs) == without_places(whole.runs)
     assert without_places(encodings(divided)) == without_places(encodings(whole))
+
+
+def test_a_module_that_moves_twice_has_the_options_of_its_last_file() -> None:
+    """The piece says of a module what the innermost file says, not what one on the way to it said."""
+    root = etree.fromstring('<schema name="s"><module name="a">a<parameter name="p" length="1"/></module></schema>')
+    wishes = [wish(options={"separator": separator}) for separator in ("", " ")]
+
+    written = divide(root, wishes, indented=False)
+
+    assert 'separator=" "' in written.whole
+    files_are_one_schema(written)
+
+
+def wish(options: dict[str, str]) -> FileWish:
+    """Return the wish for a file of the first module, with these options and nothing else."""
+    return FileWish(of_text=False, number=0, deep=False, prefix=0, options=options, rules=False, select=False, rest=())
 
 
 @pytest.mark.law
