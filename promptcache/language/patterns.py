@@ -10,6 +10,7 @@ How. A pattern becomes a machine of states; all states that a beginning of the t
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, TypeAlias
@@ -81,15 +82,16 @@ class Pattern:
     def shortest(self, characters: str) -> str | None:
         """Return a shortest text of these characters that the pattern matches, or None if there is none."""
         characters = self._distinct(characters)
-        waiting = {frozenset(self._closed([self._start])): ""}
-        seen = set(waiting)
-        while waiting:
-            found = next((text for reached, text in waiting.items() if 0 in reached), None)
-            if found is not None:
-                return found
-            waiting = {each: text for each, text in self._longer(waiting, characters).items() if each not in seen}
-            seen |= waiting.keys()
-        return None
+        left = self._num_left(characters)
+        if self._start not in left:
+            return None
+        reached, text = self._closed([self._start]), ""
+        for still in reversed(range(left[self._start])):
+            ways = ((each, self._after(reached, each)) for each in characters)
+            further = ((each, {place for place in after if left.get(place) == still}) for each, after in ways)
+            character, reached = next((each, after) for each, after in further if after)
+            text += character
+        return text
 
     def matching(self, characters: str, max_length: int) -> Iterator[str]:
         """Yield texts of these characters that the pattern matches, by their length: some of each that occurs."""
@@ -111,6 +113,23 @@ class Pattern:
                 if after := self._after(reached, each):
                     longer.setdefault(after, text + each)
         return longer
+
+    def _num_left(self, characters: str) -> Mapping[int, int]:
+        """Return how many of these characters it takes at least from each state to the end, where they lead there."""
+        before: dict[int, list[tuple[int, int]]] = {}
+        for place, state in enumerate(self._states):
+            if state.test is None or any(map(state.test, characters)):
+                for following in state.following:
+                    before.setdefault(following, []).append((place, state.test is not None))
+        left, waiting = {0: 0}, deque([0])
+        while waiting:
+            place = waiting.popleft()
+            for earlier, length in before.get(place, ()):
+                found = left[place] + length
+                if found < left.get(earlier, found + 1):
+                    left[earlier] = found
+                    (waiting.append if length else waiting.appendleft)(earlier)
+        return left
 
     def _distinct(self, characters: str) -> str:
         """Return the first of those characters that pass the same tests."""
@@ -218,7 +237,7 @@ class Pattern:
             case ".":
                 test = "\n".__ne__
             case "\\":
-                test = self._escaped()
+                test = _test_of(self._escaped())
             case "*" | "+" | "?" | "{" | "}" | "]" | "^" | "$":
                 what = "a pattern matches from end to end" if character in "^$" else f"write \\{character}"
                 raise PatternError(f"'{character}' stands alone: {what}", start)
@@ -236,30 +255,39 @@ class Pattern:
         self._next("')'")
         return inner
 
-    def _escaped(self) -> _Test:
+    def _escaped(self) -> str | _Test:
+        """Return what stands for itself behind a backslash, or the test of a set."""
         character = self._next("a character after the backslash")
         if character.lower() in _SETS:
             inside = _SETS[character.lower()]
             return inside if character.islower() else lambda other: not inside(other)
-        if character in _CONTROL:
-            return _CONTROL[character].__eq__
-        if character.isalnum():
+        if character not in _CONTROL and character.isalnum():
             raise PatternError(f"there is no \\{character}", self._position - 2)
-        return character.__eq__
+        return _CONTROL.get(character, character)
 
     def _class(self) -> _Test:
         tests: list[_Test] = []
         negated = self._peek() == "^"
         self._position += negated
         while (character := self._next("']'")) != "]" or not tests:
-            if character == "\\":
-                tests.append(self._escaped())
-            elif self._peek() == "-" and self._text[self._position + 1 : self._position + 2] not in {"", "]", "\\"}:
+            start = self._position - 1
+            first = self._escaped() if character == "\\" else character
+            if self._peek() == "-" and self._text[self._position + 1 : self._position + 2] not in {"", "]"}:
                 self._position += 1
-                last = self._next("a character")
-                if last < character:
-                    raise PatternError(f"the range {character}-{last} runs backwards", self._position - 3)
-                tests.append(lambda other, first=character, last=last: first <= other <= last)  # type: ignore[misc]
+                tests.append(self._range(first, start))
             else:
-                tests.append(character.__eq__)
+                tests.append(_test_of(first))
         return lambda other: any(test(other) for test in tests) is not negated
+
+    def _range(self, first: str | _Test, start: int) -> _Test:
+        character = self._next("a character")
+        last = self._escaped() if character == "\\" else character
+        if not isinstance(first, str) or not isinstance(last, str):
+            raise PatternError("a range goes from one character to another; write \\- for the character", start)
+        if last < first:
+            raise PatternError(f"the range {first}-{last} runs backwards", start)
+        return lambda other: first <= other <= last
+
+
+def _test_of(found: str | _Test) -> _Test:
+    return found.__eq__ if isinstance(found, str) else found

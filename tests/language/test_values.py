@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
@@ -48,13 +49,47 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
 
 @pytest.mark.parametrize(
     ("pattern", "position"),
-    [("a(?=b)", 1), ("(a", 1), ("a**", 2), ("[b-a]", 1), ("a{3,1}", 1), ("^a", 0), (r"\1", 0), ("[ab", 2), ("a)", 1)],
+    [
+        *(
+            ("a(?=b)", 1),
+            ("(a", 1),
+            ("a**", 2),
+            ("[b-a]", 1),
+            ("a{3,1}", 1),
+            ("^a", 0),
+            (r"\1", 0),
+            ("[ab", 2),
+            ("a)", 1),
+        ),
+        *((r"[a\w-z]", 2), (r"[ab-\d]", 2), (r"x[\]-\[]", 2)),
+    ],
 )
 def test_faults_of_patterns_have_a_place(pattern, position):
     """What cannot be read is told by its character."""
     with pytest.raises(PatternError) as caught:
         Pattern(pattern)
     assert caught.value.position == position
+
+
+@pytest.mark.parametrize("inside", [r"+-\]", r"\+-9", r"\[-\]", r"\t-a", r"a\-c", r"\--0", "-a", "a-", r"\w-", "^+-/"])
+def test_classes_hold_what_those_of_regular_expressions_do(inside):
+    """A class takes the same characters as Python's, also where an escaped character begins or ends a range."""
+    expected = [each for each in map(chr, range(128)) if re.fullmatch(f"[{inside}]", each)]
+    assert [each for each in map(chr, range(128)) if Pattern(f"[{inside}]").matches(each)] == expected
+
+
+@given(pattern=PATTERNS)
+def test_no_match_is_shorter_than_the_shortest(pattern):
+    """The shortest text of some letters is the first, by length and order, that the pattern matches."""
+    by_length = ("".join(each) for length in range(5) for each in itertools.product("ac1 ", repeat=length))
+    expected = next((text for text in by_length if Pattern(pattern).matches(text)), None)
+    found = Pattern(pattern).shortest("ac1 ")
+    assert found == expected or (expected is None and found is not None and len(found) > 4)
+
+
+def test_shortest_matches_are_found_at_once():
+    """The shortest match of a pattern is found without following every set of states, of which there may be 2^60."""
+    assert Pattern("(a|b)*a(a|b){60}").shortest("ab") == "a" * 61
 
 
 @pytest.mark.parametrize("pattern", ["(((a*)*)*)*b", "(a|a)*b", "(a?){50}a{50}", "a*a*a*a*a*b"])
