@@ -23,6 +23,9 @@ _AXES = {
 """What may vary between the rows of a report, with the name of its axis; the first that varies is the x axis."""
 
 
+NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens or --requests"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One alternative at one setting of everything that is not on the x axis."""
@@ -90,4 +93,4 @@ def _axis(report: Report) -> str:
     for name in _AXES:
         if len({row[name] for row in report.rows if name in row}) > 1:
             return name
-    raise PromptCacheError("a plot needs an option given several times: --new, --module-tokens or --requests")
+    raise PromptCacheError(NOTHING_VARIES)

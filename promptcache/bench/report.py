@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+import promptcache
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -33,8 +35,13 @@ class Report:
 
 
 def machine() -> dict[str, object]:
-    """Return what a reader of figures has to know where no model computed: the processor, and the version of Python."""
-    return {"processor": _processor_name(), "cores": psutil.cpu_count(), "python": platform.python_version()}
+    """Return what a reader of figures has to know where no model computed: the processor, and what ran."""
+    return {
+        "processor": _processor_name(),
+        "cores": psutil.cpu_count(),
+        "python": platform.python_version(),
+        "promptcache": promptcache.__version__,
+    }
 
 
 def hardware() -> dict[str, object]:

@@ -15,6 +15,7 @@ from promptcache.bench.alternatives import last_logits
 from promptcache.bench.measure import interleave
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
+from promptcache.diagnostics import PromptCacheError
 from promptcache.layout import Plan
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
@@ -24,10 +25,18 @@ from promptcache.runtime.link import link
 def compare_small(
     model: Model, cached_tokens: int, module_tokens: Sequence[int], new_tokens: int, num_decoded: int, repeats: int
 ) -> Report:
-    """Measure link, prefill and `num_decoded` tokens over the same cached tokens in modules of different sizes."""
+    """Measure link, prefill and `num_decoded` tokens over the same cached tokens in modules of different sizes.
+
+    Raises:
+        PromptCacheError: modules of one of these sizes do not fill the cached tokens, or one module alone does.
+    """
+    for size in module_tokens:
+        if cached_tokens % size or cached_tokens == size:
+            told = f"--module-tokens {size}: {cached_tokens:,} cached tokens are not two or more modules of this size"
+            raise PromptCacheError(f"{told}; --cached {size * max(2, cached_tokens // size)} is")
     cells, rows = [], []
     for size in module_tokens:
-        count = max(2, cached_tokens // size)
+        count = cached_tokens // size
         work = workload(model, Sizes(num_modules=count, module_tokens=size, new_tokens=new_tokens))
         samples = interleave(_ways(model, work, num_decoded), repeats, model.device)
         medians = [each.median for each in samples.values()]

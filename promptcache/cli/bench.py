@@ -5,7 +5,7 @@ Comes in: sizes, and what to measure on. Goes out: a table for people, then one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from promptcache.cli.bench_documents import check, plan
 from promptcache.cli.bench_options import (
     Subject,
     adjacent_option,
+    check_axis,
     decoded_option,
     measured,
     modules_option,
@@ -36,6 +37,7 @@ from promptcache.cli.output import tell
 
 if TYPE_CHECKING:
     from promptcache.bench.workload import Sizes
+    from promptcache.engine import Engine
 
 
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
@@ -68,10 +70,11 @@ def ttft(
 ) -> None:
     """Time to first token of a planned request: linked modules against every alternative."""
     with ending(as_json=False):
+        check_axis(plot, module_tokens, new)
         from promptcache.bench.ttft import compare_ttft
 
         report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent, even), repeats)
-        write_measured(report, subject.name, subject.dtype, plot)
+        write_measured(report, subject.data, plot)
 
 
 @command.command()
@@ -86,7 +89,7 @@ def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adja
         from promptcache.bench.ttft import measure_linking
 
         sizes = _sizes(modules, module_tokens, [16], adjacent)
-        write_measured(measure_linking(subject.load(), sizes, repeats), subject.name, subject.dtype)
+        write_measured(measure_linking(subject.load(), sizes, repeats), subject.data)
 
 
 @command.command()
@@ -104,7 +107,7 @@ def decode(
         from promptcache.bench.ttft import compare_decoding
 
         sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
-        write_measured(compare_decoding(subject.load(), sizes, repeats, tokens), subject.name, subject.dtype)
+        write_measured(compare_decoding(subject.load(), sizes, repeats, tokens), subject.data)
 
 
 @command.command()
@@ -126,10 +129,11 @@ def small(
 ) -> None:
     """Many small modules: each read where it rests, or copied together first."""
     with ending(as_json=False):
+        check_axis(plot, module_tokens)
         from promptcache.bench.small import compare_small
 
         report = compare_small(subject.load(), cached, module_tokens, new, tokens, repeats)
-        write_measured(report, subject.name, subject.dtype, plot)
+        write_measured(report, subject.data, plot)
 
 
 @command.command()
@@ -143,10 +147,11 @@ def memory(
 ) -> None:
     """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
     with ending(as_json=False):
+        check_axis(plot, module_tokens, requests)
         from promptcache.bench.many import compare_memory
 
         sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        write_measured(compare_memory(subject.load(), sizes, requests), subject.name, subject.dtype, plot)
+        write_measured(compare_memory(subject.load(), sizes, requests), subject.data, plot)
 
 
 @command.command()
@@ -162,7 +167,7 @@ def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens:
         from promptcache.bench.many import compare_batch
 
         (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
-        write_measured(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.name, subject.dtype)
+        write_measured(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.data)
 
 
 @command.command()
@@ -176,7 +181,7 @@ def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repea
         from promptcache.bench.many import compare_encoding
 
         sizes = _sizes(modules, module_tokens, [1], adjacent=True)
-        write_measured(compare_encoding(subject.load(), sizes, repeats), subject.name, subject.dtype)
+        write_measured(compare_encoding(subject.load(), sizes, repeats), subject.data)
 
 
 @command.command()
@@ -201,7 +206,7 @@ def disk(
         from promptcache.bench.disk import compare_disk
 
         report = compare_disk(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder)
-        write_measured(report, subject.name, subject.dtype)
+        write_measured(report, subject.data)
 
 
 @command.command()
@@ -221,7 +226,7 @@ def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | No
         engine = Engine.from_pretrained(model)
         engine.add_schema(schema)
         report = compare_prompt(engine, prompt, repeats)
-        write_measured(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
+        write_measured(report, _data(model, engine))
 
 
 @command.command()
@@ -260,7 +265,13 @@ def quality(
             repeats=repeats,
         )
         report = compare_quality(engine, settings, lambda name, done, of: tell(f"{name}: {done} of {of}"))
-        write_measured(report, model, str(engine.model.shape.dtype).removeprefix("torch."))
+        write_measured(report, _data(model, engine))
+
+
+def _data(name: str, engine: Engine) -> Mapping[str, str]:
+    """Return what was measured on, as `Subject.data` has it."""
+    shape = engine.model.shape
+    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
 
 
 def _sizes(

@@ -20,9 +20,9 @@ def plan(modules: tuple[int, ...], named: int, repeats: int) -> None:
     """Parsing, checking and planning one prompt, in schemas of different sizes."""
     with ending(as_json=False):
         from promptcache.bench.many import measure_planning
-        from promptcache.cli.bench_output import write_measured
+        from promptcache.cli.bench_output import NO_MODEL, write_measured
 
-        write_measured(measure_planning(modules, named, repeats), "none", "none")
+        write_measured(measure_planning(modules, named, repeats), NO_MODEL)
 
 
 @click.command()

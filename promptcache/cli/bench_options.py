@@ -5,7 +5,7 @@ Comes in: nothing. Goes out: decorators of click. This file knows no benchmark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from promptcache.bench.plot import NOTHING_VARIES
 from promptcache.bench.quality_documents import CACHED, Way
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.diagnostics import did_you_mean
@@ -70,9 +71,9 @@ class Subject:
     threads: int | None
 
     @property
-    def name(self) -> str:
-        """Of the model or shape."""
-        return self.model or self.shape
+    def data(self) -> Mapping[str, str]:
+        """Which model or shape, in what dtype, on what device; for machines."""
+        return {"model": self.model or self.shape, "dtype": self.dtype, "device": self.device}
 
     def load(self) -> Model:
         """Return the model.
@@ -136,6 +137,20 @@ def _drawable(_ctx: click.Context, _parameter: click.Parameter, path: Path | Non
     if find_spec("matplotlib") is None:
         raise EnvironmentMissing("plots need matplotlib: pip install 'promptcache[plot]'")
     return path
+
+
+def check_axis(path: Path | None, *varied: Sequence[int]) -> None:
+    """Refuse a drawing in which nothing varies, before hours are spent on measuring it.
+
+    Args:
+        path: Of the drawing; None where none is wanted.
+        varied: The values of each option that can be the axis.
+
+    Raises:
+        UsageMistake: None of them has two.
+    """
+    if path is not None and all(len(set(values)) < 2 for values in varied):
+        raise UsageMistake(NOTHING_VARIES)
 
 
 plot_option = click.option(

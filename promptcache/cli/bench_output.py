@@ -7,6 +7,7 @@ measures nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,15 @@ from promptcache.cli.output import write_text
 if TYPE_CHECKING:
     from promptcache.bench.report import Report
 
+NO_MODEL = {"model": "none", "dtype": "none", "device": "none"}
+"""The subject where no model computes."""
 
-def write_measured(report: Report, model: str, dtype: str, drawing: Path | None = None) -> None:
-    """Write what was measured on a model."""
+
+def write_measured(report: Report, subject: Mapping[str, str], drawing: Path | None = None) -> None:
+    """Write what was measured on a model; `subject` has its name, dtype and device."""
     from promptcache.bench.report import hardware
 
-    _write(report, {"model": model, "dtype": dtype, "hardware": hardware()})
+    _write(report, {**subject, "hardware": hardware()})
     if drawing is not None:
         from promptcache.bench.plot import plot
 
@@ -31,7 +35,7 @@ def write_without_model(report: Report) -> None:
     """Write what was measured where no model computes."""
     from promptcache.bench.report import machine
 
-    _write(report, {"model": "none", "dtype": "none", "hardware": machine()})
+    _write(report, {**NO_MODEL, "hardware": machine()})
 
 
 def _write(report: Report, subject: dict[str, Any]) -> None:

@@ -143,6 +143,7 @@ def test_commands_end_in_one_json_line(words: list[str]) -> None:
     data = json.loads(result.stdout.strip().splitlines()[-1])
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
+    assert data["device"] == ("none" if words[0] == "plan" else "cpu")
 
 
 def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
@@ -179,6 +180,27 @@ def test_nothing_to_plot_is_said() -> None:
 
     with pytest.raises(PromptCacheError, match="--new"):
         plot(report, Path("p.svg"))
+
+
+@pytest.mark.parametrize(
+    "words", [["ttft", "--new", "1"], ["memory"], ["small", "--module-tokens", "16"]], ids=" ".join
+)
+def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
+    """Whoever waits an hour for a drawing hears at once that it would have no axis."""
+    result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "needs an option given several times" in result.stderr
+
+
+def test_small_modules_are_compared_over_as_many_tokens() -> None:
+    """Sizes that would leave some of the cached tokens out are refused, with a number that fits."""
+    words = ["small", "--shape", "tiny", "--cached", "1000"]
+    result = CliRunner().invoke(app, ["bench", *words, "--module-tokens", "8", "--module-tokens", "16"])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--module-tokens 16" in result.stderr
+    assert "--cached 992 is" in result.stderr
 
 
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:
