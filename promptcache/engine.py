@@ -19,19 +19,20 @@ from promptcache.kv.opening import StoreSource, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
 from promptcache.layout import Plan, Tokenizer
-from promptcache.runtime.answer import Request, answer, answer_batch, needed
+from promptcache.runtime.answer import Request, answer, answer_batch, needed, streaming
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, WarmReport
 from promptcache.runtime.encode import Progress
-from promptcache.runtime.generate import check_batch_generation, check_generation, request_logits
+from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.keeping import codec_named, keys_of, pinning, warm
 from promptcache.runtime.link import link
 from promptcache.runtime.pacing import measure_pace
-from promptcache.runtime.planner import Planner, PromptSource, check_room
-from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+from promptcache.runtime.planner import Planner, PromptSource, check_room, several
+from promptcache.runtime.prepare import Fetcher, prepare
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
@@ -201,12 +202,10 @@ class Engine:
             PromptError: Every fault of the prompt with its place; nothing was computed.
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
-            InvalidGeneration: An option that this library sets itself.
+            InvalidGeneration: An option that this library sets itself or cannot honour.
         """
         started = time.perf_counter()
-        check_generation(generation)
-        prepared, plan = self._planner.plan(prompt)
-        request = self._request(prepared, plan, max_new_tokens, generation, started)
+        request = self._request(prompt, read_options(generation, max_new_tokens), started)
         return answer(request, self.model, self._fetcher, self._pool)
 
     def generate_batch(
@@ -225,16 +224,14 @@ class Engine:
             prompts: In any number; more than fit together are answered in several batches.
             max_new_tokens: As for `generate`, for each of them.
             batch_bytes: KV of own tokens, prompt and answer, that one batch may take.
-            generation: As for `generate`, but beams and several sequences.
+            generation: As for `generate`, but beams, several sequences, assistants and streamers.
 
         Raises:
             As `generate`, for the first prompt at fault, before anything is computed.
         """
-        check_batch_generation(generation)
-        requests = []
-        for prompt in prompts:
-            started = time.perf_counter()
-            requests.append(self._request(*self._planner.plan(prompt), max_new_tokens, generation, started))
+        options = read_options(generation, max_new_tokens)
+        check_for_batch(options, self.model)
+        requests = [self._request(each, options, time.perf_counter()) for each in several(prompts)]
         return answer_batch(requests, self.model, self._fetcher, self._pool, batch_bytes)
 
     def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
@@ -244,14 +241,13 @@ class Engine:
             An iterator over pieces of text; its `completion` is there when it is exhausted. Closing it stops
             generation.
         """
-        check_generation(generation)
-        check_room(self._planner.plan(prompt)[1], max_new_tokens, self.model.context_length)
+        started = time.perf_counter()
+        options = read_options(generation, max_new_tokens)
+        check_for_stream(options)
+        request = self._request(prompt, options, started)
 
         def produce(queue: TokenQueue) -> Completion:
-            criteria = [*generation.pop("stopping_criteria", ()), queue.should_stop]
-            return self.generate(
-                prompt, max_new_tokens=max_new_tokens, streamer=queue, stopping_criteria=criteria, **generation
-            )
+            return answer(streaming(request, queue), self.model, self._fetcher, self._pool)
 
         return Stream(produce, self._text)
 
@@ -271,29 +267,18 @@ class Engine:
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _request(
-        self,
-        prepared: Prepared,
-        plan: Plan,
-        max_new_tokens: int | None,
-        generation: Mapping[str, Any],
-        started: float,
-    ) -> Request:
+    def _request(self, prompt: PromptSource, options: Mapping[str, Any], started: float) -> Request:
+        prepared, plan = self._planner.plan(prompt)
+        others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
             prepared=prepared,
             plan=plan,
             eos_ids=self._eos_ids,
-            max_new_tokens=check_room(plan, max_new_tokens, self.model.context_length),
-            options=self._with_tokenizer(generation),
+            max_new_tokens=check_room(plan, options.get("max_new_tokens"), self.model.context_length),
+            options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
             started=started,
             text=self._text,
         )
-
-    def _with_tokenizer(self, generation: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`stop_strings` is the one option for which transformers' `generate` needs a tokenizer."""
-        if "stop_strings" not in generation or self._own_tokenizer is None:
-            return generation
-        return {"tokenizer": self._own_tokenizer, **generation}
 
     def _text(self, token_ids: Sequence[int]) -> str:
         control = self.tokenizer.control_ids

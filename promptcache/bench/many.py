@@ -83,7 +83,7 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     options = {"do_sample": False, "min_new_tokens": num_tokens}
 
     def together() -> Any:
-        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model, pad_id=0)
+        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model)
         return generate_together(model, batch, eos_ids=(), max_new_tokens=num_tokens, options=options)
 
     def copied() -> Any:

@@ -51,12 +51,14 @@ class Slab:
 
     @staticmethod
     def empty(shape: KVShape, capacity: int) -> Slab:
-        """Return uninitialised memory for `capacity` tokens."""
+        """Return uninitialised memory for `capacity` tokens.
+
+        What `inference_mode` allocates can be written in it only, and this memory outlives the request that asked.
+        """
         size = (shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim)
-        return Slab(
-            keys=torch.empty(size, dtype=shape.dtype, device=shape.device),
-            values=torch.empty(size, dtype=shape.dtype, device=shape.device),
-        )
+        with torch.inference_mode(mode=False):
+            keys, values = (torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
+        return Slab(keys=keys, values=values)
 
     @property
     def capacity(self) -> int:

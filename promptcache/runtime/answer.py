@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from promptcache.kv import Tier
@@ -15,10 +15,12 @@ from promptcache.layout import Plan
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
-from promptcache.runtime.generate import end_ids, generate, generate_together
+from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.options import sees_padding
 from promptcache.runtime.link import link
 from promptcache.runtime.prepare import Fetched, Fetcher, Prepared
+from promptcache.runtime.stream import TokenQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,12 @@ def needed(plan: Plan) -> tuple[int, ...]:
     return tuple(dict.fromkeys(reuse.encoding for reuse in plan.reuse))
 
 
+def streaming(request: Request, queue: TokenQueue) -> Request:
+    """Return a request that puts its tokens into a queue, and stops when nobody reads them any more."""
+    criteria = [*(request.options.get("stopping_criteria") or ()), queue.should_stop]
+    return replace(request, options={**request.options, "streamer": queue, "stopping_criteria": criteria})
+
+
 def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Completion:
     """Carry out a planned request; its small segments are coalesced in `pool`."""
     planned = time.perf_counter()
@@ -63,7 +71,7 @@ def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Comp
         prefill_s=generated.first_token_at - linked_at,
         decode_s=time.perf_counter() - generated.first_token_at,
     )
-    return _completion(request, fetched, linked.copied_bytes, generated.sequences, timing)
+    return _completion(request, fetched, linked.copied_bytes, generated.sequences, generated.ended[0], timing)
 
 
 def answer_batch(
@@ -71,24 +79,37 @@ def answer_batch(
 ) -> tuple[Completion, ...]:
     """Carry out planned requests together, in batches whose own tokens take `batch_bytes` of KV at most.
 
-    A model that links by concatenation answers them one after another. Timings are those of the batch; a row that asks
-    for fewer tokens than another is cut.
+    A model that links by concatenation answers them one after another. Timings are those of the batch.
+
+    Args:
+        requests: All with the same options.
     """
     if model.linking is not Linking.SEGMENTED:
         return tuple(answer(request, model, fetcher, pool) for request in requests)
     answers: list[Completion] = []
-    for batch in _batches(requests, model.shape.token_bytes, batch_bytes):
+    padded = not (requests and sees_padding(requests[0].options, model))
+    for batch in _batches(requests, model.shape.token_bytes, batch_bytes, padded):
         answers.extend(_answer_together(batch, model, fetcher))
     return tuple(answers)
 
 
-def _batches(requests: Sequence[Request], token_bytes: int, batch_bytes: int) -> Iterator[tuple[Request, ...]]:
-    """Cut requests, in order, so that rows padded to the longest stay within the bytes; one request always fits."""
+def _batches(
+    requests: Sequence[Request], token_bytes: int, batch_bytes: int, padded: bool
+) -> Iterator[tuple[Request, ...]]:
+    """Cut requests, in order, so that rows padded to the longest stay within the bytes; one request always fits.
+
+    Rows of one batch generate the same number of tokens at most: near the end of the context one may have room for
+    fewer than another, and positions beyond do not exist.
+
+    Args:
+        padded: Whether shorter rows may be filled up; if not, only equally long ones are together.
+    """
     batch: list[Request] = []
     longest = 0
     for request in requests:
         own = request.plan.num_new_tokens + request.max_new_tokens
-        if batch and (len(batch) + 1) * max(longest, own) * token_bytes > batch_bytes:
+        alike = not batch or (request.max_new_tokens == batch[0].max_new_tokens and (padded or own == longest))
+        if batch and not (alike and (len(batch) + 1) * max(longest, own) * token_bytes <= batch_bytes):
             yield tuple(batch)
             batch, longest = [], 0
         batch.append(request)
@@ -101,17 +122,17 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher)
     planned = time.perf_counter()
     fetched = [fetcher.fetch(request.prepared, needed(request.plan)) for request in batch]
     fetched_at = time.perf_counter()
-    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model, pad_id=0)
+    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model)
     linked_at = time.perf_counter()
     made = generate_together(
         model,
         linked,
         eos_ids=batch[0].eos_ids,
-        max_new_tokens=max(request.max_new_tokens for request in batch),
+        max_new_tokens=batch[0].max_new_tokens,
         options=batch[0].options,
     )
     done = time.perf_counter()
-    for request, each, sequence in zip(batch, fetched, made.sequences, strict=True):
+    for request, each, sequence, ended in zip(batch, fetched, made.sequences, made.ended, strict=True):
         timing = Timing(
             plan_s=planned - request.started,
             fetch_s=fetched_at - planned,
@@ -119,14 +140,18 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher)
             prefill_s=made.first_token_at - linked_at,
             decode_s=done - made.first_token_at,
         )
-        yield _completion(request, each, 0, (sequence[: request.max_new_tokens],), timing)
+        yield _completion(request, each, 0, (sequence,), ended, timing)
 
 
 def _completion(
-    request: Request, fetched: Fetched, copied_bytes: int, sequences: Sequence[tuple[int, ...]], timing: Timing
+    request: Request,
+    fetched: Fetched,
+    copied_bytes: int,
+    sequences: Sequence[tuple[int, ...]],
+    ended: bool,
+    timing: Timing,
 ) -> Completion:
     first, *others = sequences
-    ended = first[-1] in end_ids(request.options, request.eos_ids) or len(first) < request.max_new_tokens
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_new_tokens=request.plan.num_new_tokens,

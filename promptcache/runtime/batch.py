@@ -96,14 +96,13 @@ class BatchTimeline:
         return Sight(first_row=0, start=0, stop=segment.num_tokens, mask=mask, rows=some, unseen=unseen)
 
 
-def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model: Model, pad_id: int) -> LinkedBatch:
+def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model: Model) -> LinkedBatch:
     """Put the stored KV and the new tokens of several plans together.
 
     Args:
         plans: One for each row.
         runs: For each row, KV by encoding index.
         model: Links in segments.
-        pad_id: Fills rows up on the left.
     """
     fed = [new_tokens(plan) for plan in plans]
     width = max(len(token_ids) for token_ids, _ in fed)
@@ -112,7 +111,8 @@ def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model
         for plan, each, (_, positions) in zip(plans, runs, fed, strict=True)
     ]
     timeline = BatchTimeline(rows, [len(token_ids) for token_ids, _ in fed], model.device)
-    token_ids = [[pad_id] * (width - len(each)) + list(each) for each, _ in fed]
+    # each row is filled up with a token of its own: repetition penalties go by which tokens a row has
+    token_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
     positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
     return LinkedBatch(
         cache=model.cache(timeline),

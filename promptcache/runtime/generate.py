@@ -8,75 +8,61 @@ holds for transformers 5.4 to 5.23.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.batch import LinkedBatch
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model, token_tensor
+from promptcache.runtime.hf.options import SETTLED, number_of, take_criteria
 from promptcache.runtime.link import Linked
-
-_OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache")
-
-
-class InvalidGeneration(PromptCacheError, TypeError):
-    """An option of `generate` that this library sets itself or cannot honour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What came out: new token IDs of each returned sequence (padding cut off), and when the first token was there."""
+    """What came out.
+
+    Attributes:
+        sequences: New token IDs of each returned sequence, padding cut off.
+        ended: Of each, whether an end token or a stopping criterion ended it; if not, its number of tokens did.
+        first_token_at: When the first token was there, `time.perf_counter`.
+    """
 
     sequences: tuple[tuple[int, ...], ...]
+    ended: tuple[bool, ...]
     first_token_at: float
 
 
-class FirstTokenClock:
-    """A stopping criterion that stops nothing: it notes when the first new token is there (`time.perf_counter`)."""
+class Watch:
+    """The caller's stopping criteria as one; notes when the first new token is there, and where each row was stopped.
 
-    def __init__(self) -> None:
+    A row of a batch that a criterion stops is filled up until the last row is done; nothing in the result tells that
+    from tokens of the model.
+    """
+
+    def __init__(self, criteria: Sequence[Callable[..., Any]]) -> None:
         self.first_token_at: float | None = None
+        self._criteria = tuple(criteria)
+        self._stops: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Note the time once."""
+        """Ask every criterion about every row."""
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for criterion in self._criteria:
+            done = done | criterion(input_ids, scores, **kwargs)
+        if self._criteria:
+            before = torch.zeros_like(done, dtype=torch.long) if self._stops is None else self._stops
+            self._stops = before.masked_fill((before == 0) & done, input_ids.shape[1])
+        return done
 
-
-def check_generation(options: Mapping[str, Any]) -> None:
-    """Refuse options that this library sets itself.
-
-    Raises:
-        InvalidGeneration: Names the option and what to use instead.
-    """
-    for name in _OURS:
-        if name in options:
-            raise InvalidGeneration(f"generate() sets '{name}' itself; the prompt decides it")
-    for name in ("max_length", "min_length"):
-        if name in options:
-            mend = name.replace("length", "new_tokens")
-            raise InvalidGeneration(f"'{name}' would count cached tokens or not, by accident; use '{mend}'")
-    if "prefill_chunk_size" in options:
-        raise InvalidGeneration("'prefill_chunk_size' does not work with explicit positions (transformers 5.23)")
-
-
-def check_batch_generation(options: Mapping[str, Any]) -> None:
-    """As `check_generation`, and refuse what makes several rows of one prompt.
-
-    Raises:
-        InvalidGeneration: Names the option.
-    """
-    check_generation(options)
-    for name in ("num_beams", "num_return_sequences"):
-        if options.get(name, 1) != 1:
-            raise InvalidGeneration(f"'{name}' works for single prompts only; use generate() for each")
-    if "streamer" in options:
-        raise InvalidGeneration("a batch cannot be streamed (transformers streams one sequence); use stream() for each")
+    def stops(self, num_rows: int) -> tuple[int, ...]:
+        """Return after how many tokens, those of the prompt included, each row was stopped; 0 for never."""
+        return (0,) * num_rows if self._stops is None else tuple(self._stops.tolist())
 
 
 @torch.no_grad()
@@ -90,7 +76,7 @@ def generate(
         linked: Its cache is used up: it holds the generated tokens afterwards.
         eos_ids: Tokens that end an answer.
         max_new_tokens: At least 1.
-        options: Anything else that `transformers` `generate` takes; checked by `check_generation`.
+        options: Anything else that `transformers` `generate` takes; as `read_options` returns it.
     """
     start = _prefill_for_plain_cache(model, linked, _num_rows(model, options))
     return _decode(
@@ -127,8 +113,7 @@ def _decode(
     options: dict[str, Any],
 ) -> Generated:
     """Call transformers' `generate` with new tokens `[B, N]`; `num_seen` counts them and what the cache holds."""
-    clock = FirstTokenClock()
-    criteria = [*options.pop("stopping_criteria", ()), clock]
+    watch = Watch(take_criteria(options, model))
     ends = end_ids(options, eos_ids)
     options["eos_token_id"] = list(ends) or None
     if options.get("pad_token_id") is None:
@@ -139,14 +124,18 @@ def _decode(
         attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
         past_key_values=cache,
         max_new_tokens=max_new_tokens,
-        stopping_criteria=criteria,
-        **options,
+        stopping_criteria=[watch],
+        **{**options, **SETTLED},
     )
-    rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, token_ids.shape[1] :].tolist()
-    assert clock.first_token_at is not None, "generate returned at least one token"
+    num_given = token_ids.shape[1]
+    rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, num_given:].tolist()
+    stops = watch.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
+    cut = [_cut(row, ends, stop - num_given) for row, stop in zip(rows, stops, strict=True)]
+    assert watch.first_token_at is not None, "generate returned at least one token"
     return Generated(
-        sequences=tuple(_without_padding(row, ends) for row in rows),
-        first_token_at=clock.first_token_at,
+        sequences=tuple(sequence for sequence, _ in cut),
+        ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
+        first_token_at=watch.first_token_at,
     )
 
 
@@ -176,13 +165,7 @@ def _prefill_for_plain_cache(model: Model, linked: Linked, num_rows: int) -> int
 
 def _num_rows(model: Model, options: Mapping[str, Any]) -> int:
     """How many rows `generate` makes of one prompt: beams, or sequences to return."""
-    configs = (options.get("generation_config"), model.hf.generation_config)
-
-    def setting(name: str) -> int:
-        values = (options.get(name), *(getattr(config, name, None) for config in configs))
-        return next((int(value) for value in values if value is not None), 1)
-
-    return max(setting("num_beams"), setting("num_return_sequences"))
+    return max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
 
 
 def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:
@@ -200,7 +183,15 @@ def _pad_token_id(model: Model, ends: Sequence[int]) -> int:
     return next(iter(ends), 0)
 
 
-def _without_padding(row: list[int], ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Cut a row behind its first end-of-sequence token: what follows is padding to the longest row."""
-    stop = next((index + 1 for index, token_id in enumerate(row) if token_id in ends), len(row))
-    return tuple(row[:stop])
+def _cut(row: list[int], ends: tuple[int, ...], stop: int) -> tuple[tuple[int, ...], bool]:
+    """Cut a row behind its first end token, or where it was stopped: what follows fills it up to the longest row.
+
+    Args:
+        stop: After how many tokens a criterion stopped it; 0 or less for never.
+
+    Returns:
+        The row, and whether anything ended it.
+    """
+    found = [index + 1 for index, token_id in enumerate(row) if token_id in ends][:1]
+    found += [stop] if 0 < stop <= len(row) else []
+    return tuple(row[: min(found)]) if found else tuple(row), bool(found)

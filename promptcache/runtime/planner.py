@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import TypeAlias
 
@@ -72,6 +74,17 @@ class Planner:
                 self._remembered.popitem(last=False)
 
 
+def several(prompts: Iterable[PromptSource]) -> Iterable[PromptSource]:
+    """Return the prompts of a batch.
+
+    Raises:
+        PromptCacheError: It is a single one: the letters of a text are no prompts.
+    """
+    if isinstance(prompts, str | Path | Prompt):
+        raise PromptCacheError("a batch is a list of prompts; use generate() for a single one")
+    return prompts
+
+
 def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> int:
     """Return how many tokens an answer may have.
 
@@ -80,10 +93,10 @@ def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> i
 
     Raises:
         ContextLengthExceeded: Prompt and answer need more positions than there are.
-        PromptCacheError: Fewer than one token was asked for.
+        PromptCacheError: Not a whole number of tokens, or fewer than one was asked for.
     """
-    if max_new_tokens is not None and max_new_tokens < 1:
-        raise PromptCacheError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+    if max_new_tokens is not None and (not isinstance(max_new_tokens, Integral) or max_new_tokens < 1):
+        raise PromptCacheError(f"max_new_tokens must be a whole number and at least 1, not {max_new_tokens!r}")
     room = context_length - plan.stop
     limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
     check_positions(plan, context_length, limit)

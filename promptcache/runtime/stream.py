@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -44,7 +45,10 @@ class TokenQueue:
 
 
 class Stream(Iterator[str]):
-    """An answer in the making. Iterate over it for text; afterwards `completion` has the whole answer and its usage."""
+    """An answer in the making. Iterate over it for text; afterwards `completion` has the whole answer and its usage.
+
+    Whoever drops it unread stops the generation, as `close` does.
+    """
 
     def __init__(self, answer: Callable[[TokenQueue], Completion], text: Callable[[Sequence[int]], str]) -> None:
         self.completion: Completion | None = None
@@ -52,18 +56,22 @@ class Stream(Iterator[str]):
         self._text = text
         self._pending: list[int] = []  # tokens whose text was not given out yet
         self._given = 0  # characters of the text that were given out
-        self._thread = threading.Thread(target=self._run, args=(answer,), name="promptcache-stream", daemon=True)
+        self._over = False
+        self._thread = threading.Thread(
+            target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
+        )
+        weakref.finalize(self, self._queue.closed.set).atexit = False  # the thread knows no stream, so one can go
         self._thread.start()
 
     def __next__(self) -> str:
-        while self.completion is None:
+        while not self._over:
             item = self._queue.items.get()
             if isinstance(item, BaseException):
                 self.close()
                 raise item
             if isinstance(item, Completion):
                 self.completion = item
-                self._thread.join()
+                self.close()
                 piece = item.text[self._given :]
             else:
                 self._pending.append(item)
@@ -75,6 +83,7 @@ class Stream(Iterator[str]):
 
     def close(self) -> None:
         """Stop generating; what was not read is lost."""
+        self._over = True
         self._queue.closed.set()
         self._thread.join()
 
@@ -86,12 +95,6 @@ class Stream(Iterator[str]):
     ) -> None:
         self.close()
 
-    def _run(self, answer: Callable[[TokenQueue], Completion]) -> None:
-        try:
-            self._queue.items.put(answer(self._queue))
-        except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that reads
-            self._queue.items.put(error)
-
     def _finished_text(self) -> str:
         """The text of the pending tokens, once it does not end inside a character any more."""
         text = self._text(self._pending)
@@ -99,3 +102,19 @@ class Stream(Iterator[str]):
             return ""
         self._pending.clear()
         return text
+
+
+def _produce(answer: Callable[[TokenQueue], Completion], tokens: TokenQueue) -> None:
+    leave = weakref.finalize(tokens, _leave, tokens.closed, threading.current_thread())
+    try:
+        tokens.items.put(answer(tokens))
+    except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that reads
+        tokens.items.put(error)
+    finally:
+        leave.detach()
+
+
+def _leave(closed: threading.Event, thread: threading.Thread) -> None:
+    """Let a thread come to its end when the program does: one that is in the midst of torch then aborts all of it."""
+    closed.set()
+    thread.join()

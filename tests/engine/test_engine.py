@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,8 +27,9 @@ from promptcache.language import Prompt, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
 from promptcache.runtime.completion import FinishReason, Source
-from promptcache.runtime.generate import InvalidGeneration
 from promptcache.runtime.hf.load import DEMO_FOLDER
+from promptcache.runtime.hf.options import InvalidGeneration
+from promptcache.runtime.stream import _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 
@@ -224,7 +227,80 @@ def test_closing_a_stream_stops_generation(engine: Engine) -> None:
         next(stream)
 
     assert stream.completion is None
-    assert not [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
+    assert not stream_threads()
+
+
+def stream_threads() -> list[threading.Thread]:
+    """Threads that generate for a stream."""
+    return [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
+
+
+def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
+    """Who leaves the loop and forgets the stream stops the work, too."""
+    stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
+    next(stream)
+    (thread,) = stream_threads()
+
+    del stream
+    gc.collect()
+    thread.join(20)
+
+    assert not thread.is_alive()
+
+
+def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
+    """A program that ends in the midst of a stream waits for its thread, which would abort it otherwise."""
+
+    def at_exit() -> list[weakref.finalize]:  # type: ignore[type-arg] # of anything
+        return [each for each in weakref.finalize._registry if each.atexit and each.peek()[1] is _leave]
+
+    stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
+    next(stream)
+    (thread,) = stream_threads()
+    (leave,) = at_exit()
+
+    leave()
+
+    assert not thread.is_alive()
+    list(stream)
+    list(engine.stream(PROMPT, **GREEDY))
+    assert at_exit() == []
+
+
+def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
+    """After its error, and after `close`, iteration ends; it does not wait for a piece that never comes."""
+    failing = engine.stream(PROMPT, num_beams=2, **GREEDY)
+    with pytest.raises(ValueError, match="beam"):
+        next(failing)
+    closed = engine.stream(PROMPT, **GREEDY)
+    closed.close()
+
+    assert (list(failing), list(closed)) == ([], [])
+    assert closed.completion is None
+
+
+def test_a_stream_keeps_the_schema_it_started_with(engine: Engine) -> None:
+    """A prompt is planned once, by the call: what is replaced after that is nothing to the stream."""
+    expected = engine.generate(PROMPT, **GREEDY).token_ids
+    replaced = threading.Event()
+
+    def wait(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        replaced.wait(20)
+        return scores
+
+    stream = engine.stream(PROMPT, logits_processor=[wait], **GREEDY)
+    engine.add_schema('<schema name="travel"><module name="other">Nothing else.</module></schema>')
+    replaced.set()
+    list(stream)
+
+    assert stream.completion is not None
+    assert stream.completion.token_ids == expected
+
+
+def test_a_stream_has_one_streamer(engine: Engine) -> None:
+    """Another streamer beside the stream is refused by name."""
+    with pytest.raises(InvalidGeneration, match="streamer"):
+        engine.stream(PROMPT, streamer=object())
 
 
 def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
@@ -350,7 +426,10 @@ def test_stop_strings_end_an_answer(demo: Engine) -> None:
 
     stopped = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
 
+    (batched,) = demo.generate_batch([PROMPT], max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
+
     assert mark in stopped.text
+    assert batched.token_ids == stopped.token_ids
     assert len(stopped.token_ids) < len(whole.token_ids)
     assert stopped.finish_reason is FinishReason.STOP
 

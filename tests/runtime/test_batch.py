@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from promptcache.engine import Engine
 from promptcache.runtime.batch import shared_pieces
-from promptcache.runtime.generate import InvalidGeneration
 from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.options import InvalidGeneration
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -93,7 +93,10 @@ def test_batches_are_cut_by_memory() -> None:
         assert [each.token_ids for each in answers] == [each.token_ids for each in expected]
 
 
-@pytest.mark.parametrize("option", [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": object()}])
+@pytest.mark.parametrize(
+    "option",
+    [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": object()}, {"prompt_lookup_num_tokens": 3}],
+)
 def test_options_for_single_prompts_are_refused(option: dict[str, object]) -> None:
     """What makes several rows of one prompt does not work in a batch, and says so."""
     with pytest.raises(InvalidGeneration, match=next(iter(option)) if "streamer" not in option else "streamed"):

@@ -233,3 +233,12 @@ def test_writers_at_once_leave_one_whole_record(folder: Path, records: Path) -> 
         thread.join()
     assert set(seen) == {"f" * 64}
     assert [path.suffix for path in records.iterdir()] == [".json"]
+
+
+def test_weights_of_inference_mode_are_not_remembered(folder: Path, records: Path) -> None:
+    """Nothing counts what is written to such weights, so their digest is computed each time."""
+    loading = origin.Loading.begin(folder)
+    with torch.inference_mode():
+        model = torch.nn.Linear(3, 3)
+
+    assert loading.finish(model, {}) is None

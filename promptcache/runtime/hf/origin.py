@@ -100,6 +100,8 @@ class Loading:
         weights = model.state_dict()
         if self.state is None or folder is None or sum(each.nbytes for each in weights.values()) < MIN_BYTES:
             return None
+        if any(each.is_inference() for each in weights.values()):  # nothing counts what is written to those
+            return None
         if _state(self.folder) != self.state:
             return None
         versions = (torch.__version__, transformers.__version__)

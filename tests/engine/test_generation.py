@@ -1,0 +1,225 @@
+"""What may be said of generation, wherever it is said: the answers are the same, or it is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+
+from promptcache.diagnostics import PromptCacheError
+from promptcache.engine import Engine
+from promptcache.kv import RunKV, Slab
+from promptcache.language import Prompt
+from promptcache.runtime.batch import link_batch
+from promptcache.runtime.completion import Completion, FinishReason
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.options import InvalidGeneration
+from promptcache.runtime.link import new_tokens
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+SCHEMA = """<schema name="travel">You plan trips.
+<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
+<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
+</schema>"""
+PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+LONGER = '<prompt schema="travel"><miami/>Tell me more about all of it, please.</prompt>'
+GREEDY: dict[str, Any] = {"do_sample": False}
+
+
+def engine_of(model: Model) -> Engine:
+    """An engine with the travel schema."""
+    made = Engine(model, ByteTokenizer())
+    made.add_schema(SCHEMA)
+    return made
+
+
+ENGINE = engine_of(tiny_model())
+PLAIN = ENGINE.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids
+
+
+def facts(answers: list[Completion] | tuple[Completion, ...]) -> list[tuple[tuple[int, ...], FinishReason]]:
+    """What must not depend on how prompts were answered."""
+    return [(answer.token_ids, answer.finish_reason) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("use_cache", False),
+        ("cache_implementation", "static"),
+        ("prefill_chunk_size", 4),
+        ("min_length", 30),
+        ("max_length", 20),
+        ("token_healing", True),
+    ],
+)
+def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -> None:
+    """A checkpoint's generation configuration cannot switch the cache off or count what is in it: answers stay right."""
+    engine = engine_of(tiny_model())
+    setattr(engine.model.hf.generation_config, name, value)
+
+    answers = engine.generate_batch([PROMPT, LONGER], max_new_tokens=12, **GREEDY)
+
+    assert engine.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids == answers[0].token_ids == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("config", "keywords"),
+    [
+        ({"max_new_tokens": 5}, {"max_new_tokens": 5}),
+        ({"max_new_tokens": 5, "max_length": 3}, {"max_new_tokens": 5}),
+        ({"max_new_tokens": 9, "eos_token_id": PLAIN[3]}, {"max_new_tokens": 9, "eos_token_id": PLAIN[3]}),
+        ({"max_new_tokens": 9, "repetition_penalty": 3.0}, {"max_new_tokens": 9, "repetition_penalty": 3.0}),
+        ({"max_new_tokens": 9, "use_cache": False, "cache_implementation": "static"}, {"max_new_tokens": 9}),
+        ({"max_new_tokens": 9, "num_beams": 2}, {"max_new_tokens": 9, "num_beams": 2}),
+    ],
+)
+def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords: dict[str, Any]) -> None:
+    """A `GenerationConfig` means what its settings mean as keywords; what it says of caches changes nothing."""
+    given = GenerationConfig(**config, **GREEDY)
+
+    assert facts([ENGINE.generate(PROMPT, generation_config=given)]) == facts(
+        [ENGINE.generate(PROMPT, **keywords, **GREEDY)]
+    )
+
+
+def test_keywords_stand_above_a_configuration() -> None:
+    """What a call says itself counts, as in transformers."""
+    given = GenerationConfig(max_new_tokens=9, do_sample=True)
+
+    assert ENGINE.generate(PROMPT, max_new_tokens=3, generation_config=given, **GREEDY).token_ids == PLAIN[:3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"generation_config": GenerationConfig(max_length=9)}, "max_new_tokens"),
+        ({"generation_config": GenerationConfig(min_length=9)}, "min_new_tokens"),
+        ({"generation_config": GenerationConfig(token_healing=True)}, "token_healing"),
+        ({"generation_config": {"num_beams": 2}}, "is a GenerationConfig, not dict"),
+        ({"cache_implementation": "static"}, "cache_implementation"),
+        ({"token_healing": True}, "token_healing"),
+        ({"stop_strings": ["x"]}, "give tokenizer="),
+        ({"stopping_criteria": lambda input_ids, scores: False}, "brackets"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
+    """An option that linked KV cannot follow is an error that names it, wherever it stands."""
+    with pytest.raises(InvalidGeneration, match=message):
+        ENGINE.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "5"])
+def test_the_number_of_new_tokens_is_a_whole_one(number: Any) -> None:
+    """Nothing else than a number of tokens, from 1 on, is taken for one."""
+    with pytest.raises(PromptCacheError, match=r"whole number and at least 1, not"):
+        ENGINE.generate(PROMPT, max_new_tokens=number)
+
+
+def test_a_criterion_at_the_last_token_stops() -> None:
+    """An answer that a criterion ends with the last token that it may have was stopped, not cut off."""
+
+    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        return input_ids[:, -1] == PLAIN[2]
+
+    answer = ENGINE.generate(PROMPT, max_new_tokens=3, stopping_criteria=[stop], **GREEDY)
+
+    assert (answer.token_ids, answer.finish_reason) == (PLAIN[:3], FinishReason.STOP)
+
+
+@pytest.mark.parametrize("ends", [{}, {"eos_token_id": []}], ids=["an end token", "no end token"])
+def test_rows_that_a_criterion_stops_are_as_alone(ends: dict[str, Any]) -> None:
+    """A row of a batch that is stopped before the others has nothing after it, whether there is an end token or none."""
+
+    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        return input_ids[:, -1] == PLAIN[2]
+
+    options = {"max_new_tokens": 12, "stopping_criteria": [stop], **GREEDY, **ends}
+    together = ENGINE.generate_batch([PROMPT, LONGER, PROMPT], **options)
+
+    assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
+    assert len({len(each.token_ids) for each in together}) > 1
+
+
+def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """A logits processor that wants another token for every number of tokens."""
+    return scores.index_fill(1, torch.tensor([input_ids.shape[1] % scores.shape[1]]), 1e4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"repetition_penalty": 3.0}, {"no_repeat_ngram_size": 2}, {"logits_processor": [by_length]}], ids=str
+)
+def test_processors_see_no_padding(options: dict[str, Any]) -> None:
+    """What goes by the tokens of a row answers in a batch as it does alone, however long the other rows are."""
+    options = {"max_new_tokens": 12, **options, **GREEDY}
+
+    together = ENGINE.generate_batch([PROMPT, LONGER, PROMPT], **options)
+
+    assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
+
+
+def test_rows_with_less_room_are_as_alone() -> None:
+    """Where the context ends earlier for one prompt than for another, no row goes beyond it: what was learned ends there."""
+    config = GPT2Config(vocab_size=263, n_embd=16, n_layer=1, n_head=2, n_positions=128)
+    engine = Engine(GPT2LMHeadModel(config), ByteTokenizer())
+    engine.add_schema(
+        f'<schema name="long"><module name="a">aaaa</module><module name="b">{"b" * 80}</module></schema>'
+    )
+    prompts = ['<prompt schema="long"><a/>xy</prompt>', '<prompt schema="long"><a/><b/>xyz</prompt>']
+
+    together = engine.generate_batch(prompts, eos_token_id=[], **GREEDY)
+
+    assert facts(together) == facts([engine.generate(each, eos_token_id=[], **GREEDY) for each in prompts])
+    assert [each.plan.stop + len(each.token_ids) for each in together] == [128, 128]
+
+
+@pytest.mark.parametrize("single", [PROMPT, Prompt("travel").use("paris")])
+def test_a_single_prompt_is_no_batch(single: Any) -> None:
+    """One prompt in the place of a list of them is an error that says so, not one prompt for each of its letters."""
+    with pytest.raises(PromptCacheError, match="use generate"):
+        ENGINE.generate_batch(single)
+
+
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
+def test_a_models_own_beams_are_refused_in_a_batch(name: str) -> None:
+    """Where it is the model that asks for several rows of one prompt, a batch says so."""
+    engine = engine_of(tiny_model())
+    setattr(engine.model.hf.generation_config, name, 2)
+
+    with pytest.raises(InvalidGeneration, match=f"{name}.*the model's generation configuration sets it"):
+        engine.generate_batch([PROMPT])
+
+
+def test_inference_mode_leaves_no_trace() -> None:
+    """What a request in `torch.inference_mode` has encoded and allocated serves and grows outside of it, and the reverse."""
+    engine = engine_of(tiny_model())
+
+    with torch.inference_mode():
+        inside = engine.generate(LONGER, max_new_tokens=12, **GREEDY)
+    outside = engine.generate(PROMPT, max_new_tokens=12, **GREEDY)
+    with torch.inference_mode():
+        again = engine.generate(PROMPT, max_new_tokens=12, **GREEDY)
+
+    assert outside.token_ids == again.token_ids == PLAIN
+    assert inside.token_ids == ENGINE.generate(LONGER, max_new_tokens=12, **GREEDY).token_ids
+
+
+def run_of(num_tokens: int) -> RunKV:
+    """KV of so many tokens, whatever it is."""
+    return RunKV(slab=Slab.empty(ENGINE.model.shape, num_tokens), start=0, stop=num_tokens)
+
+
+def test_padding_is_made_of_a_rows_own_tokens() -> None:
+    """A penalty on tokens that a row has meets no others in a batch."""
+    plans = [ENGINE.plan(each) for each in (PROMPT, LONGER)]
+    runs = [
+        {reuse.encoding: run_of(len(plan.encodings[reuse.encoding].token_ids)) for reuse in plan.reuse}
+        for plan in plans
+    ]
+
+    linked = link_batch(plans, runs, ENGINE.model)
+
+    assert [set(row) for row in linked.token_ids.tolist()] == [set(new_tokens(plan)[0]) for plan in plans]
