@@ -121,13 +121,18 @@ def _checked_use(sources: Sources) -> Iterator[None]:
         raise end
 
 
+def told_by_system(error: OSError) -> str:
+    """Return what the system says of a file, and which."""
+    told = error.strerror or str(error)
+    return f"{told}: {error.filename}" if error.filename else told
+
+
 def _missing(error: MemoryError | OSError | RuntimeError) -> str | None:
     """Return what the environment does not have, or None for an error that says something else."""
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, OSError):
-        told = error.strerror or str(error)
-        return f"{told}: {error.filename}" if error.filename else told
+        return told_by_system(error)
     words = str(error).partition("\n")[0]  # torch has a class for GPUs and only a text for CPUs (2.6 to 2.13)
     is_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in words
     return f"not enough memory: {words}" if is_memory else None

@@ -121,6 +121,13 @@ def parsed_prompt(document: Document) -> Prompt:
     return load_prompt(document.name, context=document.context.values)
 
 
+def files_read(sources: Sources, *schemas: CheckedSchema) -> frozenset[str]:
+    """Return the names of all files that were read, those that schemas include and that of `--context` among them."""
+    included = (module.span.source for schema in schemas for module in schema.modules.values())
+    context = () if sources.context is None else (str(sources.context.file),)
+    return frozenset((*sources.names, *included, *context))
+
+
 def find_schema(
     name: str, prompt: Document, given: Sequence[Document], offered: Sequence[Document], sources: Sources
 ) -> Document:

@@ -11,11 +11,11 @@ import codecs
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake
+from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, told_by_system
 from promptcache.cli.files import Document, read
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
 from promptcache.cli.report import Kind
@@ -30,13 +30,19 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formatted:
-    """What became of one document: `before` and `after` are its text, the same where it has errors."""
+    """What became of one document.
+
+    Attributes:
+        before, after: Its text, the same where it has errors or could not be written.
+        fault: Why it could not be written; None where it was, or did not have to be.
+    """
 
     name: str
     path: Path | None = None
     before: str = ""
     after: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
+    fault: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -47,6 +53,8 @@ class Formatted:
 def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list[Formatted]:
     """Format documents, each once; those that change are written back where `write` says so.
 
+    All are read before the first is written. One that cannot be written hinders none of the others.
+
     Raises:
         UsageMistake: one is a template, which is no document before it is rendered.
     """
@@ -54,16 +62,13 @@ def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list
         if name.endswith(".j2"):
             raise UsageMistake(f"{name} is a template: only the documents that it renders can be formatted")
     found = [_format(name, sources) for name in dict.fromkeys(names)]
-    for each in found:
-        if write and each.changed and each.path is not None:
-            replace_file(each.path, each.after.encode())
-    return found
+    return [_written(each) for each in found] if write else found
 
 
 def formatted_code(found: Sequence[Formatted], *, only_check: bool) -> ExitCode:
     """Return how the command ends."""
     diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
-    if any(diagnostic.code == UNREADABLE for diagnostic in diagnostics):
+    if any(each.fault for each in found) or any(each.code == UNREADABLE for each in diagnostics):
         return ExitCode.ENVIRONMENT
     if diagnostics or (only_check and any(each.changed for each in found)):
         return ExitCode.FINDINGS
@@ -75,6 +80,7 @@ def formatted_data(found: Sequence[Formatted]) -> dict[str, Any]:
     documents = []
     for each in found:
         data = {"file": each.name, "changed": each.changed, "diagnostics": [as_data(item) for item in each.diagnostics]}
+        data |= {} if each.fault is None else {"error": each.fault}
         documents.append(data if each.path else {**data, "text": each.after})
     return {"documents": documents}
 
@@ -90,6 +96,8 @@ def print_formatted(found: Sequence[Formatted], sources: Sources, *, only_check:
         if each.changed and (only_check or as_diff or each.path is not None):
             verb = "would be formatted" if only_check or as_diff else "formatted"
             tell(f"{each.name}: {verb}")
+        if each.fault is not None:
+            tell(f"error: {each.fault}")
 
 
 def _format(name: str, sources: Sources) -> Formatted:
@@ -102,6 +110,17 @@ def _format(name: str, sources: Sources) -> Formatted:
         return Formatted(name=name, path=Path(name), diagnostics=error.diagnostics)
     before = document.data.decode()
     return Formatted(name=document.name, path=document.path, before=before, after=_as_written(after, document))
+
+
+def _written(each: Formatted) -> Formatted:
+    """Write a document back if it changed; one that cannot be written is as it was, and says why."""
+    if not each.changed or each.path is None:
+        return each
+    try:
+        replace_file(each.path, each.after.encode())
+    except OSError as error:
+        return replace(each, after=each.before, fault=told_by_system(error))
+    return each
 
 
 def _context_for(document: Document, folder: Path | None) -> Mapping[str, object] | None:

@@ -7,6 +7,7 @@ measures what is estimated here.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,8 +66,14 @@ class KVSizes:
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder of a model, or None for a name that is no folder here (a hub id)."""
-    folder = MODEL_FOLDER if model == DEMO else Path(model).expanduser()
+    """Return the folder of a model, or None for a name that is no folder here (a hub id, the home of nobody).
+
+    Raises:
+        ModelNotFound: the name is empty.
+    """
+    if not model:
+        raise ModelNotFound(f"the name of a model is empty; give '{DEMO}' or a model's folder")
+    folder = MODEL_FOLDER if model == DEMO else Path(os.path.expanduser(model))  # noqa: PTH111 - as `load_model` does
     return folder if folder.is_dir() else None
 
 

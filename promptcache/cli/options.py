@@ -29,9 +29,9 @@ class CommandGroup(click.Group):
             formatter.write_dl(rows)
 
 
-def output_file(*names: str, words: str) -> Callable[[Decorated], Decorated]:
+def output_file(*names: str, words: str, required: bool = False) -> Callable[[Decorated], Decorated]:
     """Return the option that names a file to be written."""
-    return click.option(*names, metavar="FILE", type=FILE, callback=_file_name, help=words)
+    return click.option(*names, metavar="FILE", type=FILE, required=required, callback=_file_name, help=words)
 
 
 def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from promptcache.cli.files import parsed_prompt, read
+from promptcache.cli.files import files_read, parsed_prompt, read
 from promptcache.cli.layout import LaidOut
 from promptcache.cli.sources import Sources
 from promptcache.cli.written import write_made
@@ -33,7 +33,7 @@ def write_pictures(shown: LaidOut, prompt: str | None, svg: Path | None, html: P
         for path, draw in ((svg, layout_svg), (html, layout_html))
         if path is not None
     }
-    write_made(pictures, sources)
+    write_made(pictures, files_read(sources, shown.layout.schema))
 
 
 def _plan(shown: LaidOut, file: str, sources: Sources) -> Plan:

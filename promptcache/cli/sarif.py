@@ -6,6 +6,7 @@ Its columns count code points from 1 and its regions end behind their last chara
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -91,4 +92,4 @@ def _place(span: Span) -> dict[str, Any]:
 def _file(name: str) -> dict[str, Any]:
     """Return a file's place: relative to where the command ran, if it was named so."""
     path = Path(name)
-    return {"artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}}
+    return {"artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(os.fsencode(path.as_posix()))}}

@@ -6,10 +6,10 @@ Comes in: a path or URL, and limits. Goes out: a `StoreConfig`, or a shelf. This
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.kv.home import without_tilde
 from promptcache.kv.opening import StoreConfig, config_of
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ def open_folder(place: str, limit: int | None = None) -> DiskShelf:
     """
     if config_of(place).folder is None:
         raise UsageMistake(f"--store {place}: only folders can be looked into")
-    folder = Path(place).expanduser()
+    folder = without_tilde(place)
     if not (folder / "encodings").is_dir():
-        what = "is no store: it has no folder 'encodings'" if folder.is_dir() else "does not exist"
+        if folder.exists():
+            what = "is no store: it has no folder 'encodings'" if folder.is_dir() else "is not a folder"
+        else:
+            what = "does not exist"
         raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
     from promptcache.kv.disk import DiskShelf  # folders need POSIX; `run` without one does not
 

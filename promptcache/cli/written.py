@@ -9,11 +9,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.sources import Sources
 
 
 def write_new(files: Mapping[Path, str]) -> None:
@@ -38,15 +37,18 @@ def write_new(files: Mapping[Path, str]) -> None:
         raise
 
 
-def write_made(files: Mapping[Path, str], sources: Sources) -> None:
+def write_made(files: Mapping[Path, str], read: Collection[str]) -> None:
     """Write files that are made of documents, over those that they were before.
+
+    Args:
+        read: The files of these documents.
 
     Raises:
         UsageMistake: one is such a document; then none is written.
+        OSError: one is or lies in what is no place for a file; then none is written, either.
     """
     for path in files:
-        if any(_same(path, Path(name)) for name in sources.names):
-            raise UsageMistake(f"{path} is what is read: write to another file")
+        check_target(path, read)
     for path, text in files.items():
         if path.is_file():
             replace_file(path, text.encode())
@@ -54,6 +56,22 @@ def write_made(files: Mapping[Path, str], sources: Sources) -> None:
             path.write_bytes(text.encode())  # a pipe or a device
         else:
             _create(path, text.encode())
+
+
+def check_target(path: Path, read: Collection[str]) -> None:
+    """Refuse to write where one of the files stands that were read, or where no file can stand.
+
+    Raises:
+        UsageMistake: it is such a file.
+        OSError: it is a folder, or there is no folder for it.
+    """
+    if any(_same(path, Path(name)) for name in read):
+        raise UsageMistake(f"{path} is what is read: write to another file")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        fault = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise OSError(fault, os.strerror(fault), str(path))
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -54,8 +54,8 @@ def write_archive(shelf: Shelf, keys: Sequence[str], target: Path, about: Mappin
         OSError: The archive cannot be written.
     """
     wanted = tuple(dict.fromkeys(keys))
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
+    place = Path(os.path.realpath(target))  # a link keeps pointing where it does
+    descriptor, temporary = _beside(place, target)
     try:
         with os.fdopen(descriptor, "wb") as file:
             nbytes = _write(shelf, wanted, file, about)
@@ -64,7 +64,7 @@ def write_archive(shelf: Shelf, keys: Sequence[str], target: Path, about: Mappin
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)  # as any file that a command writes
-        temporary.replace(target)
+        temporary.replace(place)
     finally:
         temporary.unlink(missing_ok=True)
     return Moved(wanted, 0, nbytes)
@@ -86,6 +86,15 @@ def read_archive(source: Path, shelf: Shelf) -> Moved:
             raise StoreError(f"{source}: no room for {resting.recipe.key} within the store's limit")
         nbytes += size
     return Moved(keys, len(set(keys) - there), nbytes)
+
+
+def _beside(place: Path, named: Path) -> tuple[int, Path]:
+    """Make a file beside another; where none can be made, that is told by the name that the user knows."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(named)) from None
+    return descriptor, Path(name)
 
 
 def _write(shelf: Shelf, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:

@@ -22,6 +22,7 @@ from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.folder import SUFFIX, Folder, Identity, Incoming
 from promptcache.kv.format import check_payload, pack, unpack
 from promptcache.kv.header import Header
+from promptcache.kv.home import without_tilde
 from promptcache.kv.reading import drop_from_memory, open_encoding, open_header
 from promptcache.kv.shelf import Resting
 from promptcache.kv.store import Tier
@@ -75,7 +76,7 @@ class DiskShelf:
         mmap: bool = True,
         cost: Cost = encoding_cost,
     ) -> None:
-        self._folder = Folder(Path(folder).expanduser())
+        self._folder = Folder(without_tilde(folder))
         self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
         self._verify = Verify(verify)
         self._mmap = mmap

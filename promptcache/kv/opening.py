@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from promptcache.diagnostics import StoreError
+from promptcache.kv.home import without_tilde
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
 from promptcache.kv.shelf import Shelf
@@ -145,4 +145,4 @@ def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -
         return config.pace if isinstance(config.pace, Pace) else None
     from promptcache.kv.kept_pace import kept_pace, pace_name
 
-    return kept_pace(Path(config.folder).expanduser(), pace_name(fingerprint(), shape.device))
+    return kept_pace(without_tilde(config.folder), pace_name(fingerprint(), shape.device))

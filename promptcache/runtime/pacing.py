@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import KVShape, MemoryStore, Pace, Shelf, StoreConfig, TieredStore
+from promptcache.kv.home import without_tilde
 from promptcache.kv.opening import StoreSource, config_of, open_shelves
 from promptcache.runtime.encode import encode, missing_encodings
 from promptcache.runtime.hf.model import Model
@@ -68,7 +68,7 @@ def measure_pace(prepared: Prepared, model: Model, place: StoreSource | None, cl
     from promptcache.kv.kept_pace import keep_pace, pace_name  # folders need POSIX; engines do not
 
     name = pace_name(prepared.recipes[0].fingerprint, model.shape.device)
-    keep_pace(Path(config.folder or "").expanduser(), name, pace)
+    keep_pace(without_tilde(config.folder or ""), name, pace)
     return pace
 
 

@@ -87,6 +87,28 @@ def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.Mon
     assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
 
 
+def test_a_file_that_cannot_be_written_hinders_no_other(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is told what became of it, in text and in JSON: written, as it was, or why it was not written."""
+    names = ("support.xml", "dead.xml", "loose.xml")
+    (folder / "loose.xml").write_text(LOOSE, encoding="utf-8")
+    before = {name: (folder / name).read_bytes() for name in names}
+    monkeypatch.setattr(written.os, "access", lambda path, mode: Path(path).name != "dead.xml")
+
+    told = command("fmt", *names)
+    after = {name: (folder / name).read_bytes() for name in names}
+    data = command("fmt", "--json", *names)
+
+    assert told.exit_code == data.exit_code == 3
+    lines = ["support.xml: formatted", "error: Permission denied: dead.xml", "loose.xml: formatted"]
+    assert told.stderr.splitlines()[-3:] == lines
+    assert [name for name in names if after[name] == before[name]] == ["dead.xml"]
+    documents = json.loads(data.stdout)["documents"]
+    assert [each.get("error") for each in documents] == [None, "Permission denied: dead.xml", None]
+    assert not any(each["changed"] for each in documents)
+
+
 def test_templates_are_refused(command: Command) -> None:
     """A template is not XML yet; to format it is a mistake of usage."""
     assert command("fmt", "s.xml.j2").exit_code == 2

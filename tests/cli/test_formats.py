@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,16 @@ def test_sarif_says_when_the_run_was_not_complete(command: Command) -> None:
 
 
 def test_sarif_writes_files_as_uris(command: Command, folder: Path) -> None:
-    """Names are relative references with escapes, absolute paths are file URIs."""
+    """Names are relative references with escapes, byte by byte where they are not UTF-8; absolute ones file URIs."""
     (folder / "a b%.xml").write_text("<schema/>")
+    latin = os.fsdecode(b"caf\xe9.xml")
+    (folder / latin).write_text("<schema/>")
 
-    for name, uri in [("a b%.xml", "a%20b%25.xml"), (str(folder / "a b%.xml"), f"{folder.as_uri()}/a%20b%25.xml")]:
+    for name, uri in [
+        ("a b%.xml", "a%20b%25.xml"),
+        (latin, "caf%E9.xml"),
+        (str(folder / "a b%.xml"), f"{folder.as_uri()}/a%20b%25.xml"),
+        (str(folder / latin), f"{folder.as_uri()}/caf%E9.xml"),
+    ]:
         result = sarif_run(command, name)["results"][0]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from promptcache.cli.model_folder import Dtype, read_facts
+from promptcache.cli.model_folder import Dtype, model_folder, read_facts
+from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 
 LLAMA = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64}
@@ -45,3 +46,15 @@ def test_folder_without_configuration_is_refused(tmp_path: Path) -> None:
     """A folder without config.json is no model."""
     with pytest.raises(ModelNotFound):
         read_facts("m", tmp_path, Dtype.AUTO)
+
+
+def test_a_model_is_a_folder_or_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`demo` and folders are found, `~` among them; other names, the homes of nobody too, are no folders here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+
+    found = [model_folder(name) for name in ("demo", "~/model", "someone/model", "~nobody-here/model")]
+
+    assert found == [MODEL_FOLDER, tmp_path / "model", None, None]
+    with pytest.raises(ModelNotFound, match="name of a model is empty"):
+        model_folder("")

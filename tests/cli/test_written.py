@@ -11,7 +11,6 @@ from typing import NoReturn
 import pytest
 
 from promptcache.cli import written
-from promptcache.cli.sources import Sources
 from tests.cli.conftest import DOCUMENTS, Command
 
 
@@ -23,11 +22,17 @@ from tests.cli.conftest import DOCUMENTS, Command
         ["layout", "travel.xml", "--svg", "link.xml"],
         ["layout", "link.xml", "--prompt", "prompts/miami.xml", "--svg", "a.svg", "--html", "prompts/miami.xml"],
         ["grammar", "travel.xml", "-o", "travel.xml"],
+        ["grammar", "whole.xml", "-o", "support.xml"],
+        ["layout", "card.xml.j2", "--context", "card.json", "--svg", "card.json"],
+        ["cache", "export", "travel.xml", "-o", "link.xml", "--store", "nowhere"],
     ],
 )
 def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
-    """A picture or grammar whose file is the schema or the prompt itself is a mistake, however the file is named."""
+    """What is made of documents is never written over one of them, included or given with --context, by any name."""
     (folder / "link.xml").symlink_to("travel.xml")
+    (folder / "whole.xml").write_text('<schema name="w"><include href="support.xml"/></schema>', encoding="utf-8")
+    (folder / "card.xml.j2").write_text('<schema name="card">{{ text }}</schema>', encoding="utf-8")
+    (folder / "card.json").write_text('{"text": "Hello."}', encoding="utf-8")
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
 
     result = command(*words)
@@ -65,6 +70,7 @@ def test_what_was_made_before_is_replaced(command: Command, folder: Path, words:
         (["layout", "travel.xml", "--svg", "nowhere/a.svg"], 3, "No such file or directory: nowhere/a.svg"),
         (["layout", "travel.xml", "--svg", "travel.xml/a.svg"], 3, "Not a directory: travel.xml/a.svg"),
         (["layout", "travel.xml", "--svg", "/dev/full"], 3, "No space left on device"),
+        (["layout", "travel.xml", "--svg", "a.svg", "--html", "nowhere/a.html"], 3, "directory: nowhere/a.html"),
         (["grammar", "travel.xml", "-o", "n" * 300], 3, "File name too long"),
         (["new", "n" * 250], 3, "File name too long"),
     ],
@@ -116,7 +122,7 @@ def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Path, "open", lambda path, *_: Full(path))
 
     with pytest.raises(OSError, match="No space"):
-        written.write_made({folder / "new.svg": "picture"}, Sources())
+        written.write_made({folder / "new.svg": "picture"}, ())
     assert not (folder / "new.svg").exists()
 
 

@@ -76,6 +76,20 @@ def test_an_archive_that_cannot_be_finished_is_none(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from"}
 
 
+def test_an_archive_takes_the_place_of_a_file_only(archive: Path, tmp_path: Path) -> None:
+    """A link keeps pointing where it does, and a folder that takes no files is told by the archive's own name."""
+    shelf = DiskShelf(tmp_path / "from")
+    (tmp_path / "link.tar").symlink_to("b.tar")
+
+    write_archive(shelf, KEYS, tmp_path / "link.tar", {"schemas": "x"})
+
+    assert (tmp_path / "link.tar").is_symlink()
+    assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
+    with pytest.raises(FileNotFoundError) as refused:
+        write_archive(shelf, KEYS, tmp_path / "nowhere" / "a.tar", {})
+    assert refused.value.filename == str(tmp_path / "nowhere" / "a.tar")
+
+
 def named(name: str) -> Callable[[Path], None]:
     """Return what renames the last member."""
 

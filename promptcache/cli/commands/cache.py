@@ -21,6 +21,7 @@ from promptcache.cli.options import (
     keep_option,
     limit_option,
     model_option,
+    output_file,
     store_option,
 )
 
@@ -154,7 +155,7 @@ def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
 
 @command.command("export")
 @click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas)
-@click.option("-o", "--output", metavar="FILE", type=FILE, required=True, help="The archive to write.")
+@output_file("-o", "--output", required=True, words="The archive to write.")
 @model_option("demo, a model's folder, or a hub id.")
 @device_option
 @dtype_option
@@ -178,12 +179,15 @@ def export(
     SCHEMA is a schema file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
+        from promptcache.cli.files import files_read
         from promptcache.cli.stores import open_folder
         from promptcache.cli.warm import WarmOptions, read_schemas
+        from promptcache.cli.written import check_target
 
-        if output.is_dir():
-            raise UsageMistake(f"--output {output}: is a folder; name a file in it")
         checked = read_schemas(schemas, sources)
+        check_target(output, files_read(sources, *checked))
+        if output.exists() and not output.is_file():
+            raise UsageMistake(f"--output {output}: is a pipe or a device; an archive is a file")
         open_folder(store)
         from promptcache.cli.exporting import export_schemas, exported_text
 

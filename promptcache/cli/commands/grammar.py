@@ -21,7 +21,7 @@ def command(schema: str, output: Path | None, context: Path | None, as_json: boo
     SCHEMA is a schema file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
-        from promptcache.cli.files import checked_schema, read
+        from promptcache.cli.files import checked_schema, files_read, read
         from promptcache.cli.output import write_json, write_text
         from promptcache.cli.written import write_made
         from promptcache.language.prompt_grammar import prompt_grammar
@@ -29,7 +29,7 @@ def command(schema: str, output: Path | None, context: Path | None, as_json: boo
         checked = checked_schema(read(schema, sources))
         written = prompt_grammar(checked)
         if output is not None:
-            write_made({output: written}, sources)
+            write_made({output: written}, files_read(sources, checked))
         if as_json:
             write_json({"schema": checked.name, "file": None if output is None else str(output), "grammar": written})
         elif output is None:
