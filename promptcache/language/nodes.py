@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 class Context(StrEnum):
-    """What a module's runs attend to while they are encoded (DESIGN.md section 4)."""
+    """What a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees")."""
 
     GUARANTEED = "guaranteed"
     OWN = "own"
@@ -157,7 +157,7 @@ class Require:
 
     condition: str
     consequence: str
-    span: Span
+    span: Span = IN_PYTHON
     message: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
@@ -167,7 +167,7 @@ class Exclude:
     """At most one of `modules` is present."""
 
     modules: tuple[str, ...]
-    span: Span
+    span: Span = IN_PYTHON
     message: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
@@ -177,7 +177,7 @@ class Choose:
     """From `minimum` to `maximum` of `modules` are present; None is no limit."""
 
     modules: tuple[str, ...]
-    span: Span
+    span: Span = IN_PYTHON
     minimum: int | None = None
     maximum: int | None = None
     message: str | None = None
@@ -189,7 +189,7 @@ class Assert:
     """The condition `test` holds."""
 
     test: str
-    span: Span
+    span: Span = IN_PYTHON
     message: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 

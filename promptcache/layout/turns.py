@@ -1,7 +1,7 @@
 """What a prompt adds after the schema: turns and bare text, with their headers and footers, as token IDs.
 
-Comes in: a selection and a tokenizer. Goes out: token IDs in order, without positions. DESIGN.md section 2, "Turns", is
-the law that this file carries out.
+Comes in: a selection and a tokenizer. Goes out: token IDs in order, without positions. The table in docs/layout.md,
+"A prompt", is the law that this file carries out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from promptcache.language.checked import CheckedSchema, Selection
 
 
 class Level(StrEnum):
-    """How a cached answer relates to an uncached one (DESIGN.md section 4)."""
+    """How a cached answer relates to an uncached one (docs/layout.md, "Levels")."""
 
     EXACT = "exact"
     MODULAR = "modular"

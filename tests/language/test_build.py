@@ -18,7 +18,6 @@ from promptcache.language import (
     slot,
     text_of,
 )
-from promptcache.language.prompt import IN_PYTHON
 from tests.language.documents import outline
 
 QA = (
@@ -30,7 +29,7 @@ QA = (
         module("long", "Take ", slot("lines", 4, default="ten"), " lines."),
         default="brief",
     )
-    .rule(Assert(test="long implies notes/more", span=IN_PYTHON, message="Long answers need more."))
+    .rule(Assert(test="long implies notes/more", message="Long answers need more."))
     .user("Question: ")
 )
 

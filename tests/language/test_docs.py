@@ -9,7 +9,7 @@ import pytest
 
 import promptcache
 from promptcache.diagnostics import CODES, LanguageError
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from tests.language.documents import TRAVEL, codes, outline
 
 DOCS = Path(promptcache.__file__).parents[1] / "docs"
@@ -64,6 +64,23 @@ def test_the_rules_example_guarantees_what_the_page_says():
     """The terms of the example are guaranteed although no rule says so alone."""
     (block,) = (block for block in examples(LANGUAGE) if "support" in block)
     assert check_schema(parse_schema(block)).guaranteed[""] == {"terms"}
+
+
+def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
+    """Every block of Python runs, beside the documents of the page; the built prompt is the written one."""
+    python = re.findall(r"^```python\n(.*?)^```$", LANGUAGE, re.MULTILINE | re.DOTALL)
+    (template,) = re.findall(r"^```jinja\n(.*?)^```$", LANGUAGE, re.MULTILINE | re.DOTALL)
+    schema, prompt = examples(LANGUAGE)[:2]
+    for name, text in (("travel.xml", schema), ("prompt.xml", prompt), ("library.xml.j2", template)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    known = {"Prompt": Prompt, "Schema": Schema}
+    built = eval(python[0], known)
+
+    for block in python[1:]:
+        exec(block, known)
+
+    assert resolve_prompt(built, check_schema(parse_schema(schema))).modules == known["selection"].modules
 
 
 SECTIONS = re.split(r"^### ", ERRORS, flags=re.MULTILINE)[1:]

@@ -1,4 +1,4 @@
-"""Laws of turns: headers, footers and what follows the schema (DESIGN.md section 2)."""
+"""Laws of turns: headers, footers and what follows the schema (docs/layout.md, "A prompt")."""
 
 from __future__ import annotations
 
