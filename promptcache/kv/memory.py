@@ -121,12 +121,12 @@ class MemoryStore:
         return self._recipes.get(key)
 
     def delete(self, key: str) -> bool:
-        """Forget `key`; its memory is free once no request holds it."""
+        """Forget `key`, and that it was announced; its memory is free once no request holds it."""
         with self._lock:
+            self._reservations.drop(key)
             if key not in self._kept:
                 return False
             self._policy.remove(key)
-            self._reservations.drop(key)
             self._let_go(key)
             return True
 

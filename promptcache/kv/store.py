@@ -6,7 +6,7 @@ it knows no schemas or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -81,6 +81,9 @@ class SharedStore(Store, Protocol):
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Take back what `reserve` and `note` said of keys that nobody will ask for again; encodings stay."""
 
     def untold(self) -> tuple[str, ...]:
         """Return what went wrong while writing and no lookup has told yet, one sentence each; then it is told."""

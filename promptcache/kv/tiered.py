@@ -129,6 +129,12 @@ class TieredStore:
         for key, more in facts.items():
             self._notes[key] = {**self._notes.get(key, {}), **more}
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Take back what `reserve` and `note` said of keys that nobody will ask for again; encodings stay."""
+        for key in keys:
+            self._num_tokens.pop(key, None)
+            self._notes.pop(key, None)
+
     def untold(self) -> tuple[str, ...]:
         """Return what went wrong while writing and no lookup has told yet; then it is told."""
         return self._attempts.untold()

@@ -43,11 +43,16 @@ class Catalog:
             self._store.reserve(prepared.sizes)
             if isinstance(self._store, SharedStore):
                 self._store.note(prepared.notes)
-            if old is not None:
-                used = {key for each in self._prepared.values() for key in each.keys}
-                for key in set(old.keys) - used:
-                    for memory in self._own:
-                        memory.delete(key)
+            if old is not None and self._own:
+                self._forget(set(old.keys))
+
+    def _forget(self, keys: set[str]) -> None:
+        unused = keys - {key for each in self._prepared.values() for key in each.keys}
+        for memory in self._own:
+            for key in unused:
+                memory.delete(key)
+        if isinstance(self._store, SharedStore):
+            self._store.forget(unused)
 
     def get(self, name: str) -> Prepared | None:
         """Return the schema of this name, or None."""

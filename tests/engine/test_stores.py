@@ -239,3 +239,21 @@ def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: P
     assert any("Not a directory" in fault for fault in answers[0].usage.faults)
     assert answers[1].usage.num_encoded_tokens == 0  # memory has it
     assert any("Not a directory" in fault for fault in engine(tmp_path / "file" / "kept").warm()[0].faults)
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_replaced_schemas_leave_nothing_behind(tmp_path: Path, kind: str) -> None:
+    """However often a schema is replaced before all of it was used, nothing stays known or reserved of older versions."""
+    made = engine(None if kind == "memory" else tmp_path)
+    known, capacities = set(), []
+    for version in range(8):
+        made.add_schema(TRAVEL.replace("Stay", f"{version} Stay").replace("Cities", f"{version} Cities"))
+        made.generate(PROMPT.replace("<city><beach/></city>", ""), **GREEDY)
+        memory = made.store if isinstance(made.store, MemoryStore) else made.store.memory
+        known.add(len(memory._reservations._rows))
+        capacities.append(sum(block.free.capacity for block in memory._blocks))
+        if isinstance(made.store, TieredStore):
+            known |= {len(made.store._notes), len(made.store._num_tokens)}
+
+    assert known == {len(made.keys("travel"))}
+    assert capacities[-1] == capacities[1]

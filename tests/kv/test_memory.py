@@ -331,6 +331,22 @@ def test_what_is_not_as_long_as_announced_keeps_no_room(settled: bool) -> None:
     assert store.passing_bytes == 0
 
 
+@pytest.mark.parametrize("neighbour", [True, False], ids=["while a neighbour is there", "before any came"])
+def test_a_deleted_key_that_never_came_keeps_no_room(neighbour: bool) -> None:
+    """Whoever takes back an announcement gives back the room that was kept for it."""
+    store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes)
+    store.reserve([(RECIPES[name].key, SIZES[name]) for name in "ab"])
+    if neighbour:
+        store.put(RECIPES["a"], *kv(1, 1.0))
+
+    assert store.delete(RECIPES["b"].key) is False
+
+    assert store._reservations._rows.keys() == {RECIPES["a"].key}
+    store.put(RECIPES["a"], *kv(1, 1.0))
+    (block,) = store._blocks
+    assert sum(each.size for each in block.free) == block.free.capacity - SIZES["a"]
+
+
 def test_announced_keys_outlive_their_block() -> None:
     """Without a budget an empty block goes; keys that were to lie in it lie side by side in the next."""
     store = MemoryStore(SHAPE)
