@@ -55,6 +55,9 @@ class Stream(Iterator[str]):
         self._queue = TokenQueue()
         self._text = text
         self._pending: list[int] = []  # tokens whose text was not given out yet
+        self._before: list[
+            int
+        ] = []  # those before: some tokenizers put a space between two tokens, and none before one
         self._given = 0  # characters of the text that were given out
         self._over = False
         self._thread = threading.Thread(
@@ -96,12 +99,14 @@ class Stream(Iterator[str]):
         self.close()
 
     def _finished_text(self) -> str:
-        """The text of the pending tokens, once it does not end inside a character any more."""
-        text = self._text(self._pending)
-        if text.endswith(_REPLACEMENT):
+        """What the pending tokens add to the text before them, once it does not end inside a character any more."""
+        before, text = self._text(self._before), self._text([*self._before, *self._pending])
+        if text.endswith(_REPLACEMENT) or not text.startswith(before):
             return ""
-        self._pending.clear()
-        return text
+        piece = text[len(before) :]
+        self._before = self._pending if piece else [*self._before, *self._pending]
+        self._pending = []
+        return piece
 
 
 def _produce(answer: Callable[[TokenQueue], Completion], tokens: TokenQueue) -> None:

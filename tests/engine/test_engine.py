@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,10 @@ from promptcache.kv import MemoryStore, Recipe, RunKV
 from promptcache.language import Prompt, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
-from promptcache.runtime.completion import FinishReason, Source
+from promptcache.runtime.completion import Completion, FinishReason, Source
 from promptcache.runtime.hf.load import DEMO_FOLDER
 from promptcache.runtime.hf.options import InvalidGeneration
-from promptcache.runtime.stream import _leave
+from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 
@@ -219,6 +220,25 @@ def test_stream_gives_the_text_of_generate(engine: Engine) -> None:
 
     assert stream.completion is not None
     assert "".join(pieces) == stream.completion.text == engine.generate(PROMPT, max_new_tokens=40, do_sample=False).text
+
+
+def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
+    """Where a tokenizer writes spaces between tokens that stand in none of them, the pieces have these spaces, too."""
+    answer = engine.generate(PROMPT, **GREEDY)
+
+    def words(token_ids: Sequence[int]) -> str:
+        return " ".join(str(token_id) for token_id in token_ids if token_id != answer.token_ids[1])
+
+    def produce(queue: TokenQueue) -> Completion:
+        queue.put(torch.tensor([0]))
+        for token_id in answer.token_ids:
+            queue.put(torch.tensor([token_id]))
+        return replace(answer, text=words(answer.token_ids))
+
+    pieces = list(Stream(produce, words))
+
+    assert "".join(pieces) == words(answer.token_ids)
+    assert len(pieces) == len(words(answer.token_ids).split())
 
 
 def test_closing_a_stream_stops_generation(engine: Engine) -> None:
