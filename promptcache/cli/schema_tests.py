@@ -135,6 +135,8 @@ def _failure(check: Callable[[], None], case: PromptCase | None = None) -> str |
         check()
     except HypothesisException as error:
         return f"no prompts could be drawn: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    except ValueError as error:  # a slot takes nothing
+        return f"no prompts could be drawn: {error}"
     except BrokenLaw as error:
         broken = error
     except ExceptionGroup as group:  # Hypothesis found several ways to break the law

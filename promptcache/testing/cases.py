@@ -23,7 +23,7 @@ from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.prompting import prompt_tree_pairs
 from promptcache.testing.selecting import selections_with
-from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
+from promptcache.testing.subject import PromptCase, SchemaSource, Subject, default_tokenizer, read_schema
 from promptcache.testing.texts import maybe
 from promptcache.testing.token_texts import fitting_texts
 from promptcache.testing.walk import has_tokens
@@ -84,7 +84,9 @@ def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStr
     """Draw two prompts that differ in one module, or in as few as the rules allow, and are otherwise the same."""
     subject = Subject(schema, tokenizer)
     subject.lay_out_now()
-    return prompt_tree_pairs(subject.schema).map(lambda trees: (_case(trees[0], subject), _case(trees[1], subject)))
+    return prompt_tree_pairs(subject.schema, subject.tokenizer).map(
+        lambda trees: (_case(trees[0], subject), _case(trees[1], subject))
+    )
 
 
 def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
@@ -103,14 +105,17 @@ def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
     )
 
 
-def invalid_prompts(schema: SchemaSource, codes: Collection[str] | None = None) -> SearchStrategy[InvalidPrompt]:
+def invalid_prompts(
+    schema: SchemaSource, codes: Collection[str] | None = None, tokenizer: Tokenizer | None = None
+) -> SearchStrategy[InvalidPrompt]:
     """Draw a prompt with one fault in it, and the code and place that its first diagnostic must have.
 
     Args:
         schema: A path, XML text, or a schema.
         codes: The faults wanted ("PC408"); None wants all.
+        tokenizer: Measures slots; None takes the demo model's.
     """
-    return strategies.invalid_prompts(read_schema(schema), codes)
+    return strategies.invalid_prompts(read_schema(schema), codes, tokenizer or default_tokenizer())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -164,7 +169,7 @@ def _slots(subject: Subject) -> dict[Key, SearchStrategy[str] | SearchStrategy[s
     found: dict[Key, SearchStrategy[str] | SearchStrategy[str | None]] = {}
     for owner, parameters in subject.schema.parameters.items():
         for name, parameter in parameters.items():
-            fitting = fitting_texts(parameter, choices.argument_texts(parameter), subject.tokenizer)
+            fitting = fitting_texts(parameter, choices.argument_texts(parameter, subject.tokenizer), subject.tokenizer)
             found[owner, name] = fitting if parameter.required else maybe(fitting)
     return found
 

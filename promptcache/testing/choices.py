@@ -1,11 +1,12 @@
 """What a prompt may choose: arguments for its slots and messages after its modules.
 
-Comes in: a checked schema and the modules that a prompt uses. Goes out: strategies for texts. Knows no XML; lengths are
-counted in bytes of UTF-8, which are tokens of the byte tokenizer.
+Comes in: a checked schema and the modules that a prompt uses. Goes out: strategies for texts. Knows no XML. Free texts
+are cut to bytes of UTF-8, of which no tokenizer makes more tokens; values of a type are measured in tokens.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,10 +17,17 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import Parameter, ParameterType, Role
 from promptcache.language.values import refusal
+from promptcache.layout import Tokenizer
+from promptcache.layout.slot_texts import shortest_text
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import full_texts, maybe, texts, visible_texts
 
 Key: TypeAlias = tuple[str, str]
 Slots: TypeAlias = Mapping[Key, SearchStrategy[str] | SearchStrategy[str | None]]
+
+
+BYTES = ByteTokenizer()
+"""Measures slots for those who say nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +53,14 @@ def _arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key,
     return draw_arguments(draw, known, modules)
 
 
-def slots(schema: CheckedSchema) -> Slots:
+def slots(schema: CheckedSchema, tokenizer: Tokenizer = BYTES) -> Slots:
     """Return a strategy for each slot: for its argument, or for None where it may stay empty."""
-    return {
-        (owner, name): argument_texts(parameter) if parameter.required else maybe(argument_texts(parameter))
-        for owner, parameters in schema.parameters.items()
-        for name, parameter in parameters.items()
-    }
+    found: dict[Key, SearchStrategy[str] | SearchStrategy[str | None]] = {}
+    for owner, parameters in schema.parameters.items():
+        for name, parameter in parameters.items():
+            fitting = argument_texts(parameter, tokenizer)
+            found[owner, name] = fitting if parameter.required else maybe(fitting)
+    return found
 
 
 def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:
@@ -60,27 +69,48 @@ def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[
     return {key: text for key, text in drawn.items() if text is not None}
 
 
-def argument_texts(parameter: Parameter) -> SearchStrategy[str]:
+def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
     """Draw text that fits into a slot and is of its type: short, full, or what already stands there while encoding."""
-    if parameter.type is not ParameterType.TEXT or parameter.pattern is not None:
-        return typed_texts(parameter)
+    if is_restricted(parameter):
+        return typed_texts(parameter, tokenizer)
     fillers = [text for text in (parameter.placeholder, parameter.default) if text is not None]
     known = [st.sampled_from(fillers)] if fillers else []
     return st.one_of(texts(parameter.length), full_texts(parameter.length), *known)
 
 
-def typed_texts(parameter: Parameter) -> SearchStrategy[str]:
-    """Draw values of a type or pattern that fit into the slot."""
+def is_restricted(parameter: Parameter) -> bool:
+    """Whether a parameter takes only texts of a type, a list or a pattern."""
+    return parameter.type is not ParameterType.TEXT or parameter.pattern is not None
+
+
+def fits(parameter: Parameter, text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a parameter takes a text, and its slot holds it."""
+    return refusal(parameter, text) is None and len(tokenizer.tokenize(text)) <= parameter.length
+
+
+def typed_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
+    """Draw values of a type or pattern that fit into the slot; in place of what does not fit stands the shortest.
+
+    Raises:
+        ValueError: no choice fits.
+    """
     match parameter.type:
         case ParameterType.CHOICE:
-            drawn: SearchStrategy[str] = st.sampled_from(parameter.choices)
+            fitting = [text for text in parameter.choices if fits(parameter, text, tokenizer)]
+            if not fitting:
+                raise ValueError(f"no choice of '{parameter.name}' fits into its slot of length {parameter.length}")
+            return st.sampled_from(fitting)
+        case _ if parameter.pattern is not None:
+            flags = re.NOFLAG if parameter.type in {ParameterType.TEXT, ParameterType.LINE} else re.ASCII
+            drawn = st.from_regex(re.compile(parameter.pattern, flags), fullmatch=True)
         case ParameterType.INT | ParameterType.NUMBER:
             drawn = st.integers(0, 10 ** min(parameter.length, 9) - 1).map(str)
-        case _ if parameter.pattern is not None:
-            drawn = st.from_regex(parameter.pattern, fullmatch=True)
         case _:
             drawn = texts(parameter.length).map(lambda text: " ".join(text.splitlines()))
-    return drawn.filter(lambda text: len(text.encode()) <= parameter.length and refusal(parameter, text) is None)
+    least = shortest_text(parameter, tokenizer)
+    if least is None or not fits(parameter, least.text, tokenizer):
+        return drawn.filter(lambda text: fits(parameter, text, tokenizer))
+    return drawn.map(lambda text: text if fits(parameter, text, tokenizer) else least.text)
 
 
 def filler_arguments(schema: CheckedSchema) -> dict[Key, str]:

@@ -11,7 +11,18 @@ from functools import partial
 from lxml import etree
 
 from promptcache.testing.choices import Said
-from promptcache.testing.faulty import MARK, Fault, Way, at_attribute, at_name, at_tag, at_text, at_value
+from promptcache.testing.faulty import (
+    MARK,
+    Fault,
+    Way,
+    at_attribute,
+    at_content,
+    at_last_text,
+    at_name,
+    at_tag,
+    at_text,
+    at_value,
+)
 from promptcache.testing.prompt_xml import PromptTree
 
 _DEEP = f"<{MARK}>" * 100
@@ -91,7 +102,7 @@ def _misplaced(tree: PromptTree) -> Iterator[tuple[str, Way]]:
     root = tree.root
 
     def text_beside_turn() -> Fault:
-        return Fault(code="PC416", spot=at_text(), messages=(Said(text=MARK), Said(role="user", text="a")))
+        return Fault(code="PC416", spot=at_last_text(MARK), messages=(Said(text=MARK), Said(role="user", text="a")))
 
     yield "bare text beside a turn", text_beside_turn
     if len(root):
@@ -113,7 +124,7 @@ def _reference_behind_turn(root: etree._Element) -> Fault:
 
 def _text_between(element: etree._Element) -> Fault:
     element.text = f"{MARK}{element.text or ''}"
-    return Fault(code="PC412", spot=at_text())
+    return Fault(code="PC412", spot=at_content(element))
 
 
 def _inserted(parent: etree._Element, element: etree._Element, code: str) -> Fault:

@@ -12,6 +12,7 @@ from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.formatter import format_document
 from promptcache.language.grammar_arguments import MAX_EXACT
+from promptcache.language.schema import join_path
 from promptcache.testing.comparing import content, printed_again, said, shape, without_places
 from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.law import hold
@@ -96,13 +97,24 @@ def grammars_refuse_faults(subject: Subject, invalid: InvalidPrompt) -> None:
         expected = any(code < "PC200" or code in _TEXT_CODES for code in found)
         hold(refused == expected, f"the published grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
     if "<use" not in invalid.xml and not _may_go_unseen(subject, found):
-        refused, expected = not subject.grammar.validate(root), not found.isdisjoint(_STRUCTURE)
+        refused = not subject.grammar.validate(root)
+        expected = not found.isdisjoint(_STRUCTURE) or _has_wrong_choice(root, subject)
         hold(refused == expected, f"the schema's grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
 
 
 def _may_go_unseen(subject: Subject, found: set[str]) -> bool:
     many = any(len(each) > MAX_EXACT for each in subject.schema.parameters.values())
     return many and bool(found) and found <= _OF_MANY_ARGUMENTS
+
+
+def _has_wrong_choice(element: etree._Element, subject: Subject, path: str = "") -> bool:
+    """Whether a reference, or one inside it, gives a parameter what is none of its choices, where a grammar sees it."""
+    parameters = subject.schema.parameters.get(path, {})
+    seen = {each.get("name"): each.text or "" for each in element.iterchildren("arg") if len(parameters) <= MAX_EXACT}
+    given = {name: seen.get(name, element.get(name)) for name, each in parameters.items() if each.choices}
+    if any(text not in (None, *parameters[name].choices) for name, text in given.items()):
+        return True
+    return any(_has_wrong_choice(each, subject, join_path(path, str(each.tag))) for each in element.iterchildren("*"))
 
 
 def _codes(subject: Subject, invalid: InvalidPrompt) -> set[str]:

@@ -17,7 +17,7 @@ from promptcache.testing.choices import Said
 from promptcache.testing.prompt_xml import PromptTree
 
 MARK = "stray"
-"""Text that no strategy writes by itself: where it stands, a fault was put."""
+"""What faults are made of. It may stand in a prompt anyhow: modules can be called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,20 @@ def line_and_column(document: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-def at_text(text: str = MARK) -> Spot:
-    """Point at the first occurrence of `text`."""
+def at_text(text: str) -> Spot:
+    """Point at the first occurrence of `text`, which stands nowhere else in a document of well-formed XML."""
     return lambda document: document.index(text)
+
+
+def at_last_text(text: str) -> Spot:
+    """Point at the last occurrence of `text`."""
+    return lambda document: document.rindex(text)
+
+
+def at_content(element: etree._Element) -> Spot:
+    """Point at the first character inside an element."""
+    spot = at_tag(element)
+    return lambda document: document.index(">", spot(document)) + 1
 
 
 def at_tag(element: etree._Element) -> Spot:

@@ -22,7 +22,8 @@ from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
 from promptcache.language.values import refusal
 from promptcache.language.versions import is_version
-from promptcache.testing.choices import Slots, draw_arguments, slots
+from promptcache.layout import Tokenizer
+from promptcache.testing.choices import BYTES, Slots, draw_arguments, slots
 from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
@@ -86,11 +87,13 @@ def broken_prompts(
     trees: SearchStrategy[PromptTree],
     selections: SearchStrategy[frozenset[str]],
     codes: Collection[str] | None = None,
+    tokenizer: Tokenizer = BYTES,
 ) -> SearchStrategy[InvalidPrompt]:
-    """Draw one of `trees` and break it in one way, which gets one of `codes`."""
+    """Draw one of `trees` and break it in one way, which gets one of `codes`; `tokenizer` measures slots."""
     wanted = None if codes is None else frozenset(codes)
+    known = slots(schema, tokenizer)
     return _broken_prompts(
-        _Source(schema=schema, trees=trees, selections=selections, slots=slots(schema), codes=wanted)
+        _Source(schema=schema, trees=trees, selections=selections, slots=known, codes=wanted, tokenizer=tokenizer)
     )
 
 
@@ -103,6 +106,7 @@ class _Source:
     selections: SearchStrategy[frozenset[str]]
     slots: Slots
     codes: frozenset[str] | None
+    tokenizer: Tokenizer
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
@@ -116,7 +120,7 @@ def _broken_prompts(draw: DrawFn, source: _Source) -> InvalidPrompt:
     selections = chain(broken_selections(schema, valid, other), incompatible_pairs(schema, valid, other))
     families: list[dict[str, list[Callable[[], InvalidPrompt]]]] = [
         _by_kind((broken.mutation, partial(_write, draw, source, tree, broken)) for broken in selections),
-        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, schema)),
+        _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in _reference_faults(tree, source)),
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in structure_faults(tree)),
         _by_kind((kind, partial(_break, kind, tree, way)) for kind, way in reading_faults()),
     ]
@@ -160,10 +164,11 @@ def _write(draw: DrawFn, source: _Source, tree: PromptTree, broken: BrokenSelect
     return Fault(code=broken.code, spot=spot).applied(broken.mutation, written)
 
 
-def _reference_faults(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+def _reference_faults(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
+    schema = source.schema
     yield from _unknown_modules(tree, schema)
     yield from _references(tree, schema)
-    yield from _arguments(tree, schema)
+    yield from _arguments(tree, source)
     yield "another version", partial(_another_version, tree.root, schema)
     if not schema.has_turns and not has_tokens(schema.children, tree.choice.modules, tree.choice.arguments):
         yield "empty prompt", lambda: Fault(code="PC506", spot=at_tag(tree.root), messages=())
@@ -222,14 +227,15 @@ def _unknown_arg(element: etree._Element) -> Fault:
     return Fault(code="PC402", spot=at_argument(element, MARK))
 
 
-def _arguments(tree: PromptTree, schema: CheckedSchema) -> Iterator[tuple[str, Way]]:
+def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
     for module, name in tree.choice.arguments:
-        element, parameter = tree.references[module], schema.parameters[module][name]
+        element, parameter = tree.references[module], source.schema.parameters[module][name]
+        longer = _longer_than(parameter.length, source.tokenizer)
         yield "given twice", partial(_given_twice, element, name)
         if refusal(parameter, MARK):
             yield "no value of the type", partial(_no_value, element, name)
-        elif refusal(parameter, "x" * (parameter.length + 1)) is None:
-            yield "too long", partial(_too_long, element, name, parameter.length)
+        elif refusal(parameter, longer) is None:
+            yield "too long", partial(_too_long, element, name, longer)
         if parameter.required:
             yield "argument missing", partial(_missing, element, name)
 
@@ -244,9 +250,17 @@ def _no_value(element: etree._Element, name: str) -> Fault:
     return Fault(code="PC420", spot=at_argument(element, name))
 
 
-def _too_long(element: etree._Element, name: str, length: int) -> Fault:
-    _put(element, name, "x" * (length + 1))
+def _too_long(element: etree._Element, name: str, longer: str) -> Fault:
+    _put(element, name, longer)
     return Fault(code="PC501", spot=at_argument(element, name))
+
+
+def _longer_than(num_tokens: int, tokenizer: Tokenizer) -> str:
+    """Return a text of more tokens, however many letters make one."""
+    text = "x" * (num_tokens + 1)
+    while len(tokenizer.tokenize(text)) <= num_tokens:
+        text += text
+    return text
 
 
 def _put(element: etree._Element, name: str, text: str) -> None:

@@ -11,15 +11,25 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.testing.choices import MESSAGES, SOME_MESSAGES, Key, Slots, draw_arguments, filler_arguments, slots
+from promptcache.layout import Tokenizer
+from promptcache.testing.choices import (
+    BYTES,
+    MESSAGES,
+    SOME_MESSAGES,
+    Key,
+    Slots,
+    draw_arguments,
+    filler_arguments,
+    slots,
+)
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.selecting import distinct_selections, selections
 from promptcache.testing.walk import has_tokens
 
 
-def prompt_trees(schema: CheckedSchema) -> SearchStrategy[PromptTree]:
-    """Draw a valid prompt."""
-    return _prompt_trees(_Source(schema=schema, selections=selections(schema), slots=slots(schema)))
+def prompt_trees(schema: CheckedSchema, tokenizer: Tokenizer = BYTES) -> SearchStrategy[PromptTree]:
+    """Draw a valid prompt; arguments are measured in tokens."""
+    return _prompt_trees(_Source(schema=schema, selections=selections(schema), slots=slots(schema, tokenizer)))
 
 
 def filler_prompt_trees(schema: CheckedSchema) -> SearchStrategy[PromptTree]:
@@ -28,9 +38,12 @@ def filler_prompt_trees(schema: CheckedSchema) -> SearchStrategy[PromptTree]:
     return _prompt_trees(_Source(schema=schema, selections=selections(schema), slots=fillers))
 
 
-def prompt_tree_pairs(schema: CheckedSchema) -> SearchStrategy[tuple[PromptTree, PromptTree]]:
+def prompt_tree_pairs(
+    schema: CheckedSchema, tokenizer: Tokenizer = BYTES
+) -> SearchStrategy[tuple[PromptTree, PromptTree]]:
     """Draw two valid prompts with different modules where there are any; what both have has the same arguments."""
-    return _prompt_tree_pairs(_PairSource(schema=schema, selections=distinct_selections(schema), slots=slots(schema)))
+    known = slots(schema, tokenizer)
+    return _prompt_tree_pairs(_PairSource(schema=schema, selections=distinct_selections(schema), slots=known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
 
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
 from promptcache.testing.law import BrokenLaw, Law, Over
@@ -77,10 +78,14 @@ def _raise_for(law: Law, case: PromptCase, found: BrokenLaw) -> None:
 
 
 def _over_others(law: Law, subject: Subject, max_examples: int) -> None:
-    source = named_modules if law.over is Over.NAMED else invalid_prompts
+    drawn: SearchStrategy[object] = (
+        named_modules(subject.schema)
+        if law.over is Over.NAMED
+        else invalid_prompts(subject.schema, tokenizer=subject.tokenizer)
+    )
 
     @_settings(max_examples)
-    @given(about=source(subject.schema))
+    @given(about=drawn)
     def check(about: object) -> None:
         law.check(subject, about)
 

@@ -18,7 +18,8 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache.language import parse_prompt, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.testing.choices import arguments
+from promptcache.layout import Tokenizer
+from promptcache.testing.choices import BYTES, arguments
 from promptcache.testing.dividing import divide
 from promptcache.testing.drafts import Elements, SchemaDraft, schema_drafts
 from promptcache.testing.faulty import InvalidPrompt
@@ -130,13 +131,16 @@ def pairs(schema: CheckedSchema) -> SearchStrategy[tuple[Selection, Selection]]:
     return prompt_tree_pairs(schema).map(lambda trees: (_resolve(trees[0], schema), _resolve(trees[1], schema)))
 
 
-def invalid_prompts(schema: CheckedSchema, codes: Collection[str] | None = None) -> SearchStrategy[InvalidPrompt]:
+def invalid_prompts(
+    schema: CheckedSchema, codes: Collection[str] | None = None, tokenizer: Tokenizer = BYTES
+) -> SearchStrategy[InvalidPrompt]:
     """Draw a prompt for `schema` with one fault in it, and the diagnostic that it must get first.
 
     Args:
         codes: Only faults that get one of these ("PC408"); None means all.
+        tokenizer: Measures slots.
     """
-    return broken_prompts(schema, prompt_trees(schema), selections(schema), codes)
+    return broken_prompts(schema, prompt_trees(schema, tokenizer), selections(schema), codes, tokenizer)
 
 
 @cache

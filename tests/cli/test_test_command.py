@@ -34,6 +34,19 @@ def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
     assert result.stdout.endswith(" laws: passed\n")
 
 
+def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> None:
+    """Where a required slot is too short for all its choices, no prompt can be drawn, and the slot is named."""
+    slot = (
+        '<parameter name="pace" length="1" required="true" type="choice" choices="as fast as possible|not too fast"/>'
+    )
+    (folder / "s.xml").write_text(f'<schema name="s">{slot}</schema>', encoding="utf-8")
+
+    result = command("test", "s.xml", "--prompts", "3")
+
+    assert result.exit_code == 1
+    assert "    no prompts could be drawn: no choice of 'pace' fits into its slot of length 1\n" in result.stdout
+
+
 def test_without_prompts_only_examples_are_checked(command: Command, folder: Path) -> None:
     """--prompts 0 leaves the laws out."""
     write(folder)

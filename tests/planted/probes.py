@@ -125,7 +125,9 @@ def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
             for named in data.draw(st.lists(named_modules(schema), min_size=8, max_size=8)):
                 law.check(subject, named)  # a set of modules costs less than a schema
         case Over.INVALID:
-            for invalid in data.draw(st.lists(invalid_prompts(schema), min_size=4, max_size=4)):
+            for invalid in data.draw(
+                st.lists(invalid_prompts(schema, tokenizer=subject.tokenizer), min_size=4, max_size=4)
+            ):
                 law.check(subject, invalid)
 
 

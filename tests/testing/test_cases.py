@@ -107,6 +107,42 @@ def test_arguments_reach_the_exact_maximum(tokenizer) -> None:  # type: ignore[n
     assert max(map(int, lengths)) == 12
 
 
+TRIP = f"""
+<schema name="trip">
+  <module name="flight" required="true">
+    A seat in <parameter name="class" length="2" required="true" type="choice" choices="business class|first class|{"x" * 9}"/>
+    on <parameter name="day" length="10" required="true" pattern="\\d{{4}}-\\d{{2}}-\\d{{2}}"/>
+    at <parameter name="gate" length="2" required="true" type="int" pattern="[1-9]\\d"/>.
+  </module>
+  <module name="meal">A meal.</module>
+</schema>
+"""
+"""With slots that hold fewer tokens than their values have bytes, or just as many as a value of theirs."""
+
+
+@pytest.mark.parametrize("name", ["prompts", "pairs", "invalid_prompts"])
+def test_values_are_measured_in_tokens(name: str) -> None:
+    """Whatever draws prompts draws every choice that a slot holds in tokens, be it longer in bytes, and no other."""
+    drawn = getattr(public, name)(TRIP)
+    chosen = {"business class", "first class"}
+
+    found = occurring(drawn, lambda case: [each for each in (*chosen, "xxx") if f'"{each}' in str(case)], chosen)
+
+    assert found == chosen
+
+
+@pytest.mark.parametrize(
+    "attributes", ['type="choice" choices="calm|fast"', 'type="choice" choices="a|bb" pattern="bb"']
+)
+def test_choices_that_fit_nowhere_are_told(attributes: str) -> None:
+    """Where a slot holds none of its choices, whatever needs one says which slot it is."""
+    xml = f'<schema name="s"><parameter name="pace" length="1" required="true" {attributes}/></schema>'
+
+    for needs_one in (prompts, pairs, invalid_prompts, all_prompts):
+        with pytest.raises(ValueError, match=r"'pace'.* of length 1"):
+            list(needs_one(xml, tokenizer=ByteTokenizer()))  # type: ignore[operator]
+
+
 @given(text=st.text(max_size=20), word=st.sampled_from(["x", " a", "é", "\n"]), size=st.integers(0, 40))
 def test_text_is_fitted_to_tokens(text: str, word: str, size: int) -> None:
     """A fitted text has no more tokens than asked for, and a filled one exactly as many."""
@@ -144,10 +180,11 @@ def test_plain_arguments_match_patterns(pattern: str) -> None:
 
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:
     """Where nothing is found for a required slot, the error names the slot and its pattern."""
-    schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="Ж"/></schema>'
+    schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="{}"/></schema>'
+    assert next(iter(all_prompts(schema.format("Ж"), tokenizer=ByteTokenizer()))).selection.arguments[0].text == "Ж"
 
-    with pytest.raises(ValueError, match="pattern='Ж' of 'p'"):
-        list(all_prompts(schema, tokenizer=ByteTokenizer()))
+    with pytest.raises(ValueError, match=r"slot 'p' of length 4, which takes text like \[\^ -~éß日\\n\]"):
+        list(all_prompts(schema.format(r"[^ -~éß日\n]"), tokenizer=ByteTokenizer()))
 
 
 def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:

@@ -13,6 +13,7 @@ from lxml import etree
 from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, all_prompts, schema_files
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
 from promptcache.testing.document_laws import grammars_refuse_faults
+from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.histories import check_histories
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
 from promptcache.testing.running import check_law, check_laws
@@ -40,7 +41,7 @@ def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: Sc
         case Over.NAMED:
             law.check(subject, data.draw(named_modules(subject.schema)))
         case Over.INVALID:
-            law.check(subject, data.draw(invalid_prompts(subject.schema)))
+            law.check(subject, data.draw(invalid_prompts(subject.schema, tokenizer=subject.tokenizer)))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
@@ -64,6 +65,30 @@ def test_grammars_may_see_less_of_many_arguments() -> None:
 
     assert subject.grammar.validate(etree.fromstring(unseen))
     check_law(law, subject, max_examples=200)
+
+
+@pytest.mark.parametrize(
+    "inside", ['<a p="c"/>', '<a><arg name="p">c</arg></a>', '<b p="c"/>', '<b><arg name="p">c</arg></b>']
+)
+def test_grammars_see_wrong_choices(inside: str) -> None:
+    """That a grammar refuses what is none of a parameter's choices breaks no law; as one of many `<arg>` it cannot."""
+    slot = '<parameter name="{}" length="3" type="choice" choices="a|b"/>'
+    several = "".join(map(slot.format, "pqrs"))
+    xml = f'<schema name="s"><module name="a">{slot.format("p")}</module><module name="b">{several}</module></schema>'
+    subject, document = Subject(xml, ByteTokenizer()), f'<prompt schema="s">{inside}</prompt>'
+
+    grammars_refuse_faults(subject, InvalidPrompt(xml=document, code="PC420", mutation="", line=1, column=1))
+
+    assert subject.grammar.validate(etree.fromstring(document)) is ("<b><arg" in document)
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law.over is Over.INVALID], ids=lambda law: law.name)
+def test_schemas_may_speak_of_strays(law: Law) -> None:
+    """The word that faults are made of may name modules, slots and choices of a schema, and stand in its texts."""
+    slot = '<parameter name="stray" length="9" type="choice" choices="stray|strays" default="stray"/>'
+    xml = f'<schema name="stray"><module name="stray">{slot} stray<module name="astray"/></module></schema>'
+
+    check_law(law, Subject(xml, ByteTokenizer()), max_examples=300)
 
 
 def test_a_schema_beyond_the_model_breaks_a_law() -> None:
