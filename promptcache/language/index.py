@@ -107,14 +107,16 @@ class _Walker:
                     self._turn(item, parent, turn, choices)
 
     def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+        path = join_path(parent, module.name)
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
             message = f"a module cannot be called '{module.name}': in a prompt <{module.name}> means something else"
             self.fault("PC202", message, place(module, "name"), "choose another name")
         elif not self._named(module.name, module, "module"):
+            self._only_faults(module, path, turn)
             return
         if not self._first_of("PC203", "module", module.name, parent, place(module, "name")):
+            self._only_faults(module, path, turn)
             return
-        path = join_path(parent, module.name)
         start = self._entered
         self._entered += 1
         entry = ModuleEntry(path=path, parent=parent, module=module, start=start, stop=start, choices=choices)
@@ -124,6 +126,13 @@ class _Walker:
         self.index.modules[path] = ModuleEntry(
             path=path, parent=parent, module=module, start=start, stop=self._entered, choices=choices
         )
+
+    def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
+        """Say what is wrong inside a module that cannot be declared itself."""
+        inside = _Walker(self._source)
+        inside.index.parameters[path] = {}
+        inside.items(module.children, path, turn, ())
+        self.index.faults.extend(inside.index.faults)
 
     def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if not union.members:
@@ -138,6 +147,7 @@ class _Walker:
             self.items((member,), parent, turn, inside)
 
     def _parameter(self, parameter: Parameter, parent: str) -> None:
+        self.index.faults.extend(check_type(parameter))
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
         if parameter.name in reserved or parameter.name.lower().startswith("xml"):
             message = (
@@ -146,7 +156,6 @@ class _Walker:
             self.fault("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
-        self.index.faults.extend(check_type(parameter))
         if self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name")):
             self.index.parameters[parent][parameter.name] = parameter
 

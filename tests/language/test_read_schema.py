@@ -85,6 +85,14 @@ def test_all_faults_of_names_are_reported():
     assert refusals(text) == ["PC208", "PC203", "PC110", "PC108"]
 
 
+@pytest.mark.parametrize("name", ["", "1", "use", "twice"])
+def test_faults_inside_a_module_without_a_place_are_told_too(name):
+    """What is wrong with a module's name hides nothing of what is in it, nor with a parameter's name of its type."""
+    inside = '<union/><parameter name="" length="1" type="choice"/><parameter name="p" length="1"/>'
+    text = f'<schema name="s"><module name="twice"/><module name="{name}">{inside}</module></schema>'
+    assert set(refusals(text)[1:]) == {"PC108", "PC104", "PC201"}
+
+
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas())
 def test_printing_and_parsing_keep_a_schema(schema):
