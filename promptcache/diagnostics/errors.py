@@ -19,6 +19,7 @@ Comes in: diagnostics, or a message. Goes out: exceptions. This file finds no fa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from promptcache.diagnostics.records import Diagnostic
 
@@ -33,6 +34,10 @@ class LanguageError(PromptCacheError):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy what it was made of, so that it comes out of another process as it was raised there."""
+        return type(self), (self.diagnostics,), self.__dict__
 
 
 class SchemaError(LanguageError):

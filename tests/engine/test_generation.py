@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -223,3 +226,24 @@ def test_padding_is_made_of_a_rows_own_tokens() -> None:
     linked = link_batch(plans, runs, ENGINE.model)
 
     assert [set(row) for row in linked.token_ids.tolist()] == [set(new_tokens(plan)[0]) for plan in plans]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: ENGINE.generate("<prompt"),
+        lambda: ENGINE.generate(PROMPT.replace("paris", "rome")),
+        lambda: ENGINE.generate('<prompt schema="other"/>'),
+        lambda: ENGINE.generate(PROMPT, max_new_tokens=10**6),
+        lambda: ENGINE.generate(PROMPT, max_length=5),
+        lambda: ENGINE.add_schema("<schema><module/></schema>"),
+    ],
+)
+def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callable[[], object]) -> None:
+    """An error that is pickled or copied says the same, with all that it carries."""
+    with pytest.raises(PromptCacheError) as raised:
+        mistake()
+    raised.value.add_note("a note")
+
+    for again in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert (type(again), str(again), vars(again)) == (type(raised.value), str(raised.value), vars(raised.value))
