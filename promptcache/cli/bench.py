@@ -216,16 +216,24 @@ def disk(
 @repeats_option(10)
 @threads_option
 def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> None:
-    """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens."""
-    with ending(as_json=False):
+    """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens.
+
+    PROMPT is a prompt file; - is standard input.
+    """
+    with ending(as_json=False) as sources:
+        from promptcache.cli.files import checked_schema, parsed_prompt, read
+        from promptcache.language import resolve_prompt
+
+        document, checked = read(prompt, sources), checked_schema(read(schema, sources))
+        resolve_prompt(parsed_prompt(document), checked)  # before a model is loaded
         from promptcache.bench.prompt import compare_prompt
         from promptcache.bench.ttft import set_threads
         from promptcache.engine import Engine
 
         set_threads(threads)
         engine = Engine.from_pretrained(model)
-        engine.add_schema(schema)
-        report = compare_prompt(engine, prompt, repeats)
+        engine.add_schema(checked.source)
+        report = compare_prompt(engine, document.path or document.data.decode("utf-8-sig"), repeats)
         write_measured(report, _data(model, engine))
 
 

@@ -39,11 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the folder that was named, beside whatever else is asked for; refuse values that are none, or nobody's."""
+    """Collect the folder that was named, beside whatever else is asked for; refuse values that are none or for none."""
     _context(config)
     folder = config.getoption("--promptcache")
     if not folder and config.getoption("--promptcache-context") is not None:
-        raise pytest.UsageError("--promptcache-context is for templates that --promptcache=FOLDER collects; give that too")
+        raise pytest.UsageError("--promptcache-context is for templates in --promptcache=FOLDER; give that too")
     if folder and folder not in config.args:
         config.args.append(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
             1,
             "positions are needed: give smaller numbers of modules and tokens",
         ),
-        (["small", "--shape", "tiny", "--cached", "9" * 12], 1, "positions are needed"),
+        (["small", "--shape", "tiny", "--cached", "1" + "0" * 12], 1, "positions are needed"),
         (["plan", "--modules", "9" * 12], 2, "Invalid value for '--modules'"),
         (["plan", "--modules", "5", "--modules", "six"], 2, "Invalid value for '--modules'"),
         (["ttft", "--plot", "a.txt"], 2, "'a.txt' is no .svg, .png or .pdf file."),
@@ -40,6 +41,8 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
         (["prompt", "gone.xml", "--schema", "travel.xml"], 3, "PC010"),
         (["prompt", "prompts/typo.xml", "--schema", "travel.xml"], 1, "PC401"),
         (["prompt", "prompts/miami.xml", "--schema", "broken.xml"], 1, "PC208"),
+        (["prompt", "prompts/miami.xml", "--schema", "support.xml"], 1, "PC413"),
+        (["prompt", "-", "--schema", "-"], 2, "standard input (-) can only be one of the documents"),
         (["disk", *TINY, "--folder", "nowhere"], 3, "No such file or directory"),
         (["disk", *TINY, "--folder", "travel.xml"], 3, "Not a directory"),
     ],
@@ -52,3 +55,18 @@ def test_sizes_and_subjects_that_do_not_exist_are_told(
 
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(("prompt", "schema"), [("-", "travel.xml"), ("prompts/miami.xml", "-")])
+def test_a_prompt_or_its_schema_may_come_from_standard_input(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, schema: str
+) -> None:
+    """`-` is a document as for all commands: `bench prompt` measures the prompt that it holds."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    piped = folder / ("prompts/miami.xml" if prompt == "-" else "travel.xml")
+
+    result = command("bench", "prompt", prompt, "--schema", schema, "--repeats", "1", stdin=piped.read_text())
+
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert row["reused_tokens"] > 0 < row["new_tokens"]

@@ -107,6 +107,16 @@ def test_values_that_are_none_are_refused(pytester: pytest.Pytester, folder: Pat
     result.stderr.fnmatch_lines([f"*--promptcache-context {told}"])
 
 
+def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
+    """Values that no template can be there for are a mistake in the command."""
+    pytester.path.joinpath("values.json").write_text("{}")
+
+    result = run(pytester, "--promptcache-context=values.json")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--promptcache-context is for templates*--promptcache=FOLDER*"])
+
+
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""
     from promptcache.testing.laws import LAWS
