@@ -1,4 +1,4 @@
-"""Two requests against one schema: the second reuses what the first one encoded."""
+"""Two requests against one schema whose modules are encoded once, before either."""
 
 from __future__ import annotations
 

@@ -79,8 +79,10 @@ def test_scripts_run(path: Path, at_root: None) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/keeping.md"])
-def test_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/keeping.md", "docs/python.md"])
+def test_pages_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], page: str
+) -> None:
     """The Python blocks of a page run in order, in one namespace, beside the schemas that they name."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "schemas").symlink_to(ROOT / "schemas")
@@ -91,3 +93,13 @@ def test_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -
         exec(compile(block, page, "exec"), namespace)
 
     assert blocks
+    if page == "README.md":
+        (printed,) = re.findall(r"\nprints\n\n```\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+        assert capsys.readouterr().out.startswith(printed)
+
+
+def test_every_example_is_listed() -> None:
+    """The page of the examples names every script and prompt."""
+    page = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+
+    assert [path.name for path in [*ROOT.glob("examples/*.py"), *PROMPTS] if path.name not in page] == []
