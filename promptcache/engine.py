@@ -26,7 +26,7 @@ from promptcache.runtime.completion import Completion, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
-from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.model import Model, as_model
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.keeping import codec_named, keys_of, pinning, warm
 from promptcache.runtime.link import link
@@ -67,14 +67,12 @@ class Engine:
             context_length: Positions that may be used; None takes what the model declares.
 
         Raises:
-            UnsupportedModel: Its computation cannot be reproduced from linked KV; says why.
+            UnsupportedModel: Its computation cannot be reproduced from linked KV, or one of the two is none; says why.
             StoreError: What `store` names cannot be one.
         """
-        self.model = model if isinstance(model, Model) else Model(model, context_length=context_length)
+        self.model = as_model(model, context_length)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
-        self.tokenizer: Tokenizer = (
-            adapt_tokenizer(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else tokenizer
-        )
+        self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
         self._place = store
         opened = open_store(store, self.model.shape, lambda: self.fingerprint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from promptcache.language.schema import Role
 
@@ -23,6 +23,7 @@ class TurnFrame:
     footer: str
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Text to token IDs and back, without special tokens, prefix space or forged control tokens."""
 

@@ -105,6 +105,8 @@ def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model
         model: Links in segments.
     """
     fed = [new_tokens(plan) for plan in plans]
+    for token_ids, _ in fed:
+        model.check_vocabulary(token_ids)
     width = max(len(token_ids) for token_ids, _ in fed)
     rows = [
         Timeline(segments_of(plan, each), positions, model.device)
@@ -112,11 +114,11 @@ def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model
     ]
     timeline = BatchTimeline(rows, [len(token_ids) for token_ids, _ in fed], model.device)
     # each row is filled up with a token of its own: repetition penalties go by which tokens a row has
-    token_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
+    rows_of_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
     positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
     return LinkedBatch(
         cache=model.cache(timeline),
-        token_ids=torch.tensor(token_ids, device=model.device),
+        token_ids=torch.tensor(rows_of_ids, device=model.device),
         position_ids=torch.tensor(positions, device=model.device),
         num_cached=timeline.num_cached,
     )

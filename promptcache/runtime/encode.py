@@ -186,6 +186,8 @@ def _compute(
     model: Model, batch: tuple[Chain, ...], context: tuple[Segment, ...]
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     longest = batch[0]
+    for chain in batch:
+        model.check_vocabulary(chain.token_ids)
     timeline = Timeline(context, longest.position_ids, model.device)
     cache = model.cache(timeline)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]

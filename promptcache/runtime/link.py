@@ -46,6 +46,7 @@ def link(plan: Plan, runs: Mapping[int, RunKV], model: Model, pool: Pool | None 
         pool: Where small segments are coalesced; None leaves them as they are.
     """
     token_ids, position_ids = new_tokens(plan)
+    model.check_vocabulary(token_ids)
     segments = segments_of(plan, runs)
     num_copied = 0
     if model.linking is Linking.CONCATENATED:

@@ -67,6 +67,10 @@ def choose_linking(model: Model) -> None:
         UnsupportedModel: Neither way does; the message names the model and how far off it is.
     """
     plan = _plan(model)
+    if model.facts.learned_positions and plan.stop > model.context_length:
+        raise UnsupportedModel(
+            f"{model.facts.name} has {model.context_length} positions; {plan.stop} are needed at least"
+        )
     expected = reference_logits(plan, model).double()
     distances: dict[Linking, float] = {}
     for linking in (model.linking, Linking.CONCATENATED):

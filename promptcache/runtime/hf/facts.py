@@ -1,15 +1,16 @@
-"""What a model's configuration says, and which models are refused.
+"""What a model and its configuration say, and which models are refused.
 
-Comes in: a transformers configuration. Goes out: plain facts, or `UnsupportedModel` by name and with the reason.
-Nothing is run.
+Comes in: what may be a model, or a transformers configuration. Goes out: plain facts, or `UnsupportedModel` by name and
+with the reason. Nothing is run.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.diagnostics import UnsupportedModel
 
@@ -48,6 +49,35 @@ class Facts:
     def window(self) -> int | None:
         """The sliding window that some layers have, or None where every layer sees everything."""
         return next((window for window in self.windows if window is not None), None)
+
+
+def check_kind(hf: object) -> None:
+    """Refuse what is no model of transformers that generates.
+
+    Raises:
+        UnsupportedModel: Says what it is, and what to load instead.
+    """
+    if not isinstance(hf, PreTrainedModel):
+        raise UnsupportedModel(
+            f"an engine takes a loaded model of transformers, not {type(hf).__name__}; Engine.from_pretrained() loads "
+            "one by its name or folder"
+        )
+    if not hf.can_generate():
+        raise UnsupportedModel(f"{type(hf).__name__} does not generate text; load it with AutoModelForCausalLM")
+
+
+def check_positions(hf: PreTrainedModel, name: str) -> None:
+    """Refuse models in which a token's position is its place in the cache, whatever position it is given.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    text: Any = hf.config.get_text_config(decoder=True)
+    if "position_ids" not in inspect.signature(type(hf).forward).parameters or getattr(text, "alibi", False):
+        raise UnsupportedModel(
+            f"{name} counts positions by place in the cache, as ALiBi does; modules with gaps between them would be "
+            "misplaced"
+        )
 
 
 def read_facts(config: PretrainedConfig, class_name: str) -> Facts:

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
-from promptcache.layout import HubTokenizer
+from promptcache.layout import HubTokenizer, Tokenizer
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading
 
@@ -67,12 +67,16 @@ def load_model(
     return model, tokenizer
 
 
-def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase) -> HubTokenizer:
-    """Return our tokenizer over the same vocabulary, rules and chat template as a transformers one.
+def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer:
+    """Return our tokenizer over the same vocabulary, rules and chat template as a transformers one, or ours as it is.
 
     Raises:
-        UnsupportedModel: It has no fast backend.
+        UnsupportedModel: It is neither, or has no fast backend.
     """
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        if not isinstance(tokenizer, Tokenizer):
+            raise UnsupportedModel(f"an engine takes a loaded tokenizer, not {type(tokenizer).__name__}")
+        return tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UnsupportedModel(

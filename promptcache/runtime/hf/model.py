@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv.types import KVShape
-from promptcache.runtime.hf.facts import Facts, read_facts
+from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.origin import Origin
 from promptcache.runtime.hf.packed import pack_linears
@@ -56,10 +56,12 @@ class Model:
             context_length: Positions that may be used; None takes what it declares.
             origin: Where its weights were loaded from, if that is known.
         """
+        check_kind(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
         self.hf: Any = hf
         self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
+        check_positions(hf, self.facts.name)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
@@ -85,6 +87,19 @@ class Model:
     def use_concatenation(self) -> None:
         """Give the model its own attention back and link by copying from now on."""
         self.linking = Linking.CONCATENATED
+
+    def check_vocabulary(self, token_ids: Sequence[int]) -> None:
+        """Refuse tokens that the model does not have; a GPU would be lost to all that comes after.
+
+        Raises:
+            UnsupportedModel: Names the token.
+        """
+        num_known: int = self.hf.get_input_embeddings().num_embeddings
+        if max(token_ids, default=0) >= num_known:
+            raise UnsupportedModel(
+                f"{self.facts.name} knows {num_known} tokens, and its tokenizer makes token {max(token_ids)}: it "
+                "belongs to another model"
+            )
 
     def cache(self, timeline: AnyTimeline) -> Cache:
         """Return a cache over the segments of `timeline` whose tail is empty."""
@@ -154,6 +169,8 @@ class Model:
         known = self.facts.max_positions
         if asked is None:
             return known or _LONGEST_DEFAULT
+        if not isinstance(asked, int) or asked < 1:
+            raise UnsupportedModel(f"a context length is a number of positions from 1 on, not {asked!r}")
         if self.facts.learned_positions and known is not None and asked > known:
             raise UnsupportedModel(
                 f"{self.facts.name} has learned {known} positions; a context length of {asked} does not exist"
@@ -205,6 +222,21 @@ class Model:
             register()
         self.hf.set_attn_implementation(implementation_name(stock))
         return Linking.SEGMENTED
+
+
+def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
+    """Return our model over one of transformers, or ours as it is.
+
+    Raises:
+        UnsupportedModel: It is neither, or ours has another context length than is asked for.
+    """
+    if not isinstance(model, Model):
+        return Model(model, context_length=context_length)
+    if context_length not in (None, model.context_length):
+        raise UnsupportedModel(
+            f"this Model was made for {model.context_length} positions, not {context_length}; say so where it is made"
+        )
+    return model
 
 
 def _kv(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
