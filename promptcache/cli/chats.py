@@ -7,6 +7,7 @@ with the number of its message: leaving it out, or writing it as text of somebod
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ _ROLES = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 _RESULTS = {"tool", "function"}
 _CALLS = ("tool_calls", "function_call")
 _TOOLS = ("tools", "functions")
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +48,16 @@ def read_chat(text: str, source: str) -> Iterator[Message]:
     if isinstance(data, dict) and (declared := next((name for name in _TOOLS if data.get(name)), None)):
         mend = f"take '{declared}' out to convert the messages alone, or write them into the system message"
         raise UsageMistake(f"{source} declares {declared}, which the model sees and a schema has no form for: {mend}")
+    if not chat:
+        raise UsageMistake(f"{source} has no messages")
     for number, message in enumerate(chat, 1):
         yield _message(message, f"message {number} of {source}")
+
+
+def not_in_xml(text: str) -> tuple[str, int] | None:
+    """Return the first character that XML has no form for, as people call it, and where it stands; None without one."""
+    found = _NOT_IN_XML.search(text)
+    return None if found is None else (f"the character U+{ord(found[0]):04X}", found.start())
 
 
 def _message(message: object, place: str) -> Message:
@@ -63,7 +73,10 @@ def _message(message: object, place: str) -> Message:
         raise UsageMistake(f"{place} has the role '{role}'; {mend}")
     if any(message.get(name) for name in _CALLS):
         raise UsageMistake(f"{place} calls a tool, which a schema has no form for")
-    return Message(role=_ROLES[role], text=_text(message, place))
+    text = _text(message, place)
+    if fault := not_in_xml(text):
+        raise UsageMistake(f"{place} holds {fault[0]}, which no XML document can: remove it")
+    return Message(role=_ROLES[role], text=text)
 
 
 def _text(message: Mapping[str, object], place: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptcache.cli.chats import read_chat
+from promptcache.cli.chats import not_in_xml, read_chat
 from promptcache.cli.exits import UsageMistake
 from promptcache.language import Prompt, Schema, module, parse_schema, print_schema
 from promptcache.language.formatter import format_document
@@ -45,8 +45,9 @@ def convert_text(text: str, name: str, source: str, folder: Path | None = None) 
     """Convert a document: a schema, a chat as JSON, or else a plain prompt with marked sections.
 
     Raises:
-        SchemaError: a schema does not parse, or a text holds a character that XML cannot.
-        UsageMistake: there is no text, a chat has no form that we know, or two sections have one name.
+        SchemaError: a schema does not parse.
+        UsageMistake: there is no text, a chat has no form that we know, two sections have one name, or a text holds a
+            character that XML cannot.
     """
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if not start:
@@ -84,6 +85,9 @@ def convert_sections(text: str, name: str, source: str) -> Converted:
 
     What stands before the first heading is part of every prompt.
     """
+    if fault := not_in_xml(text):
+        line, column = text.count("\n", 0, fault[1]) + 1, fault[1] - text.rfind("\n", 0, fault[1])
+        raise UsageMistake(f"{source}:{line}:{column} holds {fault[0]}, which no XML document can: remove it")
     before, *sections = _sections(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     names = Counter(each for each, _ in sections)
     if twice := next((each for each, number in names.items() if number > 1), None):

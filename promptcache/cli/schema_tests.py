@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
@@ -161,8 +162,15 @@ def _find_hypothesis() -> None:
     # its tables are kept with other caches; by default it makes a folder wherever the command is run
     if "hypothesis" in sys.modules:
         return
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(caches, "promptcache", "hypothesis")))
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(_caches() / "promptcache" / "hypothesis"))
+
+
+def _caches() -> Path:
+    """Return where files lie that can be made again; for a user without a home, where passing ones do."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return Path(gettempdir())
 
 
 def _load_engine(model: str) -> Engine:

@@ -171,6 +171,10 @@ def test_files_are_written_beside_each_other(command: Command, folder: Path) -> 
             "message 1 of <stdin> holds a part of type 'image_url'; only text can be converted",
         ),
         ('[{"role": "user", "content": ["x"]}]', "message 1 of <stdin> holds a part without a type; only text "),
+        ("[]", "<stdin> has no messages"),
+        ('[{"role": "user", "content": "a\\u0000"}]', "message 1 of <stdin> holds the character U+0000, which no XML "),
+        ('[{"role": "user", "content": "a\\ud800"}]', "message 1 of <stdin> holds the character U+D800, which no XML "),
+        ("## a\nx\n## b\n y\f", "<stdin>:4:3 holds the character U+000C, which no XML document can: remove it"),
         ("## a\nx\n## A\ny", "<stdin> has two sections called 'a'"),
     ],
 )

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from promptcache.cli import schema_tests
 from tests.cli.conftest import Command
 
 GREETING = """\
@@ -125,6 +127,19 @@ def test_nothing_is_left_where_it_runs(folder: Path) -> None:
     subprocess.run(words, check=True, env={**inherited, "XDG_CACHE_HOME": str(folder / "prompts")})
 
     assert sorted(folder.iterdir()) == before
+
+
+def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody knows what `~` is, what Hypothesis keeps goes where passing files go."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", "")  # so that what is set here is taken back
+    monkeypatch.delenv("HYPOTHESIS_STORAGE_DIRECTORY")
+    monkeypatch.delitem(sys.modules, "hypothesis")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    schema_tests._find_hypothesis()
+
+    assert Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]).is_relative_to(tempfile.gettempdir())
 
 
 def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
