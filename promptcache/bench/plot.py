@@ -50,6 +50,8 @@ def plot(report: Report, path: Path) -> None:
     for curve in curves(report, axis):
         axes.plot(*zip(*curve.points, strict=True), marker="o", markersize=4, label=curve.label)
     axes.set(xscale="log", yscale="log", xlabel=_AXES[axis], ylabel=_unit(report), title=report.title)
+    axes.set_xticks(sorted({row[axis] for row in report.rows}))
+    axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.grid(visible=True, which="both", alpha=0.25)

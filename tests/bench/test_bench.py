@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,9 @@ def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
 
     assert found["a, 1 new tokens"] == ((100, 300.0), (400, 400.0))
     assert set(found) == {f"{name}, {new} new tokens" for name in "ab" for new in (1, 2)}
-    assert (tmp_path / "p.svg").read_text(encoding="utf-8").startswith("<?xml")
+    drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml")
+    assert re.findall(r'id="xtick_(\d+)"', drawn) == ["1", "2"]  # at the sizes that were measured, nowhere else
 
 
 def test_settings_that_follow_the_axis_split_no_curve() -> None:
