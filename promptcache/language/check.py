@@ -11,6 +11,7 @@ from itertools import islice
 
 from promptcache.diagnostics import Diagnostic, SchemaError, in_order
 from promptcache.language.backbone import find_backbone
+from promptcache.language.built import built_faults
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -35,8 +36,10 @@ def check_schema(schema: Schema) -> CheckedSchema:
     """Check a schema's names, paths and rules, and give its text its final form.
 
     Raises:
-        SchemaError: every fault of names and paths; or, when there is none, every fault of the rules.
+        SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
+            when there is none, of the rules.
     """
+    _refuse(list(built_faults(schema)))
     index = index_schema(schema)
     faults = index.faults
     rules = compile_rules(index, faults)

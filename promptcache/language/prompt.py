@@ -84,7 +84,11 @@ class Prompt:
             raise PromptError([bad_range(self.version, self.span)])
 
     def use(self, module: str, /, **arguments: str) -> Prompt:
-        """Name a module by its path from the root, with arguments for its parameters."""
+        """Name a module by its path from the root, with arguments for its parameters.
+
+        Raises:
+            TypeError: an argument is no text.
+        """
         reference = Reference(
             path=module.removeprefix("/"),
             span=IN_PYTHON,
@@ -122,6 +126,7 @@ class Prompt:
         return print_document(_prompt_element(self), self.span, PromptError)
 
     def _say(self, role: Role | None, text: str) -> Prompt:
+        _need_text("a message", text)
         return replace(self, messages=(*self.messages, Message(role=role, text=text, span=IN_PYTHON)))
 
 
@@ -145,7 +150,15 @@ def bad_range(version: str, span: Span) -> Diagnostic:
     return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
 
 
+def _need_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is text, not {type(value).__name__}: give str({value!r:.60})")
+
+
 def _arguments(items: Iterable[tuple[str, str]]) -> tuple[Argument, ...]:
+    items = tuple(items)
+    for name, text in items:
+        _need_text(f"argument {name!r}", text)
     return tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in items)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import (
     Assert,
+    Choose,
+    Exclude,
     Prompt,
     Schema,
     check_schema,
@@ -54,6 +57,59 @@ def test_building_changes_nothing():
     second = first.with_module(module("a", "A"))
     assert first.children == ()
     assert len(second.module("b").children) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ((slot("p", 0),), "length=0 of parameter 'p'"),
+        ((slot("p", 2.5),), "length=2.5 of parameter 'p'"),
+        ((slot("p", True),), "length=True of parameter 'p'"),
+        ((slot("p", 2, kind="integer"),), "type='integer' of parameter 'p'"),
+        ((slot("p", 2, kind="choice", choices="a|b"),), "choices='a|b' of parameter 'p'"),
+        ((slot("p", 2, kind="choice", choices=("a|b", "c")),), "choices=('a|b', 'c') of parameter 'p'"),
+        ((slot("p", 2, default=2),), "default=2 of parameter 'p'"),
+        ((module("b", requires="c"),), "requires='c' of module 'b'"),
+        ((module("b", required="true"),), "required='true' of module 'b'"),
+        ((module("b", reserve=-1),), "reserve=-1 of module 'b'"),
+        ((module("b", context="all"),), "context='all' of module 'b'"),
+        ((module(7),), "name=7 of module 7"),
+        ((7,), "7 cannot stand in module 'a'"),
+        ((Schema("t"),), "cannot stand in module 'a'"),
+    ],
+)
+def test_values_that_no_document_could_hold_are_refused(content, said):
+    """What is given in Python is checked as what is written: by its type and its bounds, before anything else."""
+    with pytest.raises(SchemaError) as caught:
+        check_schema(Schema("s").module("a", *content))
+    (found,) = caught.value.diagnostics
+    assert found.code in {"PC102", "PC105"}
+    assert said in found.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Schema("s").with_module("a"),
+        Schema("s").union(slot("p", 2)),
+        Schema("s", separator=None),
+        Schema("s").module("a").rule(Choose(modules=("a",), minimum=-1)),
+        Schema("s").module("a").rule(Exclude(modules="a")),
+        Schema("s").module("a").rule("a"),
+    ],
+)
+def test_children_and_rules_are_checked_too(schema):
+    """So are the schema itself, its rules, and what stands in a union or at the top."""
+    with pytest.raises(SchemaError, match=r"PC10[25] .*(cannot stand|is not allowed)"):
+        check_schema(schema)
+
+
+def test_arguments_and_messages_are_text():
+    """A number as an argument, or as a message, is told where it is given."""
+    with pytest.raises(TypeError, match=r"argument 'lines' is text, not int: give str\(3\)"):
+        Prompt("qa").use("long", lines=3)
+    with pytest.raises(TypeError, match="a message is text, not NoneType"):
+        Prompt("qa").user(None)
 
 
 @given(text=st.text())
