@@ -100,7 +100,7 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
     except BrokenPipeError:
         _leave_pipe()
         raise Exit(ExitCode.BROKEN_PIPE) from None
-    except (MemoryError, OSError, RuntimeError) as error:
+    except (MemoryError, ModuleNotFoundError, OSError, RuntimeError) as error:
         if (words := _missing(error)) is None:
             raise
         _tell(words, as_json=as_json)
@@ -127,8 +127,12 @@ def told_by_system(error: OSError) -> str:
     return f"{told}: {error.filename}" if error.filename else told
 
 
-def _missing(error: MemoryError | OSError | RuntimeError) -> str | None:
+def _missing(error: MemoryError | ModuleNotFoundError | OSError | RuntimeError) -> str | None:
     """Return what the environment does not have, or None for an error that says something else."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or __package__).partition(".")[0]
+        ours = package == __package__.partition(".")[0]
+        return None if ours else f"this needs '{package}', which is not installed: pip install promptcache brings it"
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, OSError):

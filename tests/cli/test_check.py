@@ -154,3 +154,17 @@ def test_lack_of_memory_exits_with_3(command: Command, monkeypatch: pytest.Monke
     result = command("check", "travel.xml")
 
     assert (result.exit_code, result.stderr) == (3, "error: not enough memory\n")
+
+
+def test_a_package_that_is_not_installed_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where promptcache was installed without what it needs, documents are read all the same, and the rest says why."""
+
+    def incomplete(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+
+    monkeypatch.setattr(promptcache.cli.check, "check_files", incomplete)
+
+    result = command("check", "travel.xml")
+
+    told = "error: this needs 'torch', which is not installed: pip install promptcache brings it\n"
+    assert (result.exit_code, result.stderr) == (3, told)
