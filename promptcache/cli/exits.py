@@ -15,7 +15,7 @@ from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
-from promptcache.cli.contexts import read_context
+from promptcache.cli.contexts import ContextMistake, read_context
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import (
@@ -109,14 +109,19 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
 
 @contextmanager
 def _checked_use(sources: Sources) -> Iterator[None]:
-    """Refuse a context that nothing was there for, once a command has come to a good end."""
+    """Refuse a context that nothing was there for, once a command has come to a good end and written its data."""
     end = None
     try:
         yield
     except Exit as ended:
         end = ended
-    if sources.context is not None and not (end and end.exit_code):
-        sources.context.check_use()
+    if not (end and end.exit_code):
+        try:
+            sources.check_context()
+        except ContextMistake as mistake:
+            sys.stdout.flush()
+            tell(f"error: {mistake}")
+            raise Exit(ExitCode.USAGE) from None
     if end is not None:
         raise end
 

@@ -57,11 +57,14 @@ def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list
 
     Raises:
         UsageMistake: one is a template, which is no document before it is rendered.
+        ContextMistake: there are values for templates, and no document includes one.
     """
     for name in names:
         if name.endswith(".j2"):
             raise UsageMistake(f"{name} is a template: only the documents that it renders can be formatted")
     found = [_format(name, sources) for name in dict.fromkeys(names)]
+    if not any(each.diagnostics for each in found):
+        sources.check_context()
     return [_written(each) for each in found] if write else found
 
 

@@ -92,9 +92,9 @@ def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRe
     prompt = parsed_prompt(document)
     offered = [read(name, sources) for name in schema_files]
     found = find_schema(prompt.schema, document, (), offered, sources)
-    return CheckedRequest(
-        prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=checked_schema(found)
-    )
+    schema = checked_schema(found)
+    sources.check_context()
+    return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 
 def plan_request(request: CheckedRequest, folder: Path, max_new_tokens: int) -> Planned:

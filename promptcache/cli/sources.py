@@ -32,6 +32,11 @@ class Sources:
     def __contains__(self, name: str) -> bool:
         return name in self._contents
 
+    def check_context(self) -> None:
+        """Raise `ContextMistake` where values were given and no template was there for them."""
+        if self.context is not None:
+            self.context.check_use()
+
     def line(self, name: str, number: int) -> str | None:
         """Return line `number`, counted from 1, or None where there is no such line to show."""
         if name not in self._contents and not self._read(name):

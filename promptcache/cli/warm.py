@@ -65,7 +65,9 @@ def read_schemas(files: Sequence[str], sources: Sources) -> tuple[CheckedSchema,
     Raises:
         SchemaError: Every fault of the first that has any.
     """
-    return tuple(checked_schema(read(file, sources)) for file in files)
+    schemas = tuple(checked_schema(read(file, sources)) for file in files)
+    sources.check_context()
+    return schemas
 
 
 def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Estimate, ...]:

@@ -104,6 +104,37 @@ def test_a_context_that_nothing_uses_is_refused(command: Command) -> None:
     assert "none was read" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["check notes.xml", "explain notes.xml", "layout notes.xml", "grammar notes.xml", "diff notes.xml notes.xml"],
+)
+def test_a_context_that_nothing_uses_leaves_one_json_value(words: str, command: Command) -> None:
+    """What a command found out before it was clear that nothing uses the values stays the only value on stdout."""
+    Path("notes.xml").write_text(PLAIN)
+
+    result = command(*words.split(), "--json", "--context", "values.json")
+
+    assert (result.exit_code, "none was read" in result.stderr) == (2, True)
+    assert json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    "words", ["render why.xml", "run why.xml --json", "warm notes.xml --store kept", "fmt notes.xml"]
+)
+def test_a_context_that_nothing_uses_stops_work_before_it_begins(words: str, command: Command) -> None:
+    """Nothing is computed or written, and the mistake is told as any other."""
+    Path("notes.xml.j2").unlink()
+    Path("notes.xml").write_text(PLAIN)
+    Path("why.xml").write_text('<prompt schema="notes"><tides/></prompt>')
+
+    result = command(*words.split(), "--context", "values.json")
+
+    assert result.exit_code == 2
+    assert "none was read" in (json.loads(result.stdout)["error"] if "--json" in words else result.stderr)
+    assert not Path("kept").exists()
+    assert Path("notes.xml").read_text() == PLAIN
+
+
 def test_templates_are_not_formatted(command: Command) -> None:
     """fmt says that a template is no document, and touches nothing."""
     result = command("fmt", "notes.xml.j2")
