@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Collect the folder that was named, beside whatever else is asked for; refuse values that are none or for none."""
     _context(config)
     folder = config.getoption("--promptcache")
+    if folder and find_spec("hypothesis") is None:
+        raise pytest.UsageError("--promptcache needs Hypothesis: pip install 'promptcache[testing]'")
     if not folder and config.getoption("--promptcache-context") is not None:
         raise pytest.UsageError("--promptcache-context is for templates in --promptcache=FOLDER; give that too")
     if folder and folder not in config.args:

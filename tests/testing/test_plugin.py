@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from promptcache.testing import plugin
+
 pytest_plugins = ["pytester"]
 
 SCHEMA = """<?xml version="1.0"?>
@@ -115,6 +117,15 @@ def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--promptcache-context is for templates*--promptcache=FOLDER*"])
+
+
+def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed, one line says so instead of a traceback for each schema."""
+    config = pytester.parseconfig("--promptcache=schemas")
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+
+    with pytest.raises(pytest.UsageError, match=r"promptcache\[testing\]"):
+        plugin.pytest_configure(config)
 
 
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
