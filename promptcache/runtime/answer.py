@@ -89,7 +89,7 @@ def answer_batch(
     answers: list[Completion] = []
     padded = not (requests and sees_padding(requests[0].options, model))
     for batch in _batches(requests, model.shape.token_bytes, batch_bytes, padded):
-        answers.extend(_answer_together(batch, model, fetcher))
+        answers.extend(_answer_together(batch, model, fetcher, pool))
     return tuple(answers)
 
 
@@ -118,11 +118,11 @@ def _batches(
         yield tuple(batch)
 
 
-def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher) -> Iterator[Completion]:
+def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher, pool: Pool) -> Iterator[Completion]:
     planned = time.perf_counter()
     fetched = [fetcher.fetch(request.prepared, needed(request.plan)) for request in batch]
     fetched_at = time.perf_counter()
-    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model)
+    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model, pool)
     linked_at = time.perf_counter()
     made = generate_together(
         model,
@@ -132,7 +132,8 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher)
         options=batch[0].options,
     )
     done = time.perf_counter()
-    for request, each, sequence, ended in zip(batch, fetched, made.sequences, made.ended, strict=True):
+    rows = zip(batch, fetched, linked.copied_bytes, made.sequences, made.ended, strict=True)
+    for request, each, copied_bytes, sequence, ended in rows:
         timing = Timing(
             plan_s=planned - request.started,
             fetch_s=fetched_at - planned,
@@ -140,7 +141,7 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher)
             prefill_s=made.first_token_at - linked_at,
             decode_s=done - made.first_token_at,
         )
-        yield _completion(request, each, 0, (sequence,), ended, timing)
+        yield _completion(request, each, copied_bytes, (sequence,), ended, timing)
 
 
 def _completion(

@@ -2,23 +2,26 @@
 
 Comes in: plans with their KV. Goes out: one cache for all of them, and left-padded new tokens. Rows may differ in
 selection, schema and length. What several rows reuse is found by address: their views are cut where they differ, and
-each piece is attended to once, with the rows that see it folded into the query length.
+each piece is attended to once, with the rows that see it folded into the query length. Small pieces that the same rows
+see are coalesced as those of one request are.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from promptcache.kv.types import RunKV
 from promptcache.layout.types import Plan
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import new_tokens, segments_of
+from promptcache.runtime.link import new_starts, new_tokens, segments_of
 from promptcache.runtime.segments import Part, Positions, Segment, Sight, Sights, Timeline
 
 
@@ -31,12 +34,21 @@ class LinkedBatch:
         token_ids: New tokens, left-padded, `[B, N]`.
         position_ids: As `token_ids`.
         num_cached: What the cache reports.
+        copied_bytes: For each row the KV that had to be copied; what several share counts for the first of them.
     """
 
     cache: Any
     token_ids: torch.Tensor
     position_ids: torch.Tensor
     num_cached: int
+    copied_bytes: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """Stored KV that some rows of a batch see, and no others."""
+
+    segment: Segment
+    rows: tuple[int, ...]
 
 
 class BatchTimeline:
@@ -45,14 +57,15 @@ class BatchTimeline:
     Own tokens are left-padded to the longest row; padding sees nothing but itself and is seen by nobody.
     """
 
-    def __init__(self, rows: Sequence[Timeline], lengths: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, rows: Sequence[Timeline], lengths: Sequence[int], pieces: Sequence[Piece], device: torch.device
+    ) -> None:
         self.rows = tuple(rows)
         self.num_cached = max(row.num_cached for row in rows)
         self._pads = tuple(max(lengths) - length for length in lengths)
         self._device = device
-        pieces = tuple(shared_pieces([row.segments for row in rows]))
-        self.segments = tuple(segment for segment, _ in pieces)
-        self._seen_by = tuple(seen_by for _, seen_by in pieces)
+        self.segments = tuple(piece.segment for piece in pieces)
+        self._seen_by = tuple(piece.rows for piece in pieces)
         self._latest: dict[int | None, tuple[tuple[int, int], Sights]] = {}
 
     def sights(self, num_own: int, num_queries: int, window: int | None) -> Sights:
@@ -96,13 +109,16 @@ class BatchTimeline:
         return Sight(first_row=0, start=0, stop=segment.num_tokens, mask=mask, rows=some, unseen=unseen)
 
 
-def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model: Model) -> LinkedBatch:
+def link_batch(
+    plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model: Model, pool: Pool | None = None
+) -> LinkedBatch:
     """Put the stored KV and the new tokens of several plans together.
 
     Args:
         plans: One for each row.
         runs: For each row, KV by encoding index.
         model: Links in segments.
+        pool: Where small pieces are coalesced; None leaves them as they are.
     """
     fed = [new_tokens(plan) for plan in plans]
     for token_ids, _ in fed:
@@ -112,7 +128,11 @@ def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model
         Timeline(segments_of(plan, each), positions, model.device)
         for plan, each, (_, positions) in zip(plans, runs, fed, strict=True)
     ]
-    timeline = BatchTimeline(rows, [len(token_ids) for token_ids, _ in fed], model.device)
+    pieces = tuple(shared_pieces([row.segments for row in rows]))
+    copied = [0] * len(rows)
+    if pool is not None:
+        pieces, copied = coalesced_pieces(pieces, [new_starts(plan) for plan in plans], pool)
+    timeline = BatchTimeline(rows, [len(token_ids) for token_ids, _ in fed], pieces, model.device)
     # each row is filled up with a token of its own: repetition penalties go by which tokens a row has
     rows_of_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
     positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
@@ -121,10 +141,11 @@ def link_batch(plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model
         token_ids=torch.tensor(rows_of_ids, device=model.device),
         position_ids=torch.tensor(positions, device=model.device),
         num_cached=timeline.num_cached,
+        copied_bytes=tuple(num_tokens * model.shape.token_bytes for num_tokens in copied),
     )
 
 
-def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[tuple[Segment, tuple[int, ...]]]:
+def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[Piece]:
     """Cut the rows' segments so that each piece is seen by the same rows throughout, and yield it with those rows.
 
     Every token of every row is in exactly one piece, and a piece is a view of one stretch of memory.
@@ -134,21 +155,55 @@ def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[tuple[Segment, 
         for segment in segments:
             slabs.setdefault(id(segment.slab), []).append((row, segment))
     for views in slabs.values():
-        edges = sorted({edge for _, segment in views for edge in (segment.start, segment.stop)})
-        for start, stop in pairwise(edges):
-            covering = [(row, segment) for row, segment in views if segment.start <= start and stop <= segment.stop]
-            if covering:
-                yield _cut(covering[0][1], start, stop), tuple(row for row, _ in covering)
+        yield from _pieces_of_slab(views)
 
 
-def _cut(segment: Segment, start: int, stop: int) -> Segment:
-    """Return the part `[start, stop)` of a segment, in tokens of its slab."""
+def coalesced_pieces(
+    pieces: Sequence[Piece], starts: Sequence[Sequence[int]], pool: Pool
+) -> tuple[tuple[Piece, ...], list[int]]:
+    """Return the pieces with small ones that the same rows see as one, and for each row the tokens copied for it.
+
+    Args:
+        starts: For each row the positions of its new tokens, in order; what lies on both sides of one stays apart.
+    """
+    alike: dict[tuple[int, ...], list[Segment]] = {}
+    for segment, rows in pieces:
+        alike.setdefault(rows, []).append(segment)
+    found: list[Piece] = []
+    copied = [0] * len(starts)
+    for rows, segments in alike.items():
+        between = sorted({start for row in rows for start in starts[row]})
+        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda segment: segment.first), between)
+        found.extend(Piece(segment, rows) for segment in fewer)
+        copied[rows[0]] += num_copied
+    return tuple(found), copied
+
+
+def _pieces_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[Piece]:
+    """Sweep over one slab; the views of a row do not overlap."""
+    beginning: dict[int, list[tuple[int, Segment]]] = {}
+    for row, segment in views:
+        beginning.setdefault(segment.start, []).append((row, segment))
+    edges = sorted({*beginning, *(segment.stop for _, segment in views)})
+    places: dict[int, list[int]] = {}  # of the parts of a segment that is cut
+    seen: dict[int, Segment] = {}
+    for start, stop in pairwise(edges):
+        seen = {row: segment for row, segment in seen.items() if segment.stop > start}
+        seen.update(beginning.get(start, ()))
+        if seen:
+            rows = tuple(sorted(seen))
+            segment = seen[rows[0]]
+            if id(segment) not in places:
+                sizes = (part.stop - part.start for part in segment.parts)
+                places[id(segment)] = list(accumulate(sizes, initial=segment.start))
+            yield Piece(_cut(segment, start, stop, places[id(segment)]), rows)
+
+
+def _cut(segment: Segment, start: int, stop: int, places: Sequence[int]) -> Segment:
+    """Return the part `[start, stop)` of a segment, in tokens of its slab; its parts begin at `places`."""
     parts = []
-    place = segment.start
-    for part in segment.parts:
-        low, high = max(start, place), min(stop, place + part.stop - part.start)
-        if low < high:
-            offset = part.start - place
-            parts.append(Part(part.encoding, low + offset, high + offset))
-        place += part.stop - part.start
+    for index in range(bisect_right(places, start) - 1, bisect_left(places, stop)):
+        part = segment.parts[index]
+        offset = part.start - places[index]
+        parts.append(Part(part.encoding, max(start, places[index]) + offset, min(stop, places[index + 1]) + offset))
     return Segment(runs=segment.runs, start=start, stop=stop, parts=tuple(parts))

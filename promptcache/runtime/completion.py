@@ -51,7 +51,7 @@ class Usage:
         num_generated_tokens: Tokens of the answer (of all returned sequences), the end of sequence included.
         num_encoded_tokens: Tokens of modules that had to be encoded first; 0 once a schema is warm.
         copied_bytes: KV copied to link it: small segments that were coalesced, or everything where a model is linked by
-            concatenation.
+            concatenation. What several requests of a batch share counts for the first of them.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order.
         faults: What went wrong in stores and was made good, one sentence each.

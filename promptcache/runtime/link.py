@@ -7,7 +7,7 @@ XML.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def link(plan: Plan, runs: Mapping[int, RunKV], model: Model, pool: Pool | None 
     if model.linking is Linking.CONCATENATED:
         num_copied = sum(segment.num_tokens for segment in segments)
     elif pool is not None:
-        segments, num_copied = pool.coalesce(segments, _new_starts(plan))
+        segments, num_copied = pool.coalesce(segments, new_starts(plan))
     timeline = Timeline(segments, position_ids, model.device)
     return Linked(
         cache=model.cache(timeline),
@@ -69,47 +69,44 @@ def new_tokens(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return token_ids, tuple(position for prefill in plan.prefill for position in range(prefill.start, prefill.stop))
 
 
+def new_starts(plan: Plan) -> list[int]:
+    """Return the positions at which stretches of new tokens start, in order."""
+    return [prefill.start for prefill in plan.prefill]
+
+
 def segments_of(plan: Plan, runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
     """Return the views that a plan reuses: neighbours in memory as one, parted where a new token stands between."""
-    parts = (
-        _view(plan.encodings[reuse.encoding], runs[reuse.encoding], reuse.start, reuse.stop) for reuse in plan.reuse
+    views = (
+        (runs[reuse.encoding], Part(plan.encodings[reuse.encoding], reuse.start, reuse.stop)) for reuse in plan.reuse
     )
-    return tuple(_joined(parts, _new_starts(plan)))
+    return tuple(_joined(views, new_starts(plan)))
 
 
 def whole_segments(encodings: Iterable[Encoding], runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
     """Return views of whole encodings, fillers included, neighbours as one: what a run that is being encoded sees."""
-    parts = (_view(each, runs[each.index], 0, len(each.token_ids)) for each in encodings)
-    return tuple(_joined(parts, []))
+    views = ((runs[each.index], Part(each, 0, len(each.token_ids))) for each in encodings)
+    return tuple(_joined(views, []))
 
 
-def _view(encoding: Encoding, run: RunKV, start: int, stop: int) -> Segment:
-    part = Part(encoding, start, stop)
-    return Segment(runs=(run,), start=run.start + start, stop=run.start + stop, parts=(part,))
-
-
-def _new_starts(plan: Plan) -> list[int]:
-    return [prefill.start for prefill in plan.prefill]
-
-
-def _joined(parts: Iterable[Segment], new_starts: Sequence[int]) -> Iterable[Segment]:
-    """Join neighbours; `new_starts` are positions of new tokens, in order, at which a view has to end."""
-    held: Segment | None = None
+def _joined(views: Iterable[tuple[RunKV, Part]], starts: Sequence[int]) -> Iterator[Segment]:
+    """Join neighbours; `starts` are positions of new tokens, in order, at which a view has to end."""
+    held: list[tuple[RunKV, Part]] = []
     upcoming = 0
-    for part in parts:
-        while upcoming < len(new_starts) and held is not None and new_starts[upcoming] < held.last:
-            upcoming += 1
-        parted = upcoming < len(new_starts) and new_starts[upcoming] < part.first
-        if held is not None and not parted and held.slab is part.slab and held.stop == part.start:
-            held = Segment(
-                runs=held.runs + part.runs,
-                start=held.start,
-                stop=part.stop,
-                parts=held.parts + part.parts,
-            )
-            continue
-        if held is not None:
-            yield held
-        held = part
-    if held is not None:
-        yield held
+    for run, part in views:
+        if held:
+            before, last = held[-1]
+            while upcoming < len(starts) and starts[upcoming] < last.last:
+                upcoming += 1
+            parted = upcoming < len(starts) and starts[upcoming] < part.first
+            touching = before.slab is run.slab and before.start + last.stop == run.start + part.start
+            if parted or not touching:
+                yield _segment(held)
+                held = []
+        held.append((run, part))
+    if held:
+        yield _segment(held)
+
+
+def _segment(views: Sequence[tuple[RunKV, Part]]) -> Segment:
+    runs, parts = zip(*views, strict=True)
+    return Segment(runs=runs, start=runs[0].start + parts[0].start, stop=runs[-1].start + parts[-1].stop, parts=parts)

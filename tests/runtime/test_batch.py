@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.engine import Engine
-from promptcache.runtime.batch import shared_pieces
+from promptcache.runtime.answer import needed
+from promptcache.runtime.batch import Piece, coalesced_pieces, link_batch, shared_pieces
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
 from promptcache.runtime.hf.options import InvalidGeneration
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
+from tests.runtime.test_coalesce import SHAPE, contents, segments
 from tests.runtime.test_segments import segment
 
 SCHEMAS = (
@@ -46,14 +49,20 @@ def engine_of(model: Model) -> Engine:
 
 
 ENGINE = engine_of(tiny_model())
+APART = engine_of(tiny_model())
+APART._pool = Pool(APART.model.shape, small_tokens=0)  # coalesces nothing
 
 
 @pytest.mark.law
-@given(prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=6), length=st.integers(1, 9))
+@given(
+    prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=6),
+    length=st.integers(1, 9),
+    batching=st.sampled_from([ENGINE, APART]),
+)
 @settings(max_examples=law_examples(0.15))
-def test_a_batch_answers_like_single_requests(prompts: list[str], length: int) -> None:
-    """Whatever stands beside a request in its batch, its tokens are those it has alone."""
-    together = ENGINE.generate_batch(prompts, max_new_tokens=length, **GREEDY)
+def test_a_batch_answers_like_single_requests(prompts: list[str], length: int, batching: Engine) -> None:
+    """Whatever stands beside a request in its batch, its tokens are those it has alone, small pieces coalesced or not."""
+    together = batching.generate_batch(prompts, max_new_tokens=length, **GREEDY)
 
     alone = [ENGINE.generate(prompt, max_new_tokens=length, **GREEDY) for prompt in prompts]
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
@@ -119,12 +128,59 @@ def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, in
 
     pieces = list(shared_pieces(rows))
 
-    for row, segments in enumerate(rows):
-        mine = sorted(token for each in segments for token in range(each.start, each.stop))
+    for row, views in enumerate(rows):
+        mine = sorted(token for each in views for token in range(each.start, each.stop))
         assert mine == sorted(token for each, seen in pieces if row in seen for token in range(each.start, each.stop))
     tokens = [token for each, _ in pieces for token in range(each.start, each.stop)]
     assert len(tokens) == len(set(tokens))
     assert all(list(each.position_array()) == list(range(each.start, each.stop)) for each, _ in pieces)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    small=st.sampled_from([0, 4, 100]),
+    data=st.data(),
+)
+def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small: int, data: st.DataObject) -> None:
+    """Every row has the tokens that it had, with their KV; nothing reaches across a new token of a row that sees it."""
+    whole = segments(sizes)
+    gaps = [before.last + 1 for before in whole[:-1]]
+    starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
+    pieces = [Piece(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
+
+    found, copied = coalesced_pieces(pieces, starts, Pool(SHAPE, small_tokens=small))
+
+    for row in range(3):
+        views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)
+        places = [int(place) for view in views for place in view.position_array()]
+        assert places == contents(tuple(views))
+        assert sorted(places) == [int(place) for each, seen in pieces if row in seen for place in each.position_array()]
+        assert not any(view.first < start < view.last for view in views for start in starts[row])
+    assert sum(copied) == sum(each.segment.num_tokens for each in found if each.segment not in whole)
+
+
+SMALL = '<schema name="small">Root.{}</schema>'.format(
+    "".join(f'<module name="m{number}">This is the {number}.</module>' for number in range(8))
+)
+
+
+def test_small_pieces_that_the_same_rows_see_are_one() -> None:
+    """What all rows reuse of small modules is one piece, copied once, and so is what a single row does; the next batch
+    copies nothing."""
+    engine = engine_of(tiny_model())
+    engine.add_schema(SMALL)
+    prompts = [f'<prompt schema="small"><m1/><m3/><m5/>{own}Go?</prompt>' for own in ("<m7/>", "", "")]
+    plans = [engine.plan(each) for each in prompts]
+    fetched = [engine._fetcher.fetch(engine._catalog.find("small"), needed(plan)).runs for plan in plans]
+
+    apart = link_batch(plans, fetched, engine.model)
+    first, again = (link_batch(plans, fetched, engine.model, engine._pool) for _ in range(2))
+
+    pieces = [linked.cache.layers[0].timeline.segments for linked in (apart, first)]
+    assert (len(pieces[0]), len(pieces[1])) == (5, 2)
+    assert first.copied_bytes == (plans[1].num_reused_tokens * engine.model.shape.token_bytes, 0, 0)
+    assert again.copied_bytes == (0, 0, 0)
+    assert [each.usage.copied_bytes for each in engine.generate_batch(prompts, max_new_tokens=1)] == [0, 0, 0]
 
 
 def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
