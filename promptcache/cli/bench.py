@@ -31,8 +31,9 @@ from promptcache.cli.bench_options import (
     ways_option,
 )
 from promptcache.cli.bench_output import write_measured
+from promptcache.cli.completion import complete_schemas
 from promptcache.cli.exits import ending
-from promptcache.cli.options import FILE, CommandGroup
+from promptcache.cli.options import FILE, CommandGroup, model_option, prompt_argument
 from promptcache.cli.output import tell
 
 if TYPE_CHECKING:
@@ -210,9 +211,9 @@ def disk(
 
 
 @command.command()
-@click.argument("prompt", metavar="PROMPT")
-@click.option("--schema", metavar="FILE", required=True, help="Its schema.")
-@click.option("--model", default="demo", help="demo, a model's folder, or a hub id.")
+@prompt_argument
+@click.option("--schema", metavar="FILE", required=True, help="Its schema.", shell_complete=complete_schemas)
+@model_option("demo, a model's folder, or a hub id.")
 @repeats_option(10)
 @threads_option
 def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> None:

@@ -50,6 +50,8 @@ def test_files_of_the_right_kind_are_offered() -> None:
 
     assert offered("promptcache layout ") == offered("promptcache diff travel.xml ") == schemas
     assert offered("promptcache run ") == offered("promptcache render p") == prompts
+    assert offered("promptcache bench prompt ") == prompts
+    assert offered("promptcache bench prompt prompts/miami.xml --schema ") == schemas
     assert sorted(offered("promptcache check ")) == sorted([*schemas, *prompts])
 
 
