@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from promptcache import Completion, Engine, StoreConfig
+from promptcache import Completion, Engine, Prompt, Store, StoreConfig
+from promptcache.layout import Tokenizer
 from promptcache.runtime.completion import Timing, Usage, WarmReport
 
 ROOT = Path(__file__).parents[1]
@@ -92,8 +93,11 @@ def test_defaults_are_documented() -> None:
     assert set(given) - set(told) == {"options"}
 
 
-def test_methods_are_documented() -> None:
-    """The page for programmers has every method and property of an engine."""
-    names = [name for name in vars(Engine) if not name.startswith("_")]
+@pytest.mark.parametrize("kind", [Engine, Prompt, Store, Tokenizer], ids=lambda kind: kind.__name__)
+def test_methods_are_documented(kind: type) -> None:
+    """The page for programmers has every method and property of what they call, and of what they may write."""
+    members = (name for name, each in vars(kind).items() if callable(each) or hasattr(each, "__get__"))
+    names = [name for name in members if not name.startswith("_")]
 
+    assert names
     assert [name for name in names if not re.search(rf"`(engine\.|Engine\.)?{name}\b", PYTHON)] == []
