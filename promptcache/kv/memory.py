@@ -55,10 +55,10 @@ class MemoryStore:
             cost: What an encoding costs to make again.
 
         Raises:
-            StoreError: A budget below 0.
+            StoreError: A budget below 0, or one of more memory than there is.
         """
-        if budget_bytes is not None and budget_bytes < 0:
-            raise StoreError(f"a budget cannot be negative ({budget_bytes} bytes)")
+        if budget_bytes is not None:
+            _check_budget(shape, budget_bytes)
         self.shape, self.budget_bytes, self.tier = shape, budget_bytes, tier
         block_tokens = max(1, block_bytes // shape.token_bytes)
         self._blocks: list[Block] = []
@@ -242,6 +242,16 @@ class MemoryStore:
                 raise StoreError(
                     f"{name} are {tuple(tensor.shape)} {tensor.dtype}; this store holds {expected} {self.shape.dtype}"
                 )
+
+
+def _check_budget(shape: KVShape, budget_bytes: int) -> None:
+    if budget_bytes < 0:
+        raise StoreError(f"a budget cannot be negative ({budget_bytes} bytes)")
+    if shape.device.type == "cpu":  # where memory that nobody writes to costs nothing
+        try:
+            Slab.empty(shape, budget_bytes // shape.token_bytes)
+        except RuntimeError as error:
+            raise StoreError(f"a budget of {budget_bytes:,} bytes is more memory than there is") from error
 
 
 def _taken(block: Block, size: int) -> tuple[Block, Range] | None:

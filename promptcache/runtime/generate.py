@@ -131,11 +131,10 @@ def _decode(
     rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, num_given:].tolist()
     stops = watch.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
     cut = [_cut(row, ends, stop - num_given) for row, stop in zip(rows, stops, strict=True)]
-    assert watch.first_token_at is not None, "generate returned at least one token"
     return Generated(
         sequences=tuple(sequence for sequence, _ in cut),
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
-        first_token_at=watch.first_token_at,
+        first_token_at=watch.first_token_at or time.perf_counter(),  # `custom_generate` may ask no criterion
     )
 
 

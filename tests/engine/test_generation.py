@@ -122,6 +122,17 @@ def test_the_number_of_new_tokens_is_a_whole_one(number: Any) -> None:
         ENGINE.generate(PROMPT, max_new_tokens=number)
 
 
+def test_generation_of_ones_own_asks_no_criterion() -> None:
+    """A decoding loop of the caller's own answers, too, whatever of transformers' loop it leaves out."""
+
+    def twice(model: object, input_ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        return torch.cat([input_ids, input_ids], 1)
+
+    answer = ENGINE.generate(PROMPT, custom_generate=twice, max_new_tokens=100)
+
+    assert answer.token_ids == new_tokens(ENGINE.plan(PROMPT))[0]
+
+
 def test_a_criterion_at_the_last_token_stops() -> None:
     """An answer that a criterion ends with the last token that it may have was stopped, not cut off."""
 

@@ -362,6 +362,12 @@ def test_announced_keys_outlive_their_block() -> None:
     check_conservation(store)
 
 
+def test_a_budget_is_memory_that_is_there() -> None:
+    """A budget that no machine has is refused when the store is made, not by the first request."""
+    with pytest.raises(StoreError, match="a budget of 1,000,000,000,000,000 bytes is more memory than there is"):
+        MemoryStore(SHAPE, budget_bytes=10**15)
+
+
 def test_a_budget_is_no_debt() -> None:
     """A budget below nothing is refused."""
     with pytest.raises(StoreError, match=r"cannot be negative \(-1 bytes\)"):
