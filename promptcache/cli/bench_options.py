@@ -57,7 +57,7 @@ def repeats_option(default: int) -> Callable[[Decorated], Decorated]:
     return number("--repeats", default, "Rounds that count; one more warms up.")
 
 
-threads_option = number("--threads", None, "Threads of torch.", most=512)
+threads_option = number("--threads", None, "Threads of torch; default: as torch chooses.", most=512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

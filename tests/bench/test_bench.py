@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from promptcache.bench import measure
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
+from promptcache.bench.many import measure_planning
 from promptcache.bench.measure import interleave
 from promptcache.bench.plot import curves, plot
 from promptcache.bench.report import Report
@@ -204,6 +205,13 @@ def test_small_modules_are_compared_over_as_many_tokens() -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--module-tokens 16" in result.stderr
     assert "--cached 992 is" in result.stderr
+
+
+def test_planning_names_as_many_modules_as_there_are() -> None:
+    """A schema with fewer modules than are to be named is told with the number that its prompt named."""
+    report = measure_planning([3, 30], 20, 1)
+
+    assert [row["named"] for row in report.rows] == [3, 20]
 
 
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:
