@@ -48,6 +48,8 @@ def import_archive(source: Path, store: str, limit: int | None) -> Moved:
     """Put everything that an archive holds into a store's folder, which is made where it is missing."""
     if config_of(store).folder is None:
         raise UsageMistake(f"--store {store}: only folders take archives")
+    if source.exists() and not (source.is_file() or source.is_dir()):
+        raise UsageMistake(f"{source} is a pipe or a device; an archive is read twice, so that it has to be a file")
     return read_archive(source, DiskShelf(store, budget_bytes=limit))
 
 

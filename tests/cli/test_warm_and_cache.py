@@ -154,6 +154,8 @@ def test_pace_is_measured_told_and_kept(command: Command, folder: Path) -> None:
         (("cache", "export", "travel.xml", "-o", "no/a.tar", "--store", "x"), 3, "such file or directory: no/a.tar"),
         (("cache", "import", "travel.xml", "--store", "x"), 3, "is not an archive"),
         (("cache", "import", "gone.tar", "--store", "x"), 3, "gone.tar"),
+        (("cache", "import", "prompts", "--store", "x"), 3, "Is a directory: prompts"),
+        (("cache", "import", "/dev/zero", "--store", "x"), 2, "is a pipe or a device"),
     ],
 )
 def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
