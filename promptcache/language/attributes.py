@@ -28,6 +28,7 @@ _WORDS = {
 """Attributes of which every word has a place of its own, and what a word of them is."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
@@ -65,7 +66,9 @@ class AttributeReader:
         """Return a truth value, or None where there is none."""
         value = self.text(name)
         if value not in {None, "true", "false"}:
-            self._not_allowed(name, "true or false")
+            meant = "true" if value in _YES else "false" if value in _NO else None
+            mend = f'write {name}="{meant}"' if meant else did_you_mean(value or "", ("true", "false"))
+            self._not_allowed(name, "true or false", mend)
         return None if value is None else value == "true"
 
     def needed_one_of(self, *names: str) -> None:

@@ -6,6 +6,7 @@ Comes in: what the two parsers say. Goes out: diagnostics PC001 to PC009. This f
 from __future__ import annotations
 
 import re
+import unicodedata
 from xml.parsers.expat import errors
 
 from lxml import etree
@@ -51,6 +52,23 @@ def _token(source: Source, reason: str, offset: int, here: Span) -> Diagnostic:
         mend = _WRITE_LESS if stray[0][0] == "<" else _WRITE_AND
         message = f"a bare {stray[0][0]} is not well-formed"
         return Diagnostic(code="PC001", message=message, span=source.span(stray.start(), stray.start() + 1), help=mend)
+    return _other(source, reason, offset, here)
+
+
+def _other(source: Source, reason: str, offset: int, here: Span) -> Diagnostic:
+    if unicodedata.category(source.text[offset : offset + 1] or " ") == "Cc" and not source.text[offset].isspace():
+        return control(source, offset)
+    if source.text.startswith("]]>", max(offset - 2, 0)):
+        span = source.span(offset - 2, offset + 1)
+        return Diagnostic(code="PC001", message="]]> stands in text", span=span, help="write ]]&gt;")
+    if reason == errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT:
+        message = "a document ends with its first element, and something follows"
+        return Diagnostic(code="PC001", message=message, span=here, help="remove it, or put it inside")
+    found = _ENTITY.match(source.text, offset) if reason == errors.XML_ERROR_BAD_CHAR_REF else None
+    if found is not None:
+        message = f"{found[0]} is no character that XML can hold"
+        span = source.span(offset, found.end())
+        return Diagnostic(code="PC001", message=message, span=span, help="remove it")
     return Diagnostic(code="PC001", message=f"the document is not well-formed: {reason}", span=here)
 
 

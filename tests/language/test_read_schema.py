@@ -188,3 +188,19 @@ def test_a_missing_file_is_a_diagnostic(tmp_path):
 def test_separators_may_be_escaped():
     r"""\n, \t and \\ in a separator are a newline, a tab and a backslash."""
     assert parse_schema(r'<schema name="s" separator="\n-\t\\n"/>').separator == "\n-\t\\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "mend"),
+    [
+        ("yes", 'write required="true"'),
+        ("0", 'write required="false"'),
+        ("ture", "did you mean 'true'?"),
+        ("maybe", None),
+    ],
+)
+def test_truth_values_are_suggested(value, mend):
+    """What another language takes for true or false, and what is nearly spelled so, is told as it is written here."""
+    with pytest.raises(SchemaError) as caught:
+        parse_schema(f'<schema name="s"><module name="a" required="{value}"/></schema>')
+    assert caught.value.diagnostics[0].help == mend

@@ -152,6 +152,29 @@ def test_large_documents_take_linear_time():
         assert large < 40 * small + 0.05
 
 
+@pytest.mark.parametrize(
+    ("inside", "message", "mend", "column"),
+    [
+        ("a\x01b", "the document holds a control character, U+0001", "remove it", 20),
+        ("a]]>b", "]]> stands in text", "write ]]&gt;", 20),
+        ("a&#0;b", "&#0; is no character that XML can hold", "remove it", 20),
+        ("a&#xD800;", "&#xD800; is no character that XML can hold", "remove it", 20),
+        (
+            "</schema>\n <x/>",
+            "a document ends with its first element, and something follows",
+            "remove it, or put it inside",
+            2,
+        ),
+    ],
+)
+def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column):
+    """What only a parser has a word for is told in ours, with a mend, where it stands."""
+    with pytest.raises(SchemaError) as caught:
+        parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)
+    (found,) = caught.value.diagnostics
+    assert (found.message, found.help, found.span.column) == (message, mend, column)
+
+
 def test_line_ends_are_alike():
     """CR LF and CR are line ends as LF is, in text and in places."""
     trees = [parse_xml(f"<a>x{end}<b/>{end}é</a>", "doc", SchemaError) for end in ("\n", "\r\n", "\r")]
