@@ -42,7 +42,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:
     walk.items(schema.children, _ROOT)
     walk.end_run(_ROOT)
     if walk.faults:
-        raise SchemaError(walk.faults)
+        raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice has them twice
     return DisplayedLayout(
         schema=schema,
         runs=tuple(walk.runs),
@@ -52,7 +52,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:
         tokenizer=tokenizer.fingerprint,
         has_bos=bool(tokenizer.bos_ids),
         has_open_turn=any(isinstance(item, CheckedTurn) and item.open for item in schema.children),
-        warnings=tuple(walk.warnings),
+        warnings=tuple(dict.fromkeys(walk.warnings)),
     )
 
 

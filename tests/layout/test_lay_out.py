@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError
+from promptcache.language import check_schema, parse_schema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Layout, check_length, lay_out
 from promptcache.testing import strategies
@@ -163,6 +164,15 @@ def test_a_filler_longer_than_its_slot_is_an_error(kind):
     (fault,) = caught.value.diagnostics
     assert (fault.code, fault.span.line) == ("PC502", 2)
     assert f"the {kind} of parameter 'p' is 5 tokens, its slot holds 3" in fault.message
+
+
+def test_faults_of_a_file_are_told_once():
+    """What is wrong in a file that is included twice is told once, for it is mended once."""
+    file = '<schema name="f"><module name="m"><parameter name="p" length="1" default="ab"/></module></schema>'
+    twice = '<schema name="s"><include href="f.xml" prefix="a-"/><include href="f.xml" prefix="b-"/></schema>'
+    with pytest.raises(SchemaError) as caught:
+        lay_out(check_schema(parse_schema(twice, folder={"f.xml": file})), ByteTokenizer())
+    assert [(each.code, each.span.source) for each in caught.value.diagnostics] == [("PC502", "f.xml")]
 
 
 @pytest.mark.parametrize(
