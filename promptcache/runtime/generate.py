@@ -17,7 +17,7 @@ import torch
 from promptcache.runtime.batch import LinkedBatch
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model, token_tensor
-from promptcache.runtime.hf.options import SETTLED, number_of, take_criteria
+from promptcache.runtime.hf.options import number_of, settled, take_criteria
 from promptcache.runtime.link import Linked
 
 
@@ -125,7 +125,7 @@ def _decode(
         past_key_values=cache,
         max_new_tokens=max_new_tokens,
         stopping_criteria=[watch],
-        **{**options, **SETTLED},
+        **{**options, **settled(model)},
     )
     num_given = token_ids.shape[1]
     rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, num_given:].tolist()

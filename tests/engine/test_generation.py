@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+from transformers.generation import utils as generation_utils
 
 from promptcache.diagnostics import PromptCacheError
 from promptcache.engine import Engine
@@ -67,6 +68,16 @@ def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -
     answers = engine.generate_batch([PROMPT, LONGER], max_new_tokens=12, **GREEDY)
 
     assert engine.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids == answers[0].token_ids == PLAIN
+
+
+def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers warned of a `min_length` beside `min_new_tokens` that nobody but this library had named."""
+    told: list[str] = []
+    monkeypatch.setattr(generation_utils.logger, "warning", told.append)
+
+    ENGINE.generate(PROMPT, max_new_tokens=3, min_new_tokens=2, **GREEDY)
+
+    assert told == []
 
 
 @pytest.mark.parametrize(

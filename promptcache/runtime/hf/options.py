@@ -19,7 +19,7 @@ _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask
 _CACHING = ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size")
 """What a configuration says of transformers' own caches: it changes no answer, and the cache here is another."""
 
-SETTLED: Mapping[str, Any] = {
+_SETTLED: Mapping[str, Any] = {
     "use_cache": True,
     "cache_implementation": None,
     "prefill_chunk_size": None,
@@ -110,6 +110,15 @@ def number_of(name: str, options: Mapping[str, Any], model: Model) -> int:
     """Return a setting that is 1 where nothing is said."""
     value = setting(name, options, model)
     return 1 if value is None else int(value)
+
+
+def settled(model: Model) -> dict[str, Any]:
+    """Return what no configuration may decide; a `min_length` only where the model has one.
+
+    transformers warns of any that is named beside `min_new_tokens` (5.23), 0 included.
+    """
+    own = setting("min_length", {}, model)
+    return {name: value for name, value in _SETTLED.items() if own or name != "min_length"}
 
 
 def sees_padding(options: Mapping[str, Any], model: Model) -> bool:
