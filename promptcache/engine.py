@@ -122,7 +122,7 @@ class Engine:
 
     def add_schema(
         self,
-        source: str | Path | Schema,
+        source: str | Path | Schema | CheckedSchema,
         *,
         context: Mapping[str, object] | None = None,
         keep: Codec | str = Codec.FULL,
@@ -132,7 +132,7 @@ class Engine:
         Nothing is encoded yet: `warm` does that, or the first request that needs it.
 
         Args:
-            source: XML text (starting with "<"), a path, or a `Schema`.
+            source: XML text (starting with "<"), a path, or a `Schema`, checked (as `schemas` has them) or not.
             context: What a template, `*.xml.j2`, may use: plain data, as JSON has it.
             keep: "full" as computed, or quantized: "int8", "int4"; answers that use it say so (`Completion.lossy`).
 
@@ -140,7 +140,7 @@ class Engine:
             SchemaError: Every fault with its place, or more positions needed than the model has.
         """
         codec = codec_named(keep)
-        schema = check_schema(open_schema(source, context))
+        schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
         self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length, codec))
         return schema
 

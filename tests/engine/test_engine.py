@@ -24,7 +24,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Recipe, RunKV
-from promptcache.language import Prompt, parse_schema
+from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
 from promptcache.runtime.completion import Completion, FinishReason, Source
@@ -165,11 +165,11 @@ def test_prompts_may_be_text_path_or_built(engine: Engine, tmp_path: Path) -> No
 
 
 def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
-    """XML text, a file and a parsed tree add the same schema."""
+    """XML text, a file, a parsed tree and what another engine serves add the same schema."""
     path = tmp_path / "travel.xml"
     path.write_text(SCHEMA, encoding="utf-8")
     answers = set()
-    for source in (SCHEMA, path, str(path), parse_schema(SCHEMA)):
+    for source in (SCHEMA, path, str(path), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
         engine = Engine(tiny_model(), ByteTokenizer())
         engine.add_schema(source)
         answers.add(engine.generate(PROMPT, **GREEDY).token_ids)
