@@ -9,7 +9,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from promptcache.cli.exits import UsageMistake
@@ -53,7 +54,8 @@ def write_made(files: Mapping[Path, str], read: Collection[str]) -> None:
         if path.is_file():
             replace_file(path, text.encode())
         elif path.exists():
-            path.write_bytes(text.encode())  # a pipe or a device
+            with _named(path):
+                path.write_bytes(text.encode())  # a pipe or a device
         else:
             _create(path, text.encode())
 
@@ -79,30 +81,37 @@ def replace_file(path: Path, data: bytes) -> None:
     target = path.resolve()
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    try:
+    with _named(path):
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    except OSError as error:  # it names a file that the user has never heard of
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(target, name)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.copymode(target, name)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def _create(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+    with _named(path), path.open("xb") as file:
         try:
             file.write(data)
             file.flush()
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let errors name the file that the user named: by themselves they name none, or one that is made in passing."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _same(path: Path, other: Path) -> bool:

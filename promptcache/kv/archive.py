@@ -55,18 +55,10 @@ def write_archive(shelf: Shelf, keys: Sequence[str], target: Path, about: Mappin
     """
     wanted = tuple(dict.fromkeys(keys))
     place = Path(os.path.realpath(target))  # a link keeps pointing where it does
-    descriptor, temporary = _beside(place, target)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            nbytes = _write(shelf, wanted, file, about)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # as any file that a command writes
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+        nbytes = _replace(shelf, wanted, place, about)
+    except OSError as error:  # by itself it names no file, or one that is made in passing
+        raise OSError(error.errno, error.strerror, str(target)) from None
     return Moved(wanted, 0, nbytes)
 
 
@@ -88,13 +80,22 @@ def read_archive(source: Path, shelf: Shelf) -> Moved:
     return Moved(keys, len(set(keys) - there), nbytes)
 
 
-def _beside(place: Path, named: Path) -> tuple[int, Path]:
-    """Make a file beside another; where none can be made, that is told by the name that the user knows."""
+def _replace(shelf: Shelf, keys: Sequence[str], place: Path, about: Mapping[str, str]) -> int:
+    """Write an archive beside its place, and put it there when it is whole; return the bytes of its encodings."""
+    descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
+    temporary = Path(name)
     try:
-        descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(named)) from None
-    return descriptor, Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            nbytes = _write(shelf, keys, file, about)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # as any file that a command writes
+        temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return nbytes
 
 
 def _write(shelf: Shelf, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -76,14 +77,15 @@ def test_mode_line_ends_and_mark_are_kept(command: Command, loose: Path) -> None
 
 
 def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk is full, the old file stands and no other is left behind."""
+    """Where the disk is full, the old file stands, no other is left behind, and the error says which it is."""
 
     def full(_: int) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="No space") as refused:
         written.replace_file(loose, b"new")
+    assert refused.value.filename == str(loose)
     assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
 
 

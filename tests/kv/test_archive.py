@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +90,22 @@ def test_an_archive_takes_the_place_of_a_file_only(archive: Path, tmp_path: Path
     with pytest.raises(FileNotFoundError) as refused:
         write_archive(shelf, KEYS, tmp_path / "nowhere" / "a.tar", {})
     assert refused.value.filename == str(tmp_path / "nowhere" / "a.tar")
+
+
+def test_an_archive_that_finds_no_room_is_told_by_its_name(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full nothing is left behind, and the error names the archive."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as refused:
+        write_archive(DiskShelf(tmp_path / "from"), KEYS, tmp_path / "b.tar", {})
+
+    assert refused.value.filename == str(tmp_path / "b.tar")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from"}
 
 
 def named(name: str) -> Callable[[Path], None]:
