@@ -140,6 +140,10 @@ class Schema(SchemaDocument):
         """Add rules: `Require`, `Exclude`, `Choose` and `Assert`."""
         return replace(self, children=(*self.children, RuleList(children=rules, span=IN_PYTHON)))
 
+    def scaffold(self, *modules: str, name: str | None = None) -> Schema:
+        """Name modules, by their paths from the root, that are also encoded together."""
+        return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
+
     def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
         turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
         return replace(self, children=(*self.children, turn))

@@ -45,6 +45,14 @@ def test_a_built_schema_is_printed_and_read_as_the_same():
     assert print_schema(read.source) == print_schema(QA)
 
 
+def test_scaffolds_are_built():
+    """A scaffold of a built schema is printed, read and checked as a written one."""
+    for name in (None, "both"):
+        printed = print_schema(QA.scaffold("notes/more", "long", name=name))
+        (found,) = check_schema(parse_schema(printed)).scaffolds
+        assert (found.name, found.members) == (name or "notes/more+long", ("notes/more", "long"))
+
+
 def test_prompts_resolve_against_a_built_schema():
     """A built prompt selects from a built schema."""
     prompt = Prompt("qa").use("notes/more").use("long", lines="two").text("Why?")
