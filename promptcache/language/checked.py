@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.prompt import Message
@@ -112,6 +112,10 @@ class CheckedSchema:
     def examples(self) -> tuple[Example, ...]:
         """The examples that the author gives, in document order; `example_prompt` reads one."""
         return self.source.examples
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Name the schema where Hypothesis and IPython would show every field."""
+        printer.text(f"schema {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

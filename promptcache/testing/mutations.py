@@ -89,8 +89,14 @@ def broken_prompts(
     codes: Collection[str] | None = None,
     tokenizer: Tokenizer = BYTES,
 ) -> SearchStrategy[InvalidPrompt]:
-    """Draw one of `trees` and break it in one way, which gets one of `codes`; `tokenizer` measures slots."""
+    """Draw one of `trees` and break it in one way, which gets one of `codes`; `tokenizer` measures slots.
+
+    Raises:
+        ValueError: no fault that can be made gets any of `codes`.
+    """
     wanted = None if codes is None else frozenset(codes)
+    if wanted is not None and wanted.isdisjoint(CODE_OF.values()):
+        raise ValueError(f"no prompt is drawn that gets {', '.join(sorted(wanted))}")
     known = slots(schema, tokenizer)
     return _broken_prompts(
         _Source(schema=schema, trees=trees, selections=selections, slots=known, codes=wanted, tokenizer=tokenizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -174,6 +175,23 @@ def test_pairs_are_cases_that_differ(both: tuple[PromptCase, PromptCase]) -> Non
 def test_faults_can_be_chosen(invalid) -> None:  # type: ignore[no-untyped-def]
     """Only the faults asked for are made."""
     assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
+
+
+@pytest.mark.parametrize("name", ["prompts", "pairs", "invalid_prompts", "selections"])
+@pytest.mark.parametrize("schema", [RICH, WIDE])
+def test_strategies_are_shown_in_short(schema: str, name: str) -> None:
+    """What Hypothesis shows of a strategy, when it says that none can be drawn, names its schema and not all of it."""
+    strategy = getattr(public, name)(schema)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warnings, "warn", lambda *_, **__: pytest.fail("Hypothesis found the text too long"))
+        assert "Span(" not in repr(strategy)
+
+
+def test_faults_that_no_prompt_has_are_refused() -> None:
+    """Codes that no prompt gets are told when the strategy is made."""
+    with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
+        invalid_prompts(RICH, codes=["PC999", "PC203"])
 
 
 @pytest.mark.parametrize("pattern", ["[ab]+", "b?a{2}", "(ab|c)(b|a)", "[^a]b*", "a*"])
