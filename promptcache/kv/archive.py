@@ -74,9 +74,11 @@ def read_archive(source: Path, shelf: Shelf) -> Moved:
     there = set(shelf.keys())
     nbytes = 0
     for resting, size in _verified(source):  # once more: nobody knows that it is still the same file
-        if not shelf.write(resting):
-            raise StoreError(f"{source}: no room for {resting.recipe.key} within the store's limit")
+        shelf.write(resting)
         nbytes += size
+    lost = len(set(keys) - set(shelf.keys()))  # found no room, or gave theirs to those after them
+    if lost:
+        raise StoreError(f"{source}: the store's limit has no room for {lost:,} of {len(keys):,} encodings")
     return Moved(keys, len(set(keys) - there), nbytes)
 
 

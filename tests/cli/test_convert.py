@@ -187,6 +187,16 @@ def test_what_cannot_be_converted_is_told(command: Command, folder: Path, text: 
     assert not (folder / "mine.xml").exists()
 
 
+def test_a_template_is_not_converted(command: Command, folder: Path) -> None:
+    """What a template writes for its own language would be read as text."""
+    (folder / "t.xml.j2").write_text('<schema name="t">{{ text }}</schema>', encoding="utf-8")
+
+    result = command("convert", "t.xml.j2", "-o", "made.xml")
+
+    assert (result.exit_code, "t.xml.j2 is a template" in result.stderr) == (2, True)
+    assert not (folder / "made.xml").exists()
+
+
 def test_a_schema_with_errors_is_told_with_its_line(command: Command, folder: Path) -> None:
     """A schema that does not parse is no input."""
     (folder / "bad.xml").write_text('<schema name="bad"><modul name="a"/></schema>', encoding="utf-8")

@@ -183,6 +183,12 @@ def test_what_is_not_as_it_should_be_is_refused_whole(archive: Path, tmp_path: P
 
 
 def test_a_limit_is_kept_while_importing(archive: Path, tmp_path: Path) -> None:
-    """A folder with no room says so."""
-    with pytest.raises(StoreError, match="no room"):
-        read_archive(archive, DiskShelf(tmp_path / "to", budget_bytes=10))
+    """A folder with no room says so, also where there is room for some, and each takes that of the one before."""
+    two = 2 * max(map(len, files(tmp_path / "from").values()))
+
+    with pytest.raises(StoreError, match="no room for 4 of 4 encodings"):
+        read_archive(archive, DiskShelf(tmp_path / "none", budget_bytes=10))
+    with pytest.raises(StoreError, match="no room for 2 of 4 encodings"):
+        read_archive(archive, DiskShelf(tmp_path / "some", budget_bytes=two))
+
+    assert len(files(tmp_path / "some")) == 2

@@ -27,7 +27,10 @@ def command(file: str, name: str | None, output: Path | None, as_json: bool) -> 
         from promptcache.cli.schema_names import checked_name, schema_file
         from promptcache.cli.written import write_new
         from promptcache.language.source import MAX_BYTES
+        from promptcache.language.template_files import is_template
 
+        if is_template(file):
+            raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
         document = read(file, sources)
         stem = document.path.stem if document.path is not None else ""
         called = checked_name(stem if name is None else name, mend="say which with --name NAME")
