@@ -77,27 +77,24 @@ def _see(patch: Patch, first_row: Any) -> None:
 @fault("neighbours are joined across new tokens", law=REFERENCE)
 def _joined_across_new(patch: Patch) -> None:
     original = link._joined
-    patch.setattr(link, "_joined", lambda parts, new_starts: original(parts, ()))
+    patch.setattr(link, "_joined", lambda views, starts: original(views, ()))
 
 
 @fault("views are joined across a gap in memory", law=REFERENCE)
 def _joined_across_gap(patch: Patch) -> None:
     original = link._joined
 
-    def joined(parts: Any, new_starts: Any) -> Any:
-        parts = [replace(part, start=part.start + shift) for shift, part in _shifts(list(parts))]
-        return original(parts, new_starts)
-
-    patch.setattr(link, "_joined", joined)
+    patch.setattr(link, "_joined", lambda views, starts: original(_shifted(views), starts))
 
 
-def _shifts(parts: list[Any]) -> Any:
+def _shifted(views: Any) -> Any:
     """Let every view but the first of a slab begin where the one before it stopped, as if nothing lay between."""
-    before: Any = None
-    for part in parts:
-        same = before is not None and before.runs[-1].slab is part.runs[0].slab
-        yield (before.stop - part.start if same and before.stop < part.start else 0), part
-        before = part
+    slab, stop = None, 0
+    for run, part in views:
+        start = run.start + part.start
+        shift = stop - start if run.slab is slab and stop < start else 0
+        yield replace(run, start=run.start + shift, stop=run.stop + shift), part
+        slab, stop = run.slab, run.start + shift + part.stop
 
 
 @fault("a context misses a run while a module is encoded", law=REFERENCE)
