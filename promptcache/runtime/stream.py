@@ -55,9 +55,7 @@ class Stream(Iterator[str]):
         self._queue = TokenQueue()
         self._text = text
         self._pending: list[int] = []  # tokens whose text was not given out yet
-        self._before: list[
-            int
-        ] = []  # those before: some tokenizers put a space between two tokens, and none before one
+        self._before: list[int] = []  # those before: some tokenizers put a space between tokens, and none at the start
         self._given = 0  # characters of the text that were given out
         self._over = False
         self._thread = threading.Thread(

@@ -72,8 +72,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'promptcache.testing' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        mend = f"promptcache.testing.{name} needs Hypothesis: pip install 'promptcache[testing]'"
+        raise ModuleNotFoundError(mend, name=error.name) from error
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return list(__all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,15 @@ def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypa
 
     with pytest.raises(pytest.UsageError, match=r"promptcache\[testing\]"):
         plugin.pytest_configure(config)
+
+
+def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever imports one is told what brings it, not only what is missing."""
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    monkeypatch.delitem(sys.modules, "promptcache.testing.cases", raising=False)
+
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'promptcache\[testing\]'"):
+        import_module("promptcache.testing").prompts  # noqa: B018 - it is loaded when it is asked for
 
 
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
