@@ -15,7 +15,7 @@ import torch
 from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
 from promptcache.bench.measure import Samples, give_back_memory, interleave
 from promptcache.bench.report import Report
-from promptcache.bench.workload import Sizes, workload
+from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
 
@@ -39,16 +39,11 @@ def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Repo
 
 def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
     """Measure linking without any forward pass, and the resident memory that a linked request adds, at each size."""
-    process = psutil.Process()
     cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
         samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)["link"]
-        give_back_memory()
-        before = process.memory_info().rss
-        held = [link(work.plan, work.runs, model) for _ in range(20)]
-        resident = (process.memory_info().rss - before) / len(held)
-        segments = len(held[0].timeline.segments)
+        segments, resident = _live_requests(work, model)
         cells.append(
             (f"{sizes.cached_tokens:,}", str(segments), f"{1e3 * samples.median:.3f}", f"{resident / 1024:.1f}")
         )
@@ -60,6 +55,15 @@ def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> R
         cells=tuple(cells),
         rows=tuple(rows),
     )
+
+
+def _live_requests(work: Workload, model: Model) -> tuple[int, float]:
+    """Return the segments of a linked request, and the bytes that each of 20 keeps resident; none outlives this."""
+    process = psutil.Process()
+    give_back_memory()
+    before = process.memory_info().rss
+    held = [link(work.plan, work.runs, model) for _ in range(20)]
+    return len(held[0].timeline.segments), (process.memory_info().rss - before) / len(held)
 
 
 def compare_decoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, num_tokens: int = 16) -> Report:

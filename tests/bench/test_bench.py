@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from transformers.cache_utils import Cache
 
-from promptcache.bench import measure
+from promptcache.bench import measure, ttft
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.many import measure_planning
 from promptcache.bench.measure import interleave
@@ -21,7 +24,10 @@ from promptcache.bench.small import _ways
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
+from promptcache.kv.types import RunKV
+from promptcache.layout import Plan
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import Linked, link
 
 SIZES = Sizes(num_modules=3, module_tokens=20, new_tokens=4)
 
@@ -212,6 +218,24 @@ def test_planning_names_as_many_modules_as_there_are() -> None:
     report = measure_planning([3, 30], 20, 1)
 
     assert [row["named"] for row in report.rows] == [3, 20]
+
+
+def test_requests_of_one_size_are_gone_before_the_next_is_measured(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they held would come back to the system in the midst of it, and linking would seem to need less than nothing."""
+    made: list[tuple[int, weakref.ref[Cache]]] = []
+
+    def watched(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
+        assert all(cache() is None for size, cache in made if size != plan.stop)
+        linked = link(plan, runs, model)
+        made.append((plan.stop, weakref.ref(linked.cache)))
+        return linked
+
+    monkeypatch.setattr(ttft, "link", watched)
+    sizes = [Sizes(num_modules=2, module_tokens=tokens, new_tokens=1) for tokens in (8, 16)]
+
+    assert [row["segments"] for row in ttft.measure_linking(model, sizes, repeats=1).rows] == [2, 2]
 
 
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:
