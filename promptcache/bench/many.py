@@ -24,6 +24,7 @@ from promptcache.language import check_schema, parse_prompt, parse_schema, resol
 from promptcache.layout import make_plan
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.encode import encode
 from promptcache.runtime.generate import generate_together
 from promptcache.runtime.hf.model import Model, token_tensor
@@ -81,9 +82,10 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     """Measure decoding of rows that share modules: linked together, and as rows with copies of their own."""
     work = workload(model, sizes)
     options = {"do_sample": False, "min_new_tokens": num_tokens}
+    pool = Pool(model.shape)  # as an engine's: from the second batch on, small modules were copied before
 
     def together() -> Any:
-        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model)
+        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model, pool)
         return generate_together(model, batch, eos_ids=(), max_new_tokens=num_tokens, options=options)
 
     def copied() -> Any:
