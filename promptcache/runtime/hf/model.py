@@ -65,6 +65,7 @@ class Model:
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
+        self._num_known_tokens: int = self.hf.get_input_embeddings().num_embeddings
         self.linking = self._install_attention()
         self._masks_by_type = _takes_mask_mapping(hf)
 
@@ -94,11 +95,10 @@ class Model:
         Raises:
             UnsupportedModel: Names the token.
         """
-        num_known: int = self.hf.get_input_embeddings().num_embeddings
-        if max(token_ids, default=0) >= num_known:
+        if max(token_ids, default=0) >= self._num_known_tokens:
             raise UnsupportedModel(
-                f"{self.facts.name} knows {num_known} tokens, and its tokenizer makes token {max(token_ids)}: it "
-                "belongs to another model"
+                f"{self.facts.name} knows {self._num_known_tokens} tokens, and its tokenizer makes token "
+                f"{max(token_ids)}: it belongs to another model"
             )
 
     def cache(self, timeline: AnyTimeline) -> Cache:
