@@ -65,7 +65,8 @@ class Model:
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
-        self._num_known_tokens: int = self.hf.get_input_embeddings().num_embeddings
+        embeddings: Any = hf.get_input_embeddings()
+        self._num_known_tokens: int = embeddings.num_embeddings
         self.linking = self._install_attention()
         self._masks_by_type = _takes_mask_mapping(hf)
 
