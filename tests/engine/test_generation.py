@@ -175,7 +175,9 @@ def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "options", [{"repetition_penalty": 3.0}, {"no_repeat_ngram_size": 2}, {"logits_processor": [by_length]}], ids=str
+    "options",
+    [{"repetition_penalty": 3.0}, {"no_repeat_ngram_size": 2}, {"logits_processor": [by_length]}],
+    ids=lambda options: next(iter(options)),
 )
 def test_processors_see_no_padding(options: dict[str, Any]) -> None:
     """What goes by the tokens of a row answers in a batch as it does alone, however long the other rows are."""
