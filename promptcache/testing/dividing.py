@@ -82,7 +82,8 @@ class _Division:
         ]
         if not leaves:
             return
-        name, module = leaves[wish.number % len(leaves)]
+        ended = [leaf for leaf in leaves if (leaf[1].text or "").endswith("\n")]  # as most files are
+        name, module = (ended or leaves)[wish.number % len(ended or leaves)]
         text, module.text = module.text or "", None
         if text:
             twin = self._twins[module]
