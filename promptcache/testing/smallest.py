@@ -12,9 +12,8 @@ from itertools import combinations, groupby, product
 
 from promptcache.diagnostics import PromptError
 from promptcache.language.schema import Parameter, Role
-from promptcache.language.values import refusal
 from promptcache.layout.slot_texts import fill_tokens
-from promptcache.testing.choices import Key, Said
+from promptcache.testing.choices import Key, Said, fits
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.selecting import list_selections
 from promptcache.testing.subject import PromptCase, Subject
@@ -89,10 +88,6 @@ def _options(parameter: Parameter, subject: Subject) -> list[str | None]:
     full = fill_tokens("", "x", parameter.length, subject.tokenizer)
     known = (parameter.default, parameter.placeholder, *parameter.choices)
     fitting = (
-        text
-        for text in ("", "a", full, *known)
-        if text is not None
-        and refusal(parameter, text) is None
-        and len(subject.tokenizer.tokenize(text)) <= parameter.length
+        text for text in ("", "a", full, *known) if text is not None and fits(parameter, text, subject.tokenizer)
     )
     return list(dict.fromkeys((plain, *fitting)))
