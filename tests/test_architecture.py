@@ -16,10 +16,11 @@ PACKAGE = Path(promptcache.__file__).parent
 
 MAY_IMPORT = {
     "diagnostics": set(),
-    "language": {"diagnostics"},
+    "locks": set(),
+    "language": {"diagnostics", "locks"},
     "layout": {"diagnostics", "language"},
-    "kv": {"diagnostics"},
-    "runtime": {"diagnostics", "language", "layout", "kv"},
+    "kv": {"diagnostics", "locks"},
+    "runtime": {"diagnostics", "locks", "language", "layout", "kv"},
     "engine": {"diagnostics", "language", "layout", "kv", "runtime"},
 }
 """Which room may know which; the doors of the house may know all of them, and nothing may know a door."""

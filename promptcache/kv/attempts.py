@@ -7,12 +7,12 @@ keys; how long to leave a shelf alone that does not answer is the shelf's own af
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.shelf import Shelf
+from promptcache.locks import new_lock
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Attempts:
     def __init__(self) -> None:
         self._failing: set[tuple[str, Shelf]] = set()
         self._untold: dict[str, None] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def make(self, what: str, shelf: Shelf, action: Callable[[], T]) -> tuple[T | None, str | None]:
         """Do something on a shelf; return its result and None, or None and what went wrong.

@@ -8,7 +8,6 @@ know what a file would cost to make again; it opens no payload.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 
 from promptcache.diagnostics import CorruptEncoding
@@ -16,6 +15,7 @@ from promptcache.kv.eviction import Cost, GreedyDual
 from promptcache.kv.folder import Folder
 from promptcache.kv.keys import Recipe
 from promptcache.kv.reading import open_header
+from promptcache.locks import new_lock
 
 
 class DiskBudget:
@@ -31,7 +31,7 @@ class DiskBudget:
         self._cost = cost
         self._uses = GreedyDual()
         self._sizes: dict[str, int] = {}  # of what `_uses` knows
-        self._lock = threading.Lock()  # guards both
+        self._lock = new_lock()  # guards both
 
     def use(self, key: str, nbytes: int, recipe: Recipe) -> None:
         """Note a use of a file."""

@@ -11,7 +11,6 @@ pinned, is given to its request all the same, in memory that goes with it: that 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -26,6 +25,7 @@ from promptcache.kv.ranges import Range
 from promptcache.kv.reserve import Reservations
 from promptcache.kv.store import Lookup, Tier
 from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.locks import new_rlock
 
 BLOCK_BYTES = 256 * 2**20
 
@@ -71,7 +71,7 @@ class MemoryStore:
         self._policy = GreedyDual()
         self._cost = cost
         self._passing: weakref.WeakSet[RunKV] = weakref.WeakSet()
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
 
     def get(self, key: str) -> Lookup:
         """Return the KV kept under `key`; it stays where it is while the `RunKV` lives."""

@@ -5,7 +5,6 @@ Comes in: clauses over variables, which count from 1. Goes out: answers of pytho
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
@@ -14,8 +13,9 @@ from typing import NamedTuple
 from pysat.solvers import Solver
 
 from promptcache.language.rules import Implication, Rules
+from promptcache.locks import new_rlock
 
-SOLVER_LOCK = threading.RLock()
+SOLVER_LOCK = new_rlock()
 """python-sat keeps jump buffers and signal handlers for the whole process: one thread at a time."""
 
 _PAIRWISE = 5

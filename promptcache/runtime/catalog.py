@@ -6,11 +6,11 @@ encodings no schema has any more. This file knows no prompt.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from promptcache.diagnostics import UnknownSchema, did_you_mean
 from promptcache.kv import MemoryStore, SharedStore, Store
+from promptcache.locks import new_lock
 from promptcache.runtime.prepare import Prepared
 
 
@@ -28,7 +28,7 @@ class Catalog:
         self._store = store
         self._own = own
         self._prepared: dict[str, Prepared] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def prepared(self) -> tuple[Prepared, ...]:

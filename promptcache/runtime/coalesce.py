@@ -8,7 +8,6 @@ was linked before is linked again without copying. This file knows no store and 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
@@ -18,6 +17,7 @@ from typing import TypeAlias
 
 from promptcache.kv.types import KVShape, RunKV, Slab
 from promptcache.layout.types import Encoding
+from promptcache.locks import new_lock
 from promptcache.runtime.segments import Part, Segment
 
 SMALL_TOKENS = 256
@@ -58,7 +58,7 @@ class Pool:
         self._live: dict[_Content, weakref.ref[RunKV]] = {}
         self._idle: OrderedDict[_Content, _Buffer] = OrderedDict()  # the one used longest ago first
         self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def idle_bytes(self) -> int:

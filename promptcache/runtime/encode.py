@@ -112,7 +112,6 @@ def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[C
         yield tuple(batch)
 
 
-@torch.no_grad()
 def encode(
     model: Model,
     encodings: Sequence[Encoding],
@@ -120,8 +119,6 @@ def encode(
     missing: Sequence[Encoding],
     store: Store,
     held: Mapping[str, RunKV],
-    progress: Progress | None = None,
-    on_fault: Callable[[str], None] | None = None,
 ) -> dict[str, RunKV]:
     """Compute the KV of `missing` and put it into the store.
 
@@ -132,29 +129,49 @@ def encode(
         missing: What to compute, contexts first, as `missing_encodings` returns it.
         store: Takes each result as soon as it is there.
         held: KV of every context that is not itself missing, by key.
-        progress: Called after each forward with the tokens encoded so far and the tokens to encode in all.
-        on_fault: Called with what went wrong where the store did not take a result, which is returned all the same.
 
     Returns:
         The KV of `missing` by key.
 
     Raises:
-        StoreError: The store did not take a result, and nobody wants to be told otherwise.
+        StoreError: The store did not take a result.
     """
     runs = dict(held)
-    made: dict[str, RunKV] = {}
-    total, done = sum(len(each.token_ids) for each in missing), 0
+    for batch in encoding_batches(model, missing, recipes):
+        runs |= encode_batch(model, encodings, recipes, batch, store, runs)
+    return {recipes[each.index].key: runs[recipes[each.index].key] for each in missing}
+
+
+def encoding_batches(
+    model: Model, missing: Sequence[Encoding], recipes: Sequence[Recipe]
+) -> Iterator[tuple[Chain, ...]]:
+    """Yield what `model` computes in one go, contexts before what attends to them."""
     for batch in batches(_apart(missing, recipes), model.facts.window):
-        parts = [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
-        for part in parts:
-            context = [encodings[index] for index in part[0].context]
-            by_index = {each.index: runs[recipes[each.index].key] for each in context}
-            for encoding, kv in _compute(model, part, whole_segments(context, by_index)):
-                recipe = recipes[encoding.index]
-                made[recipe.key] = runs[recipe.key] = _put(store, recipe, kv, on_fault)
-            done += sum(chain.num_tokens for chain in part)
-            if progress is not None:
-                progress(done, total)
+        yield from [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
+
+
+@torch.no_grad()
+def encode_batch(
+    model: Model,
+    encodings: Sequence[Encoding],
+    recipes: Sequence[Recipe],
+    batch: tuple[Chain, ...],
+    store: Store,
+    runs: Mapping[str, RunKV],
+    on_fault: Callable[[str], None] | None = None,
+) -> dict[str, RunKV]:
+    """Compute one of `encoding_batches` and put its KV into the store; arguments and errors as for `encode`.
+
+    Args:
+        runs: KV of the batch's context, by key.
+        on_fault: Called with the reason where the store did not take a result, which is returned all the same.
+    """
+    context = [encodings[index] for index in batch[0].context]
+    segments = whole_segments(context, {each.index: runs[recipes[each.index].key] for each in context})
+    made: dict[str, RunKV] = {}
+    for encoding, kv in _compute(model, batch, segments):
+        recipe = recipes[encoding.index]
+        made[recipe.key] = _put(store, recipe, kv, on_fault)
     return made
 
 

@@ -93,9 +93,8 @@ def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progres
     encoded, encoded_tokens, faults = set[int](), 0, dict[str, None]()
     found = Counter[Tier]()
     for group in _groups(prepared):
-        claim = prepared.recipes[group.start].key
         told = _told(progress, done, total)
-        fetched = fetcher.fetch(prepared, group, told, claim=claim, patience_s=PATIENCE_S)
+        fetched = fetcher.fetch(prepared, group, told, patience_s=PATIENCE_S)
         encoded |= fetched.encoded
         encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())

@@ -6,7 +6,6 @@ lately against the same schema is planned already.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from numbers import Integral
@@ -17,6 +16,7 @@ from promptcache.diagnostics import PromptCacheError
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.language.opening import is_markup, open_prompt
 from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
+from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.prepare import Prepared
 
@@ -37,7 +37,7 @@ class Planner:
         self._catalog = catalog
         self._tokenizer = tokenizer
         self._remembered: OrderedDict[str, tuple[Prepared, Plan]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def plan(self, prompt: PromptSource) -> tuple[Prepared, Plan]:
         """Return the schema that a prompt names, and its plan.

@@ -6,15 +6,15 @@ per request, KV by encoding, with what is missing encoded first. This file knows
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from promptcache.kv import Codec, Lookup, Recipe, RunKV, SharedStore, Store, Tier, context_digest
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding, Layout, Tokenizer, check_length, encodings, lay_out
-from promptcache.runtime.encode import Progress, encode, missing_encodings
+from promptcache.locks import new_lock
+from promptcache.runtime.encode import Chain, Progress, encode_batch, encoding_batches, missing_encodings
 from promptcache.runtime.hf.model import Model
 
 PATIENCE_S = 60.0
@@ -109,6 +109,21 @@ def make_recipes(made: Sequence[Encoding], fingerprint: str, codec: Codec = Code
     return tuple(recipes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Encodings of one forward pass: those that it computed, or those that others computed in the meantime.
+
+    Attributes:
+        runs: Their KV, by encoding index.
+        lookups: Where the store had them; empty for those computed here.
+        faults: What went wrong in the store, one sentence each.
+    """
+
+    runs: Mapping[int, RunKV]
+    lookups: Mapping[int, Lookup]
+    faults: tuple[str, ...] = ()
+
+
 class Fetcher:
     """Gets KV from a store; what is not there is encoded, once, however many threads ask for it.
 
@@ -119,7 +134,7 @@ class Fetcher:
     def __init__(self, model: Model, store: Store) -> None:
         self._model = model
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def fetch(
         self,
@@ -127,65 +142,111 @@ class Fetcher:
         wanted: Sequence[int],
         progress: Progress | None = None,
         *,
-        claim: str | None = None,
         patience_s: float = PATIENCE_S,
     ) -> Fetched:
         """Return the KV of the encodings `wanted` (indices), encoding them and their contexts where missing.
 
         Args:
-            claim: The key that stands for this work between processes; None takes the first that is missing.
-            patience_s: How long to wait for another process that has claimed it.
+            progress: Called after each forward pass with the tokens that are done, and all tokens that were missing.
+                It may call the engine: no lock is held.
+            patience_s: How long to wait for another process that encodes the same; then it is encoded here, too.
         """
-        lookups = self._look_up(prepared, wanted)
-        missing = [index for index, lookup in lookups.items() if lookup.run is None]
-        if not missing:
-            return _fetched(wanted, lookups, {}, ())
-        with self._lock, self._claimed(claim or prepared.recipes[missing[0]].key, patience_s):
-            return self._encode(prepared, wanted, lookups, progress)  # whoever waited here may find the work done
+        lookups = self.look_up(prepared, wanted)
+        encoded: dict[int, RunKV] = {}
+        faults = [fault for each in lookups.values() for fault in each.faults]
+        total = sum(prepared.recipes[each.index].num_tokens for each in missing_of(prepared, wanted, lookups))
+        done = 0
+        for group in self.encode_missing(prepared, wanted, lookups, patience_s=patience_s):
+            lookups.update(group.lookups)
+            encoded.update((index, run) for index, run in group.runs.items() if index not in group.lookups)
+            faults += group.faults
+            done += sum(prepared.recipes[index].num_tokens for index in group.runs)
+            if progress is not None:
+                progress(done, total)
+        if encoded and isinstance(self._store, SharedStore):
+            faults += self._store.untold()
+        return _fetched(prepared, wanted, lookups, encoded, faults)
+
+    def look_up(self, prepared: Prepared, wanted: Sequence[int]) -> dict[int, Lookup]:
+        """Ask the store for the encodings `wanted`, and for the contexts of those that it does not have.
+
+        Any thread may call it at any time; nothing is encoded and no lock is held.
+        """
+        lookups: dict[int, Lookup] = {}
+
+        def is_held(index: int) -> bool:
+            lookups[index] = self._store.get(prepared.recipes[index].key)
+            return lookups[index].run is not None
+
+        missing_encodings(prepared.encodings, wanted, is_held)
+        return lookups
+
+    def encode_missing(
+        self,
+        prepared: Prepared,
+        wanted: Sequence[int],
+        lookups: Mapping[int, Lookup],
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> Iterator[Encoded]:
+        """Encode what `look_up` did not find, one forward pass after another, contexts first.
+
+        Locks are held during a forward pass and not while the iterator waits to be asked for the next one. So threads
+        and processes that need the same encodings share the work.
+
+        Args:
+            wanted: What was given to `look_up`.
+            lookups: What it returned.
+            patience_s: How long to wait for another process that encodes the same; then it is encoded here, too.
+        """
+        recipes = prepared.recipes
+        held = {recipes[index].key: each.run for index, each in lookups.items() if each.run is not None}
+        while missing := missing_encodings(prepared.encodings, wanted, lambda index: recipes[index].key in held):
+            for batch in encoding_batches(self._model, missing, recipes):
+                group = self._encode(prepared, batch, held, patience_s)
+                held.update((recipes[index].key, run) for index, run in group.runs.items())
+                yield group
+                if group.lookups:
+                    break  # others are at work on the same: find out what is left to do
+
+    def _encode(
+        self, prepared: Prepared, batch: tuple[Chain, ...], held: Mapping[str, RunKV], patience_s: float
+    ) -> Encoded:
+        """Encode a batch, unless another thread or process has encoded any of it while this one waited."""
+        recipes = prepared.recipes
+        indices = [link.index for chain in batch for link in chain.links]
+        with self._claimed(recipes[indices[0]].key, patience_s), self._lock:
+            again = {index: self._store.get(recipes[index].key) for index in indices}
+            found = {index: each.run for index, each in again.items() if each.run is not None}
+            faults = [fault for each in again.values() for fault in each.faults]
+            if found:
+                return Encoded(runs=found, lookups={index: again[index] for index in found}, faults=tuple(faults))
+            made = encode_batch(self._model, prepared.encodings, recipes, batch, self._store, held, faults.append)
+        return Encoded(runs={index: made[recipes[index].key] for index in indices}, lookups={}, faults=tuple(faults))
 
     def _claimed(self, key: str, patience_s: float) -> AbstractContextManager[bool]:
         return self._store.claim(key, patience_s) if isinstance(self._store, SharedStore) else nullcontext(False)
 
-    def _look_up(self, prepared: Prepared, wanted: Iterable[int]) -> dict[int, Lookup]:
-        return {index: self._store.get(prepared.recipes[index].key) for index in wanted}
 
-    def _encode(
-        self, prepared: Prepared, wanted: Sequence[int], before: Mapping[int, Lookup], progress: Progress | None
-    ) -> Fetched:
-        lookups = dict(before)
-
-        def is_held(index: int) -> bool:
-            if index not in lookups or lookups[index].run is None:
-                faults = lookups[index].faults if index in lookups else ()
-                again = self._store.get(prepared.recipes[index].key)
-                lookups[index] = again._replace(faults=faults + again.faults)
-            return lookups[index].run is not None
-
-        missing = missing_encodings(prepared.encodings, wanted, is_held)
-        held = {prepared.recipes[index].key: each.run for index, each in lookups.items() if each.run is not None}
-        faults: list[str] = []
-        made = encode(
-            self._model, prepared.encodings, prepared.recipes, missing, self._store, held, progress, faults.append
-        )
-        faults += self._store.untold() if isinstance(self._store, SharedStore) else ()
-        encoded = {each.index: made[prepared.recipes[each.index].key] for each in missing}
-        return _fetched(wanted, lookups, encoded, missing, faults)
+def missing_of(prepared: Prepared, wanted: Sequence[int], lookups: Mapping[int, Lookup]) -> tuple[Encoding, ...]:
+    """Return what is to be encoded for `wanted` after `look_up` returned `lookups`, contexts first."""
+    return missing_encodings(prepared.encodings, wanted, lambda index: lookups[index].run is not None)
 
 
 def _fetched(
+    prepared: Prepared,
     wanted: Sequence[int],
     lookups: Mapping[int, Lookup],
     encoded: Mapping[int, RunKV],
-    missing: Sequence[Encoding],
-    faults: Iterable[str] = (),
+    faults: Iterable[str],
 ) -> Fetched:
     found = {index: each.run for index, each in lookups.items() if each.run is not None}
     runs = {**found, **encoded}
     return Fetched(
         runs={index: runs[index] for index in wanted},
         encoded=frozenset(encoded),
-        num_encoded_tokens=sum(len(each.token_ids) for each in missing),
+        num_encoded_tokens=sum(prepared.recipes[index].num_tokens for index in encoded),
         tiers={index: lookups[index].tier for index in wanted if index in found},
         moved_bytes=sum(each.moved_bytes for each in lookups.values()),
-        faults=tuple(dict.fromkeys([*(fault for each in lookups.values() for fault in each.faults), *faults])),
+        faults=tuple(dict.fromkeys(faults)),
     )

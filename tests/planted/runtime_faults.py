@@ -166,8 +166,8 @@ def _narrow_dtype(patch: Patch) -> None:
 def _other_encoding(patch: Patch) -> None:
     original = prepare.Fetcher.fetch
 
-    def fetch(self: Any, prepared: Any, wanted: Any, progress: Any = None) -> Any:
-        fetched = original(self, prepared, wanted, progress)
+    def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fetched = original(self, *args, **kwargs)
         by_size = {run.num_tokens: run for run in fetched.runs.values()}
         return replace(fetched, runs={index: by_size[run.num_tokens] for index, run in fetched.runs.items()})
 

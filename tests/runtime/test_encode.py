@@ -86,25 +86,3 @@ def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
         chunked = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
 
     assert all(torch.allclose(whole[key].keys, chunked[key].keys, atol=1e-11) for key in whole)
-
-
-@given(schema=strategies.schemas())
-@settings(max_examples=10)
-def test_progress_ends_at_the_total(schema: CheckedSchema) -> None:
-    """Progress rises from forward to forward, up to all tokens."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
-    seen: list[tuple[int, int]] = []
-
-    encode(
-        MODEL,
-        made,
-        make_recipes(made, "model"),
-        made,
-        MemoryStore(MODEL.shape),
-        {},
-        lambda done, total: seen.append((done, total)),
-    )
-
-    total = sum(len(each.token_ids) for each in made)
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-    assert not made or seen[-1] == (total, total)

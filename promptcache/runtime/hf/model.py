@@ -7,7 +7,6 @@ how transformers works stays below `runtime/hf`; this file knows no schema and n
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -19,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv.types import KVShape
+from promptcache.locks import new_lock
 from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.origin import Origin
@@ -28,7 +28,7 @@ from promptcache.runtime.hf.segmented import implementation_name, register, segm
 from promptcache.runtime.segments import AnyTimeline, Timeline
 
 _LONGEST_DEFAULT = 1 << 17
-_register_once = threading.Lock()
+_register_once = new_lock()
 
 
 class Linking(StrEnum):
