@@ -1,8 +1,8 @@
 """The remote tier: the same files under any URL that fsspec knows, shared by machines.
 
 Comes in: encodings at rest. Goes out: the same. What comes back is verified every time; what is not what its name
-promises is moved to `quarantine/` there. Nobody waits for a place that does not answer: every deed has a time-out, and
-after one the place is not asked again for a while. This file alone knows fsspec.
+promises is moved to `quarantine/` there. Nobody waits for a place that does not answer: every deed has a time-out,
+connecting included, and after one the place is not asked again for a while. This file alone knows fsspec.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ MAX_FILE_BYTES = 8 * 2**30
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".safetensors"
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.safetensors\.\d+\.(\d+)\.tmp")
+_CREDENTIALS = re.compile(r"(?<=//)[^/@]*@")
+_NO_SUCH_PLACE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""Of errors of the system, those that say that a URL is wrong; others say that nothing answers there now."""
+
 _T = TypeVar("_T")
 
 
@@ -43,8 +47,11 @@ class RemoteShelf:
     Args:
         url: Such as `s3://bucket/folder` or `file:///shared/folder`.
         timeout_s: How long to wait for each deed.
-        rest_s: How long not to ask again after a time-out.
+        rest_s: How long not to ask again after a time-out, or after it could not be connected to.
         options: What else fsspec's file system is made with, such as credentials.
+
+    Raises:
+        StoreError: The URL cannot be a store. One where nothing answers now can be one: it is connected to later.
     """
 
     tier = Tier.REMOTE
@@ -54,27 +61,31 @@ class RemoteShelf:
     ) -> None:
         self._timeout_s = timeout_s
         self._rest_s = rest_s
-        self._asleep_until = 0.0
+        self._asleep_until, self._why_asleep = 0.0, ""
         self._bad: dict[str, Hashable] = {}  # what is wrong and could not be set aside
-        try:  # nothing remembered: other machines write there, too
-            found = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **(options or {}))
-        except (ImportError, ValueError) as error:
-            raise StoreError(f"cannot use this URL as a store: {error}") from error
-        self._files: AbstractFileSystem = found[0]
-        self._root = str(found[1]).rstrip("/")
-        self._name = str(self._files.unstrip_protocol(self._root))  # without the credentials that a URL may hold
+        self._url, self._options = url, dict(options or {})
+        self._name = _CREDENTIALS.sub("", url).rstrip("/")
+        self._connected = False
+        self._files: AbstractFileSystem
+        self._root: str
+        try:
+            self._ask("open", lambda: None)
+        except TierUnavailable as fault:
+            error = fault.__cause__
+            if not isinstance(error, OSError) or isinstance(error, _NO_SUCH_PLACE):
+                raise StoreError(f"cannot use this URL as a store: {self._why_asleep}") from error
 
     def __str__(self) -> str:
         return self._name
 
     def read(self, key: str) -> Resting | None:
         """Fetch the encoding under `key` into memory."""
-        path = self._path(key)
-        fetched = self._ask("read", lambda: self._fetch(path))
+        name = _name_of(key)
+        fetched = self._ask("read", lambda: self._fetch(self._path(name)))
         if fetched is None or self._bad.get(key) == fetched[0]:
             return None
         state, data = fetched
-        source = f"{self._name}/{key}{_SUFFIX}"
+        source = f"{self._name}/{name}"
         try:
             if data is None:
                 raise CorruptEncoding(f"{source}: is not a file of at most {MAX_FILE_BYTES} bytes")
@@ -88,19 +99,19 @@ class RemoteShelf:
 
     def write(self, resting: Resting) -> bool:
         """Put an encoding there, all of it at once; always True, for there is no budget."""
-        path = self._path(resting.recipe.key)
-        if self._ask("write", lambda: self._files.isfile(path)) and resting.recipe.key not in self._bad:
+        name = _name_of(resting.recipe.key)
+        if self._ask("write", lambda: self._files.isfile(self._path(name))) and resting.recipe.key not in self._bad:
             return True
         head, payload = pack(resting)
         data = b"".join((head, *payload))
-        self._ask("write", lambda: self._put(path, data))
+        self._ask("write", lambda: self._put(self._path(name), data))
         self._bad.pop(resting.recipe.key, None)
         return True
 
     def delete(self, key: str) -> bool:
         """Remove the object of `key`."""
-        path = self._path(key)
-        return self._ask("delete", lambda: self._remove(path))
+        name = _name_of(key)
+        return self._ask("delete", lambda: self._remove(self._path(name)))
 
     def keys(self) -> Iterator[str]:
         """Yield the keys that are there now."""
@@ -131,10 +142,15 @@ class RemoteShelf:
         """Remove what writers left that were killed so long ago, and return its names; touch nothing else."""
         return self._ask("clean up", lambda: self._sweep(time.time_ns() - int(older_than_s * 1e9)))
 
-    def _path(self, key: str) -> str:
-        if _KEY.fullmatch(key) is None:
-            raise StoreError(f"{key!r} is not a key: 64 hexadecimal digits")
-        return f"{self._root}/{key}{_SUFFIX}"
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _connect(self) -> None:
+        """Open the file system; many connect to their place then. No listing is cached: others write there, too."""
+        if not self._connected:
+            found = url_to_fs(self._url, use_listings_cache=False, skip_instance_cache=True, **self._options)
+            self._files, self._root = found[0], str(found[1]).rstrip("/")
+            self._connected = True
 
     def _fetch(self, path: str) -> tuple[Hashable, bytes | None] | None:
         """Return what tells this state of the object from others, and its bytes unless it is no file or too large."""
@@ -197,7 +213,7 @@ class RemoteShelf:
 
     def _set_aside(self, key: str, state: Hashable, fault: CorruptEncoding) -> None:
         try:
-            self._ask("set aside", lambda: self._move_bad(self._path(key), state, str(fault)))
+            self._ask("set aside", lambda: self._move_bad(self._path(_name_of(key)), state, str(fault)))
         except TierUnavailable as error:
             fault.add_note(f"It could not be set aside and is ignored from now on: {error}")
             self._bad[key] = state
@@ -218,17 +234,35 @@ class RemoteShelf:
         """Do something there, in a thread that is left alone when it does not come back."""
         if time.monotonic() < self._asleep_until:
             raise TierUnavailable(
-                f"{self._name}: cannot {what}: it did not answer, and is not asked for {self._rest_s:g} s"
+                f"{self._name}: cannot {what}: {self._why_asleep}; it is not asked for {self._rest_s:g} s"
             )
         outcome: Future[_T] = Future()
-        threading.Thread(target=_do, args=(deed, outcome), daemon=True, name="promptcache remote").start()
+
+        def connect_and_do() -> _T:
+            self._connect()
+            return deed()
+
+        threading.Thread(target=_do, args=(connect_and_do, outcome), daemon=True, name="promptcache remote").start()
         try:
             return outcome.result(self._timeout_s)
         except TimeoutError as error:
-            self._asleep_until = time.monotonic() + self._rest_s
-            raise TierUnavailable(f"{self._name}: cannot {what}: no answer within {self._timeout_s:g} s") from error
+            raise self._sleep(what, f"no answer within {self._timeout_s:g} s") from error
         except Exception as error:  # each backend raises errors of its own libraries, which have nothing in common
-            raise TierUnavailable(f"{self._name}: cannot {what}: {error or type(error).__name__}") from error
+            why = str(error) or type(error).__name__
+            if not self._connected:
+                raise self._sleep(what, why) from error
+            raise TierUnavailable(f"{self._name}: cannot {what}: {why}") from error
+
+    def _sleep(self, what: str, why: str) -> TierUnavailable:
+        """Do not ask for a while, and return what to say of it."""
+        self._asleep_until, self._why_asleep = time.monotonic() + self._rest_s, why
+        return TierUnavailable(f"{self._name}: cannot {what}: {why}")
+
+
+def _name_of(key: str) -> str:
+    if _KEY.fullmatch(key) is None:
+        raise StoreError(f"{key!r} is not a key: 64 hexadecimal digits")
+    return f"{key}{_SUFFIX}"
 
 
 def _do(deed: Callable[[], _T], outcome: Future[_T]) -> None:

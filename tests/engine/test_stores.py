@@ -153,6 +153,27 @@ def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
     assert cold.faults == hot.faults == restarted.faults == ()
 
 
+def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path: Path) -> None:
+    """A URL that is connected to when it is opened is passed over while nothing answers there, and told."""
+    free, stuck = engine(None), engine("ftp://somebody:secret@127.0.0.1:1/kept")
+    made = stuck.generate(PROMPT, **GREEDY)
+
+    assert made.token_ids == free.generate(PROMPT, **GREEDY).token_ids
+    assert any("ftp://127.0.0.1:1/kept: cannot read" in fault for fault in made.usage.faults)
+    assert not any("secret" in fault for fault in made.usage.faults)
+
+
+@pytest.mark.parametrize(
+    "url", ["zip://x::{folder}/gone.zip", "zip://x::{folder}/file", "zip://x::{folder}", "tar://x::{folder}/gone.tar"]
+)
+def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -> None:
+    """A file system that needs a file is refused with its own words where there is no such file."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="cannot use this URL as a store: "):
+        engine(url.format(folder=tmp_path))
+
+
 def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
     """A pinned module, with what is nested in it, is evicted from no tier, whoever fills the folder; unpinned it is."""
     made = engine(tmp_path)

@@ -214,6 +214,66 @@ def test_what_cannot_be_set_aside_is_ignored(unwell: type[Unwell]) -> None:
     assert shelf.write(ONE)  # it is whole again, and not put once more
 
 
+class Dialled(MemoryFileSystem):
+    """A place that is connected to when it is opened, as ftp is."""
+
+    protocol = ("dialled",)
+    store: dict = {}  # noqa: RUF012 - as its parent keeps it
+    pseudo_dirs = [""]  # noqa: RUF012
+    error: Exception | None = None
+    wait = staticmethod(lambda: None)
+
+    def __init__(self, *args: object, **named: object) -> None:
+        type(self).wait()
+        if type(self).error is not None:
+            raise type(self).error
+        super().__init__(*args, **named)
+
+
+fsspec.register_implementation("dialled", Dialled, clobber=True)
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError(113, "No route to host")], ids=repr)
+def test_a_place_is_connected_to_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing answers at first the shelf is there all the same: it says so when asked, and connects later."""
+    monkeypatch.setattr(Dialled, "error", error)
+    monkeypatch.setattr(Dialled, "store", {})
+    shelf = RemoteShelf("dialled://user:secret@host/kept", rest_s=0.2)
+
+    with pytest.raises(TierUnavailable, match=r"^dialled://host/kept: cannot read: .*; it is not asked for 0\.2 s$"):
+        shelf.read(KEY)
+    monkeypatch.setattr(Dialled, "error", None)
+    time.sleep(0.3)
+
+    assert shelf.read(KEY) is None
+    assert shelf.write(ONE)
+
+
+def test_connecting_has_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that takes for ever to connect to is left after the time-out."""
+    release = threading.Event()
+    monkeypatch.setattr(Dialled, "wait", staticmethod(lambda: release.wait(20)))
+    started = time.monotonic()
+    shelf = RemoteShelf("dialled://host/kept", timeout_s=0.1)
+
+    with pytest.raises(TierUnavailable, match="cannot read"):
+        shelf.read(KEY)
+    assert time.monotonic() - started < 10
+    release.set()
+
+
+@pytest.mark.parametrize(
+    "error", [Odd("530 login incorrect"), FileNotFoundError(2, "No such file"), TypeError("no such option")], ids=repr
+)
+def test_what_cannot_be_opened_is_refused_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the URL or its options is said when the shelf is made, in the words of its library."""
+    monkeypatch.setattr(Dialled, "error", error)
+
+    with pytest.raises(StoreError, match="cannot use this URL as a store: ") as told:
+        RemoteShelf("dialled://host/kept")
+    assert str(error) in str(told.value)
+
+
 def refuse() -> None:
     """As a place that one may not write to."""
     raise PermissionError("no such right")
