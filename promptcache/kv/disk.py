@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -20,12 +21,13 @@ from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.disk_budget import DiskBudget
 from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.folder import SUFFIX, Folder, Identity, Incoming
-from promptcache.kv.format import check_payload, pack, unpack
+from promptcache.kv.format import check_payload, check_shape, pack, shape_text, unpack
 from promptcache.kv.header import Header
 from promptcache.kv.home import without_tilde
 from promptcache.kv.reading import drop_from_memory, open_encoding, open_header
 from promptcache.kv.shelf import Resting
 from promptcache.kv.store import Tier
+from promptcache.kv.types import KVShape
 
 
 class Verify(StrEnum):
@@ -88,7 +90,7 @@ class DiskShelf:
     def __str__(self) -> str:
         return str(self._folder.root)
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Return the encoding under `key`, its tensors mapped from the file."""
         path = self._folder.path(key)
         with self._folder.refusing("read"), suppress(FileNotFoundError):  # may be evicted at any time
@@ -96,11 +98,11 @@ class DiskShelf:
             if self._bad.get(key) == identity:
                 return None
             try:
-                return self._open(key, path, identity)
+                return self._open(key, path, identity, shape)
             except CorruptEncoding as error:
                 if self._set_aside(key, path, identity, error):
                     raise
-            return self.read(key)  # another process was faster, and may have written it anew
+            return self.read(key, shape)  # another process was faster, and may have written it anew
         return None
 
     def write(self, resting: Resting) -> bool:
@@ -203,13 +205,16 @@ class DiskShelf:
     def verify_all(self) -> Iterator[Verdict]:
         """Read every file among the encodings, and say of each whether it may be served; nothing is moved.
 
-        Whatever has the suffix of encodings is held to what they are; what has not is foreign, and is not opened.
+        Whatever has the suffix of encodings is held to what they are; what has not is foreign, and is not opened. All
+        files of one model must hold KV of one shape.
         """
         with self._folder.refusing("list"):
             paths = sorted(self._folder.encodings.iterdir()) if self._folder.encodings.exists() else []
+        with self._folder.refusing("read"):
+            shapes = _shapes_by_model(path for path in paths if path.name.endswith(SUFFIX))
         for path in paths:
             with self._folder.refusing("read"), suppress(FileNotFoundError):
-                yield self._verdict(path)
+                yield self._verdict(path, shapes)
 
     def trim(self) -> None:
         """Evict until the budget holds, as far as what is pinned and being written allows."""
@@ -217,14 +222,16 @@ class DiskShelf:
             with self._folder.refusing("evict"):
                 self._budget.trim()
 
-    def _verdict(self, path: Path) -> Verdict:
+    def _verdict(self, path: Path, shapes: Mapping[str, Counter[KVShape]]) -> Verdict:
         nbytes = path.lstat().st_size
         if not path.name.endswith(SUFFIX):
             return Verdict(path.name, nbytes, None, foreign=True)
-        return Verdict(path.name, nbytes, _fault(path, mapped=self._mmap))
+        return Verdict(path.name, nbytes, _fault(path, shapes, mapped=self._mmap))
 
-    def _open(self, key: str, path: Path, identity: Identity) -> Resting:
+    def _open(self, key: str, path: Path, identity: Identity, shape: KVShape | None) -> Resting:
         header, payload = open_encoding(path, key, mapped=self._mmap)
+        if shape is not None:
+            check_shape(header, shape, str(path))
         known = self._verify is Verify.NEVER or self._verified.get(key) == identity
         if not known or self._verify is Verify.ALWAYS:
             check_payload(header, payload, str(path))
@@ -257,11 +264,28 @@ class DiskShelf:
             return self._folder.open_incoming(key, nbytes)
 
 
-def _fault(path: Path, *, mapped: bool) -> str | None:
-    key = path.name.removesuffix(SUFFIX)
+def _fault(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) -> str | None:
     try:
-        header, payload = open_encoding(path, key, mapped=mapped)
+        header, payload = open_encoding(path, _key_of(path), mapped=mapped)
         check_payload(header, payload, str(path))
     except CorruptEncoding as error:
         return str(error)
-    return None
+    counts = shapes[header.recipe.fingerprint].most_common(2)
+    if len(counts) == 1 or (counts[0][0] == header.shape and counts[0][1] > counts[1][1]):
+        return None
+    other = counts[counts[0][0] == header.shape][0]
+    return f"{path}: holds KV of {shape_text(header.shape)}; other files of its model hold {shape_text(other)}"
+
+
+def _shapes_by_model(paths: Iterable[Path]) -> Mapping[str, Counter[KVShape]]:
+    """Return how many files hold KV of which shape, by the fingerprint of their model; unreadable ones are left out."""
+    shapes: dict[str, Counter[KVShape]] = defaultdict(Counter)
+    for path in paths:
+        with suppress(CorruptEncoding, FileNotFoundError):
+            header = open_header(path, _key_of(path))
+            shapes[header.recipe.fingerprint][header.shape] += 1
+    return shapes
+
+
+def _key_of(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)

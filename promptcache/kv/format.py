@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv.header import NO_DIGEST, Header, num_bytes
 from promptcache.kv.shelf import Form, Resting
+from promptcache.kv.types import KVShape
 
 PIECE_BYTES = 4 * 2**20
 """The payload's checksum is made of those of pieces of this size, so that several cores can work on it."""
@@ -67,6 +69,22 @@ def check_payload(header: Header, payload: memoryview, source: str) -> None:
     """
     if payload_digest(_parts(header.forms, payload)) != header.payload_sha256:
         raise CorruptEncoding(f"{source}: its payload does not match its checksum")
+
+
+def check_shape(header: Header, shape: KVShape, source: str) -> None:
+    """Compare the shape of the KV that a file holds with that of a model.
+
+    Raises:
+        CorruptEncoding: They differ. Two files with one key are of one model, so this one cannot be right.
+    """
+    if header.shape != replace(shape, device=header.shape.device):
+        raise CorruptEncoding(f"{source}: holds KV of {shape_text(header.shape)}; this model's is {shape_text(shape)}")
+
+
+def shape_text(shape: KVShape) -> str:
+    """Return a shape in words: dtype, layers, KV heads and numbers in a head."""
+    sizes = [shape.num_layers, shape.num_kv_heads, shape.head_dim]
+    return f"{str(shape.dtype).removeprefix('torch.')} {sizes}"
 
 
 def payload_digest(parts: Sequence[memoryview]) -> str:

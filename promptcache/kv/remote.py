@@ -23,10 +23,11 @@ except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv.format import check_payload, pack, unpack
+from promptcache.kv.format import check_payload, check_shape, pack, unpack
 from promptcache.kv.header import read_header
 from promptcache.kv.shelf import Resting
 from promptcache.kv.store import Tier
+from promptcache.kv.types import KVShape
 
 MAX_FILE_BYTES = 8 * 2**30
 """What is larger is no encoding, and is not fetched."""
@@ -78,7 +79,7 @@ class RemoteShelf:
     def __str__(self) -> str:
         return self._name
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Fetch the encoding under `key` into memory."""
         name = _name_of(key)
         fetched = self._ask("read", lambda: self._fetch(self._path(name)))
@@ -90,6 +91,8 @@ class RemoteShelf:
             if data is None:
                 raise CorruptEncoding(f"{source}: is not a file of at most {MAX_FILE_BYTES} bytes")
             header, start = read_header(data, len(data), source, key)
+            if shape is not None:
+                check_shape(header, shape, source)
             payload = memoryview(bytearray(memoryview(data)[start:]))
             check_payload(header, payload, source)
         except CorruptEncoding as error:

@@ -62,12 +62,15 @@ class Shelf(Protocol):
     def tier(self) -> Tier:
         """What a lookup says where KV was found."""
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Return what rests under `key`; None where nothing does.
 
+        Args:
+            shape: That KV must have, on any device; None takes whatever is there.
+
         Raises:
-            CorruptEncoding: The bytes there are not what the key promises; they were set aside, so that the next
-                `read` returns None.
+            CorruptEncoding: What is there is not what the key promises, or has another shape; it was set aside, so
+                that the next `read` returns None.
         """
 
     def write(self, resting: Resting) -> bool:

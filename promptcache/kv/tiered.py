@@ -187,7 +187,7 @@ class TieredStore:
         for number, shelf in enumerate(self.shelves):
             if not self._is_worth_asking(shelf, key):
                 continue
-            resting, fault = self._attempts.make("read", shelf, partial(shelf.read, key))
+            resting, fault = self._attempts.make("read", shelf, partial(shelf.read, key, self.memory.shape))
             faults += [fault] if fault is not None else []
             if resting is not None:
                 faults += self._write(resting, self.shelves[:number])

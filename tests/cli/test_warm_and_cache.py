@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import Result
 
 from promptcache.cli import losses
 from promptcache.cli.sizes import Size
+from promptcache.kv.disk import DiskShelf
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_few_questions")
@@ -202,6 +205,25 @@ def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None
     assert "warning: disk:" in healed.stderr
     assert summary["num_set_aside"] == len(emptied["set_aside"]) > 0
     assert data(command("cache", "info", "--store", "kept", "--json"))["num_set_aside"] == 0
+
+
+def test_verify_finds_kv_of_another_shape(command: Command, folder: Path) -> None:
+    """A file with the right key and another dtype is bad for `verify`, and `warm` makes it again."""
+    command("warm", "travel.xml", *ON_CPU)
+    shelf = DiskShelf(folder / "kept", mmap=False)
+    resting = shelf.read(max(shelf.keys()))
+    assert resting is not None
+    shelf.delete(resting.recipe.key)
+    other = {name: tensor.double() for name, tensor in resting.tensors.items()}
+    shelf.write(replace(resting, shape=replace(resting.shape, dtype=torch.float64), tensors=other))
+    bad = command("cache", "verify", "--store", "kept")
+    healed = only(command("warm", "travel.xml", *ON_CPU, "--json"))
+
+    assert bad.exit_code == 1
+    assert "1 bad" in bad.stdout
+    assert "float64" in bad.stdout
+    assert healed["num_encoded"] == 1
+    assert command("cache", "verify", "--store", "kept").exit_code == 0
 
 
 def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Pace, Resting, Tier
+from promptcache.kv import KVShape, Pace, Resting, Tier
 from promptcache.kv.disk import DiskShelf
 from promptcache.kv.kept_pace import keep_pace, kept_pace, pace_name
 from promptcache.runtime import pacing
@@ -122,8 +122,8 @@ def test_loading_is_measured_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
     class SlowShelf(DiskShelf):
         """Takes its time."""
 
-        def read(self, key: str) -> Resting | None:
-            found = super().read(key)
+        def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+            found = super().read(key, shape)
             clock.now += LATENCY_S + (found.nbytes / BYTES_PER_S if found is not None else 0)
             return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from promptcache import Engine, MemoryStore, StoreConfig
 from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
@@ -14,6 +16,7 @@ from promptcache.kv.disk import DiskShelf
 from promptcache.runtime.completion import Source
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.kv.resting import random_resting, whole_file
 
 TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
 <module name="city"><module name="beach">Miami has beaches.</module>Cities are loud.</module></schema>"""
@@ -172,6 +175,26 @@ def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -
 
     with pytest.raises(StoreError, match="cannot use this URL as a store: "):
         engine(url.format(folder=tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None:
+    """A file with the right key that holds KV of another dtype or shape is encoded again; the next engine finds it."""
+    store = tmp_path if kind == "folder" else f"file://{tmp_path}/encodings"
+    first = engine(store)
+    made = first.generate(PROMPT, **GREEDY)
+    shape = first.model.shape
+    wrong = [replace(shape, dtype=torch.float16), replace(shape, head_dim=2 * shape.head_dim)]
+    for number, path in enumerate(sorted((tmp_path / "encodings").glob("*.safetensors"))[:2]):
+        recipe = next(each for each in first._catalog.find("travel").recipes if each.key == path.stem)
+        other = wrong[number]
+        path.unlink()
+        path.write_bytes(whole_file(random_resting(recipe, replace(other, device=torch.device("cpu")))))
+    healed, again = engine(store).generate(PROMPT, **GREEDY), engine(store).generate(PROMPT, **GREEDY)
+
+    assert healed.token_ids == again.token_ids == made.token_ids
+    assert len([fault for fault in healed.usage.faults if "this model's is" in fault]) == 2
+    assert (again.usage.num_encoded_tokens, again.usage.faults) == (0, ())
 
 
 def test_pins_hold_in_every_tier(tmp_path: Path) -> None:

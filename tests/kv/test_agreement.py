@@ -64,9 +64,9 @@ class FailingShelf:
             raise TierUnavailable(f"cannot {what} (a planted fault)")
         return action(*args)
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Read, or fail."""
-        found: Resting | None = self._ask("read", self._shelf.read, key)
+        found: Resting | None = self._ask("read", self._shelf.read, key, shape)
         return found
 
     def write(self, resting: Resting) -> bool:

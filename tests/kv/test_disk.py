@@ -17,7 +17,7 @@ from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv import Resting, Shelf, Tier
 from promptcache.kv.disk import DiskShelf, Verify
 from tests.kv.processes import in_child
-from tests.kv.resting import content, file_bytes, files_of, small, whole_file
+from tests.kv.resting import content, file_bytes, files_of, random_resting, recipe, shape, small, whole_file
 
 ONE = small("one")
 KEY = ONE.recipe.key
@@ -242,6 +242,38 @@ def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage:
     assert [verdict.name for verdict in verdicts if verdict.foreign] == ["notes.txt"]
     bad = [verdict.name for verdict in verdicts if verdict.fault is not None]
     assert bad == [f"{KEY}.safetensors"]
+
+
+def test_verify_all_finds_kv_of_another_shape(tmp_path: Path) -> None:
+    """All files of one model hold KV of one dtype and shape: those that differ from most are bad; of two, both are."""
+    shelf = DiskShelf(tmp_path)
+    for number, length in enumerate((3, 4, 5)):
+        shelf.write(random_resting(recipe("model", length), shape(), seed=number))
+    odd = [recipe("model", 6), recipe("model", 7)]
+    shelf.write(random_resting(odd[0], shape(torch.float16)))
+    shelf.write(random_resting(odd[1], shape(head_dim=16)))
+    pair = [recipe("other model", 3), recipe("other model", 4)]
+    shelf.write(random_resting(pair[0], shape()))
+    shelf.write(random_resting(pair[1], shape(torch.float64)))
+
+    bad = {verdict.name: verdict.fault for verdict in shelf.verify_all() if verdict.fault is not None}
+
+    assert set(bad) == {f"{each.key}.safetensors" for each in (*odd, *pair)}
+    assert "float16" in str(bad[f"{odd[0].key}.safetensors"])
+    assert "float32" in str(bad[f"{odd[0].key}.safetensors"])
+
+
+def test_kv_of_another_shape_is_set_aside(tmp_path: Path) -> None:
+    """A reader that says which shape it can use gets no other; without one it gets what is there."""
+    shelf = shelf_with_one(tmp_path)
+    assert shelf.read(KEY) is not None
+    assert shelf.read(KEY, shape()) is not None
+
+    with pytest.raises(CorruptEncoding, match=r"holds KV of float32 \[2, 1, 8\].*this model's is float16 \[2, 1, 8\]"):
+        shelf.read(KEY, shape(torch.float16))
+
+    assert shelf.read(KEY) is None
+    assert quarantined(tmp_path)[0].startswith(f"{KEY}.safetensors.")
 
 
 def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:

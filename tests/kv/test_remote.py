@@ -21,7 +21,7 @@ from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv import Shelf, Tier
 from promptcache.kv.remote import RemoteShelf
 from tests.conftest import law_examples
-from tests.kv.resting import content, file_bytes, small, whole_file
+from tests.kv.resting import content, file_bytes, shape, small, whole_file
 
 ONE = small("one")
 KEY = ONE.recipe.key
@@ -212,6 +212,19 @@ def test_what_cannot_be_set_aside_is_ignored(unwell: type[Unwell]) -> None:
     assert shelf.read(KEY) is not None
     unwell.fail_on = frozenset({"pipe_file"})
     assert shelf.write(ONE)  # it is whole again, and not put once more
+
+
+def test_kv_of_another_shape_is_set_aside(url: str) -> None:
+    """A reader that says which shape it can use gets no other."""
+    shelf = RemoteShelf(url)
+    shelf.write(ONE)
+    assert shelf.read(KEY, shape()) is not None
+
+    with pytest.raises(CorruptEncoding, match="this model's is float32"):
+        shelf.read(KEY, shape(head_dim=16))
+
+    assert shelf.read(KEY) is None
+    assert len(names(url, "/quarantine")) == 2
 
 
 class Dialled(MemoryFileSystem):

@@ -40,11 +40,11 @@ class DeadShelf(DiskShelf):
 
     dead = True
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Fail, or read."""
         if self.dead:
             raise TierUnavailable("the disk is gone")
-        return super().read(key)
+        return super().read(key, shape)
 
     def write(self, resting: Resting) -> bool:
         """Fail, or write."""
@@ -58,9 +58,9 @@ class WatchedShelf(DiskShelf):
 
     latest: Resting | None = None
 
-    def read(self, key: str) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
         """Read and remember."""
-        self.latest = super().read(key)
+        self.latest = super().read(key, shape)
         return self.latest
 
 
