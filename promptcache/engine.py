@@ -145,14 +145,16 @@ class Engine:
         return schema
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
-        """Encode everything that a schema may need and that is not there yet.
+        """Encode everything that a schema may need and that is not there yet, and bring it to every folder and URL.
+
+        What a folder or URL does not hold in the end, the report counts, and says why.
 
         Args:
             schema: Its name; None means all schemas.
             progress: Called with the tokens that are done so far, found or encoded, and all of a schema's tokens.
         """
         chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
-        return tuple(warm(each, self._fetcher, self.model.shape, progress) for each in chosen)
+        return tuple(warm(each, self._fetcher, self.store, self.model.shape, progress) for each in chosen)
 
     def measure_pace(self, schema: str) -> Pace:
         """Measure how fast a schema is encoded and loaded, and keep it in the folder for `StoreConfig(pace="kept")`."""

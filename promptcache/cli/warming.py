@@ -69,7 +69,8 @@ def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> Work
         loss = _loss(engine, schema, options)
         with shown_progress(schema.name) as progress:
             (report,) = engine.warm(schema.name, progress=progress)
-        _check_kept(engine, schema.name, report, options)
+        if report.not_kept:
+            raise EnvironmentMissing(report.faults[-1])
         done.append(Warmed(report=report, loss=loss))
     largest = max((each.report for each in done), key=lambda report: report.nbytes)
     pace = engine.measure_pace(largest.schema) if options.measure_pace else None
@@ -160,12 +161,3 @@ def _answers_text(loss: Mapping[str, str]) -> str:
         f"; of {loss['loss.asked']} questions the model answers {loss['loss.right']} right, "
         f"and {loss['loss.right_full']} with KV as computed"
     )
-
-
-def _check_kept(engine: Engine, name: str, report: WarmReport, options: WarmOptions) -> None:
-    """Say it where encodings were made and not kept: a later start would make them again."""
-    keys = set(engine.keys(name))
-    lost = len(keys - set(engine.store.keys()))
-    if lost:
-        why = report.faults[0] if report.faults else "its limit has no room for them beside what is pinned and newer"
-        raise EnvironmentMissing(f"{lost:,} of {counted(len(keys), 'encoding')} are not kept in {options.store}: {why}")

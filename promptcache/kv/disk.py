@@ -132,10 +132,10 @@ class DiskShelf:
         return True
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys whose files stand here now."""
+        """Yield the keys whose files stand here now, without those that are bad and could not be set aside."""
         with self._folder.refusing("list"):
             found = self._folder.scan()
-        yield from found
+        yield from (key for key, status in found.items() if self._bad.get(key) != Identity.of(status))
 
     def nbytes(self) -> int:
         """Bytes of the files of all encodings."""

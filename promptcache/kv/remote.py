@@ -98,6 +98,7 @@ class RemoteShelf:
         except CorruptEncoding as error:
             self._set_aside(key, state, error)
             raise
+        self._bad.pop(key, None)
         return unpack(header, payload)
 
     def write(self, resting: Resting) -> bool:
@@ -117,8 +118,8 @@ class RemoteShelf:
         return self._ask("delete", lambda: self._remove(self._path(name)))
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are there now."""
-        yield from self._ask("list", self._list)
+        """Yield the keys that are there now, without those that are bad and could not be set aside."""
+        yield from (key for key in self._ask("list", self._list) if key not in self._bad)
 
     def nbytes(self) -> int:
         """Bytes of all encodings there."""

@@ -84,7 +84,7 @@ class Shelf(Protocol):
         """Forget `key`, pinned or not; return whether it was there. Holders of its tensors keep them."""
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are there now."""
+        """Yield the keys that are there now and that `read` would return, as far as is known."""
 
     def nbytes(self) -> int:
         """Bytes that the encodings take here, headers included."""

@@ -85,5 +85,8 @@ class SharedStore(Store, Protocol):
     def forget(self, keys: Iterable[str]) -> None:
         """Take back what `reserve` and `note` said of keys that nobody will ask for again; encodings stay."""
 
+    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
+        """Return which of `keys` each tier that outlives the process does not hold, by its name; empty where all do."""
+
     def untold(self) -> tuple[str, ...]:
         """Return what went wrong while writing and no lookup has told yet, one sentence each; then it is told."""

@@ -106,6 +106,16 @@ class TieredStore:
             found.update(dict.fromkeys(there or ()))
         yield from found
 
+    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
+        """Return which of `keys` each shelf does not hold, by its name; shelves that hold all are left out."""
+        wanted, found = frozenset(keys), {}
+        for shelf in self.shelves:
+            there, fault = self._attempts.make("read", shelf, partial(_all_keys, shelf))
+            self._attempts.tell_later([] if fault is None else [fault])
+            if lost := wanted.difference(there or ()):
+                found[str(shelf)] = lost
+        return found
+
     def nbytes(self) -> int:
         """Bytes in all tiers; what is in two of them counts twice."""
         return sum(self.tier_bytes().values())

@@ -122,7 +122,8 @@ class WarmReport:
         nbytes: Bytes of all of the schema's encodings, as their codec keeps them.
         seconds: Time taken.
         found: How many of the others each tier had.
-        faults: What went wrong in stores, one sentence each; what was encoded may not be kept then.
+        not_kept: How many of its encodings each folder or URL of the store does not hold in the end, by its name.
+        faults: What went wrong in stores, one sentence each; the last ones say what is not kept, and why.
     """
 
     schema: str
@@ -132,4 +133,5 @@ class WarmReport:
     nbytes: int
     seconds: float
     found: Mapping[Tier, int]
+    not_kept: Mapping[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()

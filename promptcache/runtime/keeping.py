@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from promptcache.diagnostics import PromptCacheError, StoreError, did_you_mean
-from promptcache.kv import Codec, KVShape, Recipe, Store, Tier
+from promptcache.kv import Codec, KVShape, Recipe, RunKV, SharedStore, Store, Tier
 from promptcache.kv.codec import forms
 from promptcache.kv.header import num_bytes
 from promptcache.runtime.completion import WarmReport
@@ -81,10 +81,14 @@ def kept_bytes(recipe: Recipe, shape: KVShape) -> int:
     return sum(num_bytes(form) for form in forms(recipe.codec, shape, recipe.num_tokens).values())
 
 
-def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progress | None) -> WarmReport:
+def warm(prepared: Prepared, fetcher: Fetcher, store: Store, shape: KVShape, progress: Progress | None) -> WarmReport:
     """Encode everything that a schema may need and that is not there yet, group by group.
 
+    In the end every folder and URL of the store holds all of it, or the report says what it does not hold: what is
+    found in memory and was lost below, or never written there, is written now.
+
     Args:
+        store: What `fetcher` gets KV from.
         shape: Of the KV as the model computes it.
         progress: Called with the tokens that are done so far, found or encoded, and all tokens of the schema.
     """
@@ -92,6 +96,7 @@ def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progres
     total, done = sum(recipe.num_tokens for recipe in prepared.recipes), 0
     encoded, encoded_tokens, faults = set[int](), 0, dict[str, None]()
     found = Counter[Tier]()
+    lacking = frozenset[str]().union(*_lacking(store, prepared).values())
     for group in _groups(prepared):
         told = _told(progress, done, total)
         fetched = fetcher.fetch(prepared, group, told, patience_s=PATIENCE_S)
@@ -99,9 +104,19 @@ def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progres
         encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())
         faults.update(dict.fromkeys(fetched.faults))
+        for index, run in fetched.runs.items():
+            if index not in fetched.encoded and prepared.recipes[index].key in lacking:
+                faults.update(dict.fromkeys(_write(store, prepared.recipes[index], run)))
         done += sum(prepared.recipes[index].num_tokens for index in group)
         if progress is not None:
             progress(done, total)
+    not_kept = {place: len(keys) for place, keys in _lacking(store, prepared).items()}
+    if isinstance(store, SharedStore):
+        faults.update(dict.fromkeys(store.untold()))
+    why = next(iter(faults), "its limit has no room for them beside what is pinned and newer")
+    num_keys = len(set(prepared.keys))
+    for place, number in not_kept.items():
+        faults[f"{number:,} of {num_keys:,} encodings are not kept in {place}: {why}"] = None
     return WarmReport(
         schema=prepared.schema.name,
         num_encodings=len(prepared.recipes),
@@ -110,8 +125,22 @@ def warm(prepared: Prepared, fetcher: Fetcher, shape: KVShape, progress: Progres
         nbytes=sum(kept_bytes(recipe, shape) for recipe in prepared.recipes),
         seconds=time.perf_counter() - started,
         found=dict(found),
+        not_kept=not_kept,
         faults=tuple(faults),
     )
+
+
+def _lacking(store: Store, prepared: Prepared) -> Mapping[str, frozenset[str]]:
+    return store.lacking(prepared.keys) if isinstance(store, SharedStore) else {}
+
+
+def _write(store: Store, recipe: Recipe, run: RunKV) -> tuple[str, ...]:
+    """Put KV that is there already into the tiers that lack it, and return what goes wrong."""
+    try:
+        store.put(recipe, run.keys, run.values)
+    except StoreError as fault:
+        return (str(fault),)
+    return ()
 
 
 def _told(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -16,6 +18,7 @@ from click.testing import Result
 from promptcache.cli import losses
 from promptcache.cli.sizes import Size
 from promptcache.kv.disk import DiskShelf
+from promptcache.kv.folder import Folder
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_few_questions")
@@ -205,6 +208,24 @@ def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None
     assert "warning: disk:" in healed.stderr
     assert summary["num_set_aside"] == len(emptied["set_aside"]) > 0
     assert data(command("cache", "info", "--store", "kept", "--json"))["num_set_aside"] == 0
+
+
+def test_what_cannot_be_mended_is_an_error(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file that can be neither set aside nor replaced is not kept: `warm` says so and ends with 3."""
+    command("warm", "travel.xml", *ON_CPU)
+    damaged = max((folder / "kept" / "encodings").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Folder, "set_aside", read_only)
+    monkeypatch.setattr(Folder, "open_incoming", read_only)
+    warmed = command("warm", "travel.xml", *ON_CPU)
+
+    assert (warmed.exit_code, warmed.stdout) == (3, "")
+    assert "error: 1 of " in warmed.stderr
+    assert "encodings are not kept in kept: " in warmed.stderr
 
 
 def test_verify_finds_kv_of_another_shape(command: Command, folder: Path) -> None:

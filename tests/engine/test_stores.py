@@ -156,6 +156,63 @@ def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
     assert cold.faults == hot.faults == restarted.faults == ()
 
 
+def test_warming_again_writes_what_could_not_be_written(tmp_path: Path) -> None:
+    """After a failed write everything is in memory; warming again still brings it to the folder, or says what is not."""
+    (tmp_path / "file").touch()
+    made = engine(tmp_path / "file" / "kept")
+    (failed,), (again,) = made.warm(), made.warm()
+    (tmp_path / "file").unlink()
+    (written,) = made.warm()
+    (restarted,) = engine(tmp_path / "file" / "kept").warm()
+
+    for report in (failed, again):
+        assert dict(report.not_kept) == {str(tmp_path / "file" / "kept"): report.num_encodings}
+        assert f"{report.num_encodings} of {report.num_encodings} encodings are not kept in" in report.faults[-1]
+        assert report.faults[-1].endswith("Not a directory")
+    assert (written.num_encoded, dict(written.not_kept), written.faults) == (0, {}, ())
+    assert dict(restarted.found) == {Tier.DISK: restarted.num_encodings}
+
+
+@pytest.mark.parametrize("codec", ["full", "int4"])
+def test_warming_again_fills_a_lost_folder(tmp_path: Path, codec: str) -> None:
+    """A folder that was removed under a running engine gets the same files again, bit for bit, and nothing is encoded."""
+    made = engine(tmp_path / "kept", keep=codec)
+    made.warm()
+    before = files(tmp_path / "kept")
+    shutil.rmtree(tmp_path / "kept")
+    (report,) = made.warm()
+
+    assert files(tmp_path / "kept") == before
+    assert (report.num_encoded, dict(report.not_kept), report.faults) == (0, {}, ())
+
+
+def test_warming_fills_every_persistent_tier(tmp_path: Path) -> None:
+    """What a folder has and a URL has not is brought to the URL as well."""
+    engine(tmp_path / "folder").warm()
+    both = engine(StoreConfig(folder=tmp_path / "folder", url=f"file://{tmp_path}/url"))
+    (report,) = both.warm()
+
+    assert (report.num_encoded, dict(report.not_kept)) == (0, {})
+    assert dict(engine(f"file://{tmp_path}/url").warm()[0].found) == {Tier.REMOTE: report.num_encodings}
+
+
+def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
+    """Encodings that a later one evicts again are not kept, and the report counts them."""
+    engine(tmp_path / "whole").warm()
+    sizes = [len(data) for data in files(tmp_path / "whole").values()]
+    made = engine(StoreConfig(folder=tmp_path / "tight", disk_bytes=max(sizes)))
+    (report,) = made.warm()
+
+    lost = report.num_encodings - len(files(tmp_path / "tight"))
+    assert 0 < lost < report.num_encodings
+    assert dict(report.not_kept) == {str(tmp_path / "tight"): lost}
+    assert report.faults == (
+        f"{lost} of {report.num_encodings} encodings are not kept in {tmp_path / 'tight'}: "
+        "its limit has no room for them beside what is pinned and newer",
+    )
+    assert (engine(None).warm()[0].faults, dict(engine(None).warm()[0].not_kept)) == ((), {})
+
+
 def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path: Path) -> None:
     """A URL that is connected to when it is opened is passed over while nothing answers there, and told."""
     free, stuck = engine(None), engine("ftp://somebody:secret@127.0.0.1:1/kept")
@@ -164,6 +221,8 @@ def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path
     assert made.token_ids == free.generate(PROMPT, **GREEDY).token_ids
     assert any("ftp://127.0.0.1:1/kept: cannot read" in fault for fault in made.usage.faults)
     assert not any("secret" in fault for fault in made.usage.faults)
+    (report,) = stuck.warm()
+    assert dict(report.not_kept) == {"ftp://127.0.0.1:1/kept": report.num_encodings}
 
 
 @pytest.mark.parametrize(

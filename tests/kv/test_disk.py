@@ -276,6 +276,24 @@ def test_kv_of_another_shape_is_set_aside(tmp_path: Path) -> None:
     assert quarantined(tmp_path)[0].startswith(f"{KEY}.safetensors.")
 
 
+def test_what_is_ignored_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad file that cannot be set aside is not among the keys: nobody will be given it."""
+    shelf = shelf_with_one(tmp_path)
+    flip(file_of(tmp_path), -1)
+    monkeypatch.setattr(shelf._folder, "set_aside", read_only)
+    with pytest.raises(CorruptEncoding):
+        shelf.read(KEY)
+
+    assert list(shelf.keys()) == []
+    assert shelf.write(ONE)
+    assert list(shelf.keys()) == [KEY]
+
+
+def read_only(*_: object) -> bool:
+    """As a file system that one may only read."""
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
 def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
     """What has no name of ours is foreign whatever it is, and is not opened; what has our suffix must be an encoding."""
     shelf = shelf_with_one(tmp_path)

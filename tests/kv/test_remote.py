@@ -214,6 +214,22 @@ def test_what_cannot_be_set_aside_is_ignored(unwell: type[Unwell]) -> None:
     assert shelf.write(ONE)  # it is whole again, and not put once more
 
 
+def test_what_is_ignored_is_no_key(unwell: type[Unwell]) -> None:
+    """A bad object that cannot be set aside is not among the keys, until a good one is read in its place."""
+    url = "unwell://read-only"
+    put(url, FILE, b"x" * 1000)
+    shelf = RemoteShelf(url)
+    unwell.fail_on, unwell.before = frozenset({"cp_file", "pipe_file"}), refuse
+    with pytest.raises(CorruptEncoding):
+        shelf.read(KEY)
+
+    assert list(shelf.keys()) == []
+    unwell.fail_on = frozenset()
+    put(url, FILE, whole_file(ONE))
+    assert shelf.read(KEY) is not None
+    assert list(shelf.keys()) == [KEY]
+
+
 def test_kv_of_another_shape_is_set_aside(url: str) -> None:
     """A reader that says which shape it can use gets no other."""
     shelf = RemoteShelf(url)
