@@ -41,8 +41,11 @@ class Service:
 
     @property
     def tolerance(self) -> float:
-        """How far logits may lie apart by rounding, max|a-b| / max|b|; in float64 the smallest planted fault gives 1e-4
-        and rounding 1e-14."""
+        """How far logits may lie apart by rounding, max|a-b| / max|b|.
+
+        In float64 the smallest planted fault gives 1e-4 and rounding 1e-14. In float32 rounding grows with the largest
+        attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "The laws").
+        """
         return _TOLERANCES[self.model.shape.dtype]
 
     def plan(self, selection: Selection) -> Plan:
