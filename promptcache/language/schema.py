@@ -42,6 +42,7 @@ from promptcache.language.nodes import (
 )
 from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.template_files import no_template
+from promptcache.language.whitespace import is_blank
 
 __all__ = [
     "IN_PYTHON",
@@ -84,7 +85,8 @@ class Schema(SchemaDocument):
     """A schema document as it was declared.
 
     `Schema("qa").module("system", "Be brief.", required=True)` builds one without XML. Every method returns a new
-    schema; texts are data, taken exactly as they are given.
+    schema; texts are data, taken exactly as they are given. Turns are added at the end. Modules, unions and text are
+    added before a final open `user` turn, which they would close.
     """
 
     @classmethod
@@ -109,20 +111,25 @@ class Schema(SchemaDocument):
         """Add a module; see `module` for what it takes."""
         return self.with_module(module(name, *content, **options))
 
-    def with_module(self, *modules: Module) -> Schema:
-        """Add modules that were made before, or taken from another schema."""
-        return replace(self, children=(*self.children, *modules))
+    def with_module(self, *modules: Module, at_end: bool = False) -> Schema:
+        """Add modules that were made before, or taken from another schema.
+
+        Args:
+            at_end: Add them after everything else. A final open `user` turn is closed by that; by default they go
+                before it.
+        """
+        return self._with(modules, at_end=at_end)
 
     def union(
         self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
     ) -> Schema:
         """Add alternatives, of which a prompt uses at most one."""
         union = Union(children=members, span=IN_PYTHON, name=name, required=required, default=default)
-        return replace(self, children=(*self.children, union))
+        return self._with((union,))
 
     def text(self, *content: str | Parameter) -> Schema:
         """Add text and slots that are part of every prompt."""
-        return replace(self, children=(*self.children, *_items(content)))
+        return self._with(_items(content))
 
     def system(self, *content: Content) -> Schema:
         """Add a system turn."""
@@ -143,6 +150,11 @@ class Schema(SchemaDocument):
     def scaffold(self, *modules: str, name: str | None = None) -> Schema:
         """Name modules, by their paths from the root, that are also encoded together."""
         return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
+
+    def _with(self, items: tuple[Item, ...], *, at_end: bool = False) -> Schema:
+        index = None if at_end else _open_turn(self.children)
+        index = len(self.children) if index is None else index
+        return replace(self, children=(*self.children[:index], *items, *self.children[index:]))
 
     def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
         turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
@@ -226,3 +238,23 @@ def slot(
 
 def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
     return tuple(Text(text=item, span=IN_PYTHON, exact=True) if isinstance(item, str) else item for item in content)
+
+
+def _open_turn(items: tuple[Item, ...]) -> int | None:
+    """Return the index of the final `user` turn that prompts continue, or None if there is none."""
+    last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
+    if last is None:
+        return None
+    turn = items[last]
+    return last if isinstance(turn, Turn) and turn.role is Role.USER else None
+
+
+def _is_empty(item: Item) -> bool:
+    """Whether an item holds neither text nor a slot nor a turn."""
+    match item:
+        case Text():
+            return not item.text if item.exact else is_blank(item.text)
+        case Module() | Union():
+            return all(_is_empty(child) for child in item.children)
+        case _:
+            return not isinstance(item, Parameter | Turn)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import (
     Assert,
+    CheckedSchema,
     Choose,
     Exclude,
     Prompt,
+    Require,
     Schema,
     check_schema,
     module,
@@ -21,6 +25,9 @@ from promptcache.language import (
     slot,
     text_of,
 )
+from promptcache.language.checked import CheckedTurn
+from promptcache.testing.strategies import schemas
+from tests.conftest import law_examples
 from tests.language.documents import outline
 
 QA = (
@@ -51,6 +58,56 @@ def test_scaffolds_are_built():
         printed = print_schema(QA.scaffold("notes/more", "long", name=name))
         (found,) = check_schema(parse_schema(printed)).scaffolds
         assert (found.name, found.members) == (name or "notes/more+long", ("notes/more", "long"))
+
+
+def is_open(schema: Schema) -> bool:
+    """Whether prompts continue a turn of the schema."""
+    return any(isinstance(item, CheckedTurn) and item.open for item in check_schema(schema).children)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda schema: schema.with_module(module("source", "From the almanac.", requires=("notes",))),
+        lambda schema: schema.module("source", "From the almanac."),
+        lambda schema: schema.union(module("source", "From the almanac.")),
+        lambda schema: schema.text("From the almanac.", slot("edition", 2)),
+    ],
+    ids=["with_module", "module", "union", "text"],
+)
+def test_what_is_added_leaves_the_final_turn_open(add: Callable[[Schema], Schema]):
+    """Modules, unions and text go before a final open user turn, whatever without text follows it."""
+    after = QA.rule(Require(condition="long", consequence="notes")).scaffold("notes", "long").module("empty")
+    read = parse_schema(f"{print_schema(QA)[: -len('</schema>') - 1]}\n\n  <doc>Ends.</doc>\n</schema>\n")
+    for schema in (QA, after, read):
+        longer = add(schema)
+        assert is_open(schema)
+        assert is_open(longer)
+        assert is_open(parse_schema(print_schema(longer)))
+        prompt = Prompt("qa").use("notes").text("Why?")
+        prompt = prompt.use("source") if "source" in check_schema(longer).modules else prompt
+        assert text_of(resolve_prompt(prompt, check_schema(longer))).endswith("almanac.\nQuestion: \n\nWhy?")
+
+
+def test_modules_are_added_at_the_end_on_demand():
+    """`at_end` puts a module behind a final user turn, which is closed by it."""
+    longer = QA.with_module(module("source", "From the almanac."), at_end=True)
+    assert longer.children == (*QA.children, module("source", "From the almanac."))
+    assert not is_open(longer)
+
+
+def test_turns_are_added_in_order():
+    """A turn that follows a user turn closes it, and what is added then stands behind both."""
+    schema = Schema("s").user("One.").assistant("Two.").module("m", "Three.")
+    assert [type(item).__name__ for item in schema.children] == ["Turn", "Turn", "Module"]
+
+
+@settings(max_examples=law_examples(0.2))
+@given(drawn=schemas(includes=False))
+def test_an_open_turn_stays_open(drawn: CheckedSchema):
+    """Adding a module to any schema changes nothing about its final turn."""
+    longer = drawn.source.with_module(module("added", "Added."))
+    assert is_open(longer) == is_open(drawn.source)
 
 
 def test_prompts_resolve_against_a_built_schema():
