@@ -21,6 +21,7 @@ from promptcache.language.schema import Parameter
 NAMESPACE = "http://relaxng.org/ns/structure/1.0"
 MAX_EXACT = 3
 
+_DATATYPES = "http://www.w3.org/2001/XMLSchema-datatypes"
 _NOTES = "http://relaxng.org/ns/compatibility/annotations/1.0"
 
 RNG = ElementMaker(namespace=NAMESPACE, nsmap={None: NAMESPACE, "a": _NOTES})
@@ -75,7 +76,9 @@ def _element(parameters: Sequence[Parameter]) -> etree._Element:
 
 
 def _value(parameter: Parameter) -> etree._Element:
-    """Return what an argument can be: one of the choices where there are any. Other types are the checker's."""
+    """Return what an argument can be: a choice, and text where it is required. Other types are the checker's."""
+    if parameter.required and not parameter.choices:
+        return RNG.data(RNG.param("1", name="minLength"), type="string", datatypeLibrary=_DATATYPES)
     if not parameter.choices:
         return RNG.text()
     return RNG.choice(*(RNG.value(each, type="string") for each in parameter.choices))

@@ -20,7 +20,16 @@ _BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 def refusal(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
-    """Say why a parameter does not take a text, and how that can be mended; None where it does."""
+    """Return why a parameter does not take an argument, and help; None where it does.
+
+    A required parameter takes no empty text. Whitespace is text.
+    """
+    if parameter.required and not text:
+        return "it is required, and the text is empty", f'write {parameter.name}="…" with text'
+    return _not_of_type(parameter, text)
+
+
+def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
     match parameter.type:
         case ParameterType.LINE if any(character in text for character in _BREAKS):
             return "it takes one line, and the text has several", "remove the line breaks"
@@ -46,7 +55,7 @@ def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
     if faults:
         return
     for attribute, text in (("default", parameter.default), ("placeholder", parameter.placeholder)):
-        if text is not None and (found := refusal(parameter, text)):
+        if text is not None and (found := _not_of_type(parameter, text)):
             message = f"the {attribute} {quoted(text)} is no value of parameter '{parameter.name}': {found[0]}"
             yield Diagnostic(code="PC216", message=message, span=place(parameter, attribute), help=found[1])
 

@@ -99,8 +99,11 @@ def _letters(parameter: Parameter) -> Iterator[str]:
 def _least_matching(parameter: Parameter) -> Iterator[str]:
     if parameter.pattern is not None:
         pattern = Pattern(parameter.pattern)
-        found = (pattern.shortest(letters) for letters in _letters(parameter))
-        yield from (text for text in found if text is not None)
+        for letters in _letters(parameter):
+            if (text := pattern.shortest(letters)) is not None:
+                yield text
+            if text == "":
+                yield from islice(filter(None, pattern.matching(letters, _MAX_MATCHING)), 1)
 
 
 def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:

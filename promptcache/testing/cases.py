@@ -24,7 +24,6 @@ from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.prompting import prompt_tree_pairs
 from promptcache.testing.selecting import selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, default_tokenizer, read_schema
-from promptcache.testing.texts import maybe
 from promptcache.testing.token_texts import fitting_texts
 from promptcache.testing.walk import has_tokens
 
@@ -170,7 +169,7 @@ def _slots(subject: Subject) -> dict[Key, SearchStrategy[str] | SearchStrategy[s
     for owner, parameters in subject.schema.parameters.items():
         for name, parameter in parameters.items():
             fitting = fitting_texts(parameter, choices.argument_texts(parameter, subject.tokenizer), subject.tokenizer)
-            found[owner, name] = fitting if parameter.required else maybe(fitting)
+            found[owner, name] = choices.given_or_left_out(parameter, fitting)
     return found
 
 

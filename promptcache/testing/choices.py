@@ -59,8 +59,15 @@ def slots(schema: CheckedSchema, tokenizer: Tokenizer = BYTES) -> Slots:
     for owner, parameters in schema.parameters.items():
         for name, parameter in parameters.items():
             fitting = argument_texts(parameter, tokenizer)
-            found[owner, name] = fitting if parameter.required else maybe(fitting)
+            found[owner, name] = given_or_left_out(parameter, fitting)
     return found
+
+
+def given_or_left_out(
+    parameter: Parameter, fitting: SearchStrategy[str]
+) -> SearchStrategy[str] | SearchStrategy[str | None]:
+    """Draw an argument that fits: text that is not empty where one is required, else None half of the time."""
+    return fitting.map(lambda text: text or "x") if parameter.required else maybe(fitting)
 
 
 def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:

@@ -12,7 +12,7 @@ from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.formatter import format_document
 from promptcache.language.grammar_arguments import MAX_EXACT
-from promptcache.language.schema import join_path
+from promptcache.language.schema import Parameter, join_path
 from promptcache.testing.comparing import content, printed_again, said, shape, without_places
 from promptcache.testing.faulty import InvalidPrompt
 from promptcache.testing.law import hold
@@ -98,7 +98,7 @@ def grammars_refuse_faults(subject: Subject, invalid: InvalidPrompt) -> None:
         hold(refused == expected, f"the published grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
     if "<use" not in invalid.xml and not _may_go_unseen(subject, found):
         refused = not subject.grammar.validate(root)
-        expected = not found.isdisjoint(_STRUCTURE) or _has_wrong_choice(root, subject)
+        expected = not found.isdisjoint(_STRUCTURE) or _has_wrong_value(root, subject)
         hold(refused == expected, f"the schema's grammar {_verb(refused)} what gets {sorted(found)}", invalid.xml)
 
 
@@ -107,14 +107,21 @@ def _may_go_unseen(subject: Subject, found: set[str]) -> bool:
     return many and bool(found) and found <= _OF_MANY_ARGUMENTS
 
 
-def _has_wrong_choice(element: etree._Element, subject: Subject, path: str = "") -> bool:
-    """Whether a reference, or one inside it, gives a parameter what is none of its choices, where a grammar sees it."""
+def _has_wrong_value(element: etree._Element, subject: Subject, path: str = "") -> bool:
+    """Whether a reference, or one inside it, gives a parameter what a grammar sees to be no value of it.
+
+    That is what is none of its choices, or empty although it is required.
+    """
     parameters = subject.schema.parameters.get(path, {})
     seen = {each.get("name"): each.text or "" for each in element.iterchildren("arg") if len(parameters) <= MAX_EXACT}
-    given = {name: seen.get(name, element.get(name)) for name, each in parameters.items() if each.choices}
-    if any(text not in (None, *parameters[name].choices) for name, text in given.items()):
+    given = {name: seen.get(name, element.get(name)) for name, each in parameters.items()}
+    if any(text is not None and _is_wrong(parameters[name], text) for name, text in given.items()):
         return True
-    return any(_has_wrong_choice(each, subject, join_path(path, str(each.tag))) for each in element.iterchildren("*"))
+    return any(_has_wrong_value(each, subject, join_path(path, str(each.tag))) for each in element.iterchildren("*"))
+
+
+def _is_wrong(parameter: Parameter, text: str) -> bool:
+    return text not in parameter.choices if parameter.choices else parameter.required and not text
 
 
 def _codes(subject: Subject, invalid: InvalidPrompt) -> set[str]:

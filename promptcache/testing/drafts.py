@@ -8,7 +8,7 @@ turn) are settled by `schema_xml`. A flat list, and not a tree, because Hypothes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -42,7 +42,7 @@ TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
 class Elements:
     """Which elements and options of the language a schema may use.
 
-    `complete` makes every module required, so that there is one selection.
+    `complete` makes every module required, so that there is one selection, and lets a prompt repeat every filler.
     """
 
     scaffolds: bool = True
@@ -160,7 +160,7 @@ def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
     """Draw one item; the kind that takes the fewest choices comes first, since examples shrink to it."""
     weights: list[tuple[int, SearchStrategy[ItemDraft]]] = [
         (3, st.builds(TextDraft, level=_LEVELS, text=texts(), form=st.sampled_from(TextForm))),
-        (2 * elements.parameters, _parameters()),
+        (2 * elements.parameters, _parameters(elements)),
         (6, _modules(elements)),
         (3 * elements.unions, _unions(elements)),
         (2 * elements.turns, st.builds(TurnDraft, level=_LEVELS, role=st.sampled_from(Role), text=texts())),
@@ -170,8 +170,8 @@ def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
     return st.integers(0, len(kinds) - 1).flatmap(kinds.__getitem__)
 
 
-def _parameters() -> SearchStrategy[ItemDraft]:
-    return st.builds(
+def _parameters(elements: Elements) -> SearchStrategy[ItemDraft]:
+    drafts = st.builds(
         ParameterDraft,
         level=_LEVELS,
         name=st.sampled_from(_PARAMETER_NAMES),
@@ -183,6 +183,12 @@ def _parameters() -> SearchStrategy[ItemDraft]:
         after=texts(),
         typed=st.sampled_from((None, None, None, None, *TYPES)),
     )
+    return drafts.map(_with_filler) if elements.complete else drafts
+
+
+def _with_filler(draft: ParameterDraft) -> ParameterDraft:
+    """Give a required parameter a filler that a prompt can repeat: no argument for it is empty."""
+    return replace(draft, placeholder="filler") if draft.required else draft
 
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:

@@ -65,6 +65,7 @@ CODE_OF = {
     "not closed": "PC001",
     "processing instruction": "PC007",
     "reference behind a turn": "PC415",
+    "required argument empty": "PC420",
     "required module missing": "PC406",
     "requires broken": "PC409",
     "text between references": "PC412",
@@ -239,11 +240,12 @@ def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
         longer = _longer_than(parameter.length, source.tokenizer)
         yield "given twice", partial(_given_twice, element, name)
         if refusal(parameter, MARK):
-            yield "no value of the type", partial(_no_value, element, name)
+            yield "no value of the type", partial(_no_value, element, name, MARK)
         elif refusal(parameter, longer) is None:
             yield "too long", partial(_too_long, element, name, longer)
         if parameter.required:
             yield "argument missing", partial(_missing, element, name)
+            yield "required argument empty", partial(_no_value, element, name, "")
 
 
 def _given_twice(element: etree._Element, name: str) -> Fault:
@@ -251,8 +253,8 @@ def _given_twice(element: etree._Element, name: str) -> Fault:
     return Fault(code="PC403", spot=at_tag(element[-1]))
 
 
-def _no_value(element: etree._Element, name: str) -> Fault:
-    _put(element, name, MARK)
+def _no_value(element: etree._Element, name: str, text: str) -> Fault:
+    _put(element, name, text)
     return Fault(code="PC420", spot=at_argument(element, name))
 
 

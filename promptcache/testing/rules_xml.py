@@ -136,7 +136,7 @@ def _give(reference: _Element, declared: _Element) -> None:
     """Give the required parameters of a module what they take by default; those of inner modules are not its own."""
     for child in declared:
         if child.tag == "parameter" and child.get("required") == "true":
-            reference.set(str(child.get("name")), str(child.get("default", "")))
+            reference.set(str(child.get("name")), str(child.get("default") or "x"))
         elif child.tag in ("system", "user", "assistant"):
             _give(reference, child)
 

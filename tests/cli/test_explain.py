@@ -199,7 +199,10 @@ REQUIRED = {
     'pattern="[a-z]{2}"': "aa",
     'pattern="Ж+"': "Ж",
     'type="number" pattern="\\d+\\.\\d{2}"': "0.00",
-    'type="line"': "",
+    "": "0",
+    'type="line"': "0",
+    'pattern="[b-d]*"': "b",
+    'pattern="(abc)?"': "abc",
     'pattern="a{5}"': "aaaaa",
 }
 

@@ -125,6 +125,17 @@ def test_types_take_their_values(kind, good, bad):
     assert [text for text in (*good, *bad) if refusal(parameter, text)] == bad
 
 
+@pytest.mark.parametrize("default", ["", 'default=""', 'placeholder=""'])
+def test_required_arguments_are_not_empty(default: str):
+    """A required parameter refuses empty text at its place, whatever holds its place; whitespace is text."""
+    schema = f'<schema name="s"><parameter name="p" length="4" required="true" {default}/></schema>'
+    with pytest.raises(PromptError, match="it is required, and the text is empty") as caught:
+        selected('<prompt schema="s" p=""/>', schema)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span.column, found.help) == ("PC420", 20, 'write p="…" with text')
+    assert selected('<prompt schema="s" p=" "/>', schema).arguments[0].text == " "
+
+
 def test_arguments_are_checked_against_their_type():
     """A wrong argument is refused at its place, with the nearest choice."""
     schema = '<schema name="s"><parameter name="p" length="4" type="choice" choices="calm|fast"/></schema>'

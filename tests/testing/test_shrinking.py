@@ -79,7 +79,7 @@ def every_prompt() -> tuple[tuple[tuple[int, int], str], ...]:
 def choices(modules: frozenset[str]) -> Iterator[Choice]:
     """Every choice of arguments and messages that is a prompt."""
     days = (None, "", "a", "abcd") if "policy" in modules else (None,)
-    names = ("", "a", "Ada", "abcde") if "client" in modules else (None,)
+    names = ("a", "Ada", "abcde") if "client" in modules else (None,)
     for day, name, said in product(days, names, SAID):
         drawn = {("policy", "days"): day, ("client", "who"): name}
         given_texts = {key: text for key, text in drawn.items() if text is not None}
