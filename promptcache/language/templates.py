@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -35,6 +36,7 @@ from promptcache.language.template_limits import (
 
 _FILE = "<template>"
 _PIECE = "piece of text"
+_SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
 _TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 
 
@@ -191,18 +193,36 @@ def _places(environment: _Environment, text: str) -> Iterator[tuple[int, int, bo
 
 def _collect(template: Template, data: dict[str, Any], environment: _Environment) -> tuple[str, tuple[Piece, ...]]:
     texts: list[str] = []
-    pieces: list[Piece] = []
+    places: list[tuple[int, int, bool]] = []
     size = 0
     for text in template.root_render_func(template.new_context(data)):
         environment.budget.spend()
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-        if text:
-            pieces.append(Piece(size, *environment.places[environment.number]))
-            texts.append(text)
+        places.append(environment.places[environment.number])
+        texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
         size += len(text)
         if size > MAX_BYTES:
             raise TemplateLimitError(f"the template writes more than {MAX_BYTES} characters")
+    texts = _outside_sections(texts, [verbatim for _, _, verbatim in places])
+    starts = accumulate(map(len, texts), initial=0)
+    pieces = (Piece(start, *place) for start, place, text in zip(starts, places, texts, strict=False) if text)
     return "".join(texts), tuple(pieces)
+
+
+def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
+    """Close a CDATA section before each value in it, and open it again behind: values are escaped, which it is not.
+
+    Only what the template says itself begins and ends sections and comments: here each value counts as one character.
+    """
+    said = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
+    sections = (match.span(1) for match in _SECTION.finditer("".join(said)) if match[1] is not None)
+    start, section = 0, next(sections, None)
+    for number, text in enumerate(said):
+        while section is not None and section[1] <= start:
+            section = next(sections, None)
+        if not verbatim[number] and section is not None and section[0] <= start:
+            texts[number] = f"]]>{texts[number]}<![CDATA["
+        start += len(text)
+    return texts
 
 
 def _line(template: Template | None, trace: TracebackType | None) -> int:

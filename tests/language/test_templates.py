@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
+from promptcache.language.schema import Text
 from promptcache.language.templates import render_template
 from promptcache.language.xml import Element, parse_xml
 from promptcache.testing import strategies
@@ -44,6 +46,35 @@ def codes_of(template: str, **context: object) -> list[str]:
     with pytest.raises(SchemaError) as caught:
         render_template(template, context, "t.xml.j2", SchemaError)
     return codes(caught.value.diagnostics)
+
+
+CDATA = (
+    "<![CDATA[{{ value }}]]>",
+    "<![CDATA[a{{ value }}b{{ value }}]]>c{{ value }}",
+    "<!-- <![CDATA[ -->{{ value }}<![CDATA[]]{{ value }}>]]>",
+    "<![CDATA[<!-- {{ value }}]]>-->",
+    "{% if value %}<![CDATA[{% endif %}{{ value }}{% if value %}]]>{% endif %}",
+)
+VALUES = st.text(alphabet="<>&]'-!a\n", max_size=6) | st.sampled_from(("]]>", "<![CDATA[", "]]", ">", "<!--", "-->"))
+
+
+@pytest.mark.parametrize("content", CDATA)
+@given(value=VALUES)
+def test_values_are_exact_in_cdata(content: str, value: str):
+    """A value in a CDATA section is text, to the last character."""
+    template = f'<schema name="s"><text>{content}</text></schema>'
+    expected = re.sub(r"<!-- <!\[CDATA\[ -->|<!\[CDATA\[|\]\]>|{%.*?%}", "", content).replace("{{ value }}", value)
+    schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError).text)
+    assert [item.text for item in schema.children if isinstance(item, Text)] == [expected]
+
+
+def test_faults_in_cdata_have_the_place_of_the_value(tmp_path: Path):
+    """What a value in a CDATA section brings in is told at its tag, and what follows it at its own place."""
+    path = tmp_path / "s.xml.j2"
+    path.write_text('<schema name="s"><rules><![CDATA[{{ value }} more]]></rules><x/></schema>')
+    with pytest.raises(SchemaError) as caught:
+        Schema.from_file(path, context={"value": "<words>"})
+    assert [(found.code, found.span.column) for found in caught.value.diagnostics] == [("PC106", 34), ("PC101", 62)]
 
 
 @given(value=st.text())
@@ -143,6 +174,7 @@ def test_data_that_holds_itself_is_refused():
 PROBE = """
 import json, re, sys, time
 from promptcache.diagnostics import SchemaError
+from promptcache.language.schema import Text
 from promptcache.language.templates import render_template
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
 found = []
