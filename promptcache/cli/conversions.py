@@ -137,7 +137,7 @@ def _without_blank_ends(text: str) -> str:
 
 
 def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:
-    """Write a schema of the paper's dialect in ours; its tokens stay as they are."""
+    """Write a schema of the paper's dialect in ours; its tokens stay as they are where its placeholders fit."""
     parse_schema(text, source=source, folder=folder)
     lines = [0, *(match.end() for match in re.finditer("\n", text))]
     pieces, changes, done = [], [], 0
@@ -150,7 +150,7 @@ def convert_dialect(text: str, source: str, folder: Path | None = None) -> Conve
         place = f"{source}:{line}:{start - lines[line - 1] + 1}"
         if element == "parameter":
             pieces += [text[done:start], "placeholder"]
-            changes.append(f"{place}: scaffold of a parameter is called placeholder")
+            changes.append(f"{place}: scaffold of a parameter is called placeholder, and must fit into its slot")
         else:
             pieces.append(text[done : tag.start() + found.start()])
             stop = tag.start() + found.end()

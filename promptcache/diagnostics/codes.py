@@ -116,6 +116,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC508", "text that the tokenizer does not give back"),
             Code("PC509", "joined text would tokenize otherwise", Severity.WARNING),
             Code("PC510", "role that the chat template does not have"),
+            Code("PC511", "placeholder cut to its slot", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),

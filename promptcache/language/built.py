@@ -88,6 +88,7 @@ _FIELDS: Mapping[type, Mapping[str, _Kind]] = MappingProxyType(
             "length": _number(1),
             "default": _TEXT | None,
             "placeholder": _TEXT | None,
+            "cut_placeholder": _FLAG,
             "required": _FLAG,
             "type": _one_of(ParameterType),
             "choices": _CHOICES,

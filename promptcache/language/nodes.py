@@ -69,13 +69,17 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A slot of `length` positions that a prompt fills."""
+    """A slot of `length` positions that a prompt fills.
+
+    A placeholder in the paper's dialect (`scaffold="…"`) is cut to the slot where it is longer: `cut_placeholder`.
+    """
 
     name: str
     length: int
     span: Span
     default: str | None = None
     placeholder: str | None = None
+    cut_placeholder: bool = False
     required: bool = False
     type: ParameterType = ParameterType.TEXT
     choices: tuple[str, ...] = ()

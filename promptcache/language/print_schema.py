@@ -110,11 +110,12 @@ def _module(module: Module) -> Written:
 
 
 def _parameter(parameter: Parameter) -> Written:
+    placeholder = "scaffold" if parameter.cut_placeholder else "placeholder"
     attributes = _attributes(
         name=parameter.name,
         length=parameter.length,
         default=parameter.default,
-        placeholder=parameter.placeholder,
+        **{placeholder: parameter.placeholder},
         required=parameter.required or None,
         type=None if parameter.type is ParameterType.TEXT else parameter.type,
         choices="|".join(parameter.choices) or None,

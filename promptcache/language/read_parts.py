@@ -22,6 +22,7 @@ def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
         span=element.span,
         default=attributes.text("default"),
         placeholder=attributes.either("placeholder", "scaffold"),
+        cut_placeholder=attributes.text("placeholder") is None and attributes.text("scaffold") is not None,
         required=attributes.flag("required") or False,
         type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
         choices=attributes.alternatives("choices"),

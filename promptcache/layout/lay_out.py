@@ -18,7 +18,7 @@ from promptcache.language.checked import (
     CheckedUnion,
     FinalText,
 )
-from promptcache.language.schema import Parameter, Role
+from promptcache.language.schema import Parameter, Role, place
 from promptcache.layout.displayed import DisplayedLayout
 from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.types import Extent, Layout, Piece, Run, Slot, Stretch
@@ -35,7 +35,8 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:
         The same layout for the same schema and tokenizer, always.
 
     Raises:
-        SchemaError: a placeholder or default has more tokens than its slot (PC502); every such fault is named.
+        SchemaError: a placeholder or default has more tokens than its slot (PC502); every such fault is named. A
+            placeholder in the paper's dialect is cut instead, with a warning (PC511).
     """
     walk = _Walk(tokenizer)
     walk.add_bos(schema.source.span)
@@ -165,8 +166,11 @@ class _Walk:
         self._position = slot.stop
 
     def _content(self, parameter: Parameter, kind: str, text: str | None) -> tuple[int, ...]:
-        """Tokenize a default or placeholder, noting a fault when the slot cannot hold it."""
+        """Tokenize a default or placeholder, noting a fault when the slot cannot hold it; one of the dialect is cut."""
         token_ids = () if text is None else self._tokenize(text)
+        if len(token_ids) > parameter.length and kind == "placeholder" and parameter.cut_placeholder:
+            self.warnings.append(_cut(parameter, len(token_ids)))
+            return token_ids[: parameter.length]
         if len(token_ids) > parameter.length:
             self.faults.append(_over_slot(parameter, kind, len(token_ids)))
         return token_ids
@@ -192,6 +196,17 @@ def _over_slot(parameter: Parameter, kind: str, num_tokens: int) -> Diagnostic:
         message=f"the {kind} of parameter '{parameter.name}' is {num_tokens} tokens, its slot holds {parameter.length}",
         span=parameter.span,
         help=f'write length="{num_tokens}" or shorten the {kind}',
+    )
+
+
+def _cut(parameter: Parameter, num_tokens: int) -> Diagnostic:
+    what = f"the placeholder of parameter '{parameter.name}'"
+    return Diagnostic(
+        code="PC511",
+        message=f"{what} is {num_tokens} tokens, its slot holds {parameter.length}: it is cut to the slot",
+        span=place(parameter, "scaffold"),
+        help=f'write length="{num_tokens}" or shorten the placeholder',
+        severity=Severity.WARNING,
     )
 
 

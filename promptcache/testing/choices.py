@@ -80,9 +80,10 @@ def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy
     """Draw text that fits into a slot and is of its type: short, full, or what already stands there while encoding."""
     if is_restricted(parameter):
         return typed_texts(parameter, tokenizer)
-    fillers = [text for text in (parameter.placeholder, parameter.default) if text is not None]
-    known = [st.sampled_from(fillers)] if fillers else []
-    return st.one_of(texts(parameter.length), full_texts(parameter.length), *known)
+    known = (parameter.placeholder, parameter.default)
+    fillers = [text for text in known if text is not None and fits(parameter, text, tokenizer)]
+    as_filled = [st.sampled_from(fillers)] if fillers else []
+    return st.one_of(texts(parameter.length), full_texts(parameter.length), *as_filled)
 
 
 def is_restricted(parameter: Parameter) -> bool:

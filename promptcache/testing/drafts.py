@@ -187,8 +187,8 @@ def _parameters(elements: Elements) -> SearchStrategy[ItemDraft]:
 
 
 def _with_filler(draft: ParameterDraft) -> ParameterDraft:
-    """Give a required parameter a filler that a prompt can repeat: no argument for it is empty."""
-    return replace(draft, placeholder="filler") if draft.required else draft
+    """Give a parameter a filler that a prompt can repeat: it is not cut, and not empty where it is required."""
+    return replace(draft, placeholder="filler" if draft.required else draft.placeholder, dialect=False)
 
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:

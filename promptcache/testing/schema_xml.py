@@ -184,8 +184,10 @@ class _Growth:
         if item.default is not None or (value and item.required):
             element.set("default", fit(value or item.default or "", item.length))
         if item.placeholder is not None:
-            written = "scaffold" if item.dialect else "placeholder"
-            element.set(written, fit(value or item.placeholder, item.length))
+            if item.dialect:
+                element.set("scaffold", value or item.placeholder)
+            else:
+                element.set("placeholder", fit(value or item.placeholder, item.length))
         if item.required:
             element.set("required", "true")
         append_text(place.element, self._take_text(item.after))

@@ -58,6 +58,16 @@ def test_the_dialect_of_the_paper_loads():
     assert schema.has_turns
 
 
+def test_placeholders_keep_their_dialect_when_printed():
+    """A schema that is printed says of each placeholder whether it may be cut."""
+    text = '<schema name="s"><parameter name="p" length="1" {}="some words"/></schema>'
+    for attribute in ("scaffold", "placeholder"):
+        parameter = checked(text.format(attribute)).parameters[""]["p"]
+        printed = print_schema(parse_schema(text.format(attribute)))
+        assert (parameter.cut_placeholder, f'{attribute}="some words"' in printed) == (attribute == "scaffold", True)
+        assert checked(printed).parameters[""]["p"].cut_placeholder == parameter.cut_placeholder
+
+
 def test_every_node_knows_its_place():
     """The span of each node covers its start tag, or its text without the whitespace around it."""
     for node, span in spans(parse_schema(TRAVEL)):

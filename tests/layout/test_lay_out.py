@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from promptcache.diagnostics import SchemaError
+from promptcache.diagnostics import SchemaError, Severity
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Layout, check_length, lay_out
@@ -164,6 +164,25 @@ def test_a_filler_longer_than_its_slot_is_an_error(kind):
     (fault,) = caught.value.diagnostics
     assert (fault.code, fault.span.line) == ("PC502", 2)
     assert f"the {kind} of parameter 'p' is 5 tokens, its slot holds 3" in fault.message
+
+
+def test_a_placeholder_of_the_paper_is_cut_to_its_slot():
+    """A placeholder written as `scaffold` that is too long is cut, and a warning at the value says so."""
+    layout = layout_of('<schema name="s">\n<parameter name="p" length="3" scaffold="12345" default="6"/></schema>')
+
+    (slot,) = layout.runs[-1].slots
+    (warning,) = layout.warnings
+    assert (slot.filler_ids, slot.default_ids) == (ByteTokenizer().tokenize("123"), ByteTokenizer().tokenize("6"))
+    assert (warning.code, warning.severity) == ("PC511", Severity.WARNING)
+    assert (warning.span.line, warning.span.column) == (2, 42)
+    assert "is 5 tokens, its slot holds 3" in warning.message
+    assert layout_of('<schema name="s"><parameter name="p" length="5" scaffold="12345"/></schema>').warnings == ()
+
+
+def test_the_default_of_the_paper_has_to_fit():
+    """Only placeholders are cut: a default that is too long is an error beside one."""
+    with pytest.raises(SchemaError, match="the default of parameter 'p' is 2 tokens"):
+        layout_of('<schema name="s"><parameter name="p" length="1" scaffold="ab" default="ab"/></schema>')
 
 
 def test_faults_of_a_file_are_told_once():

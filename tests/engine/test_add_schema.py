@@ -1,0 +1,77 @@
+"""What `add_schema` takes: the schemas of the paper, and whatever the tokenizer and the positions of its model allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache import Engine
+from promptcache.cli.model_folder import declared_positions
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import SchemaError
+from promptcache.language import CheckedSchema, Schema, check_schema, module, slot
+from promptcache.layout import HubTokenizer, check_length, lay_out
+from promptcache.testing import strategies
+from promptcache.testing.texts import maybe
+from tests.conftest import law_examples
+
+PAPER = """<schema name="default">
+  <module name="preface">
+    Just some text with parameter:
+    <parameter name="param-name" length="5" scaffold="[to be filled later]"/>
+    <module name="nested">Nested</module>
+    <system>
+      <union scaffold="first">
+        <module name="first">Prompt type 1.</module>
+        <module name="second" cache="false">Prompt type 2, with <parameter name="message" length="10"/></module>
+      </union>
+    </system>
+  </module>
+  <module name="task"><union><module name="task-a">Task <parameter name="speed" length="5"/></module></union></module>
+</schema>"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The demo model."""
+    return Engine.from_pretrained("demo")
+
+
+def test_schemas_of_the_paper_load_unchanged(engine: Engine) -> None:
+    """A placeholder that is longer than its slot is cut; the prompt is answered as its reference."""
+    engine.add_schema(PAPER)
+    prompt = '<prompt schema="default"><preface param-name="a house"><first/></preface>Go on.</prompt>'
+    layout = engine.plan(prompt).layout
+    (cut,) = (each for run in layout.runs for each in run.slots if each.parameter == "param-name")
+
+    assert [warning.code for warning in layout.warnings] == ["PC511"]
+    assert len(cut.filler_ids) == 5
+    assert (engine.logits(prompt) - engine.reference(prompt)).abs().max() < 1e-3
+
+
+def _codes(action: Callable[[], object]) -> list[str]:
+    try:
+        action()
+    except SchemaError as error:
+        return [found.code for found in error.diagnostics]
+    return []
+
+
+@settings(max_examples=law_examples(0.2), deadline=None)
+@given(schema=strategies.schemas(), reserve=st.integers(-3, 3), default=maybe(st.sampled_from(("a", "one two three"))))
+def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, reserve: int, default: str | None) -> None:
+    """A schema that the tokenizer and the positions of a model's folder allow is taken by its engine, and no other."""
+    positions = declared_positions(MODEL_FOLDER)
+    assert positions is not None
+    used = lay_out(schema, engine.tokenizer).stop
+    padding = module("padding", slot("words", 2, default=default), reserve=max(1, positions - used + reserve))
+    padded = check_schema(Schema.of(replace(schema.source, children=(padding, *schema.source.children))))
+
+    tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
+    expected = _codes(lambda: check_length(lay_out(padded, tokenizer), positions))
+
+    assert _codes(lambda: engine.add_schema(padded)) == expected
