@@ -1,6 +1,6 @@
 """Prompts to run one by one, where each run costs a model call: all of a schema, or few that cover its choices.
 
-Comes in: a schema. Goes out: plain iterables of `PromptCase`, for `parametrize`; nothing is random. A choice is a
+Comes in: a schema. Goes out: lists of `PromptCase`, for `parametrize`; nothing is random. A choice is a
 module that is used or is not used; a covering shows every t-tuple of choices that some valid prompt shows.
 """
 
@@ -30,8 +30,8 @@ DEFAULT_TEXT = "And now?"
 
 def covering(
     schema: SchemaSource, t: int = 2, *, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | None = None
-) -> Iterator[PromptCase]:
-    """Yield few prompts in which every t-tuple of choices occurs that occurs in any valid prompt.
+) -> list[PromptCase]:
+    """Return few prompts in which every t-tuple of choices occurs that occurs in any valid prompt.
 
     Args:
         schema: A path, XML text, or a schema.
@@ -40,14 +40,13 @@ def covering(
         tokenizer: Measures slots; None takes the demo model's.
     """
     subject = Subject(schema, tokenizer)
-    for modules in covering_selections(subject.schema, t):
-        yield plain_case(subject, modules, text)
+    return [plain_case(subject, modules, text) for modules in covering_selections(subject.schema, t)]
 
 
 def all_prompts(
     schema: SchemaSource, limit: int = 1000, *, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | None = None
-) -> Iterator[PromptCase]:
-    """Yield a prompt for every valid selection, the smallest first.
+) -> list[PromptCase]:
+    """Return a prompt for every valid selection, the smallest first.
 
     Raises:
         ValueError: there are more than `limit`.
@@ -56,7 +55,7 @@ def all_prompts(
     listed = list_selections(subject.schema, limit)
     if listed is None:
         raise ValueError(f"{subject!r} has more than {limit} valid selections; use covering()")
-    return (plain_case(subject, modules, text) for modules in listed)
+    return [plain_case(subject, modules, text) for modules in listed]
 
 
 def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_TEXT) -> PromptCase:
