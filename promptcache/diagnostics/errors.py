@@ -3,6 +3,8 @@
 Comes in: diagnostics, or a message. Goes out: exceptions. This file finds no faults.
 
     PromptCacheError
+    ├── InvalidValue             an argument of a Python call that is not of its kind; also a TypeError and ValueError
+    │   └── InvalidGeneration    an option of `generate` that is unknown, or that this library cannot honour
     ├── LanguageError            carries diagnostics, each with code and span
     │   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
     │   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
@@ -19,8 +21,9 @@ Comes in: diagnostics, or a message. Goes out: exceptions. This file finds no fa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
+from promptcache.diagnostics.kinds import instance
 from promptcache.diagnostics.records import Diagnostic
 
 
@@ -28,11 +31,36 @@ class PromptCacheError(Exception):
     """Whatever this library raises because of what it was given."""
 
 
+class InvalidValue(PromptCacheError, TypeError, ValueError):
+    """An argument of a Python call that is not of its kind; the message says which values are."""
+
+
+class InvalidGeneration(InvalidValue):
+    """An option of `generate` that is unknown, that this library sets itself, or that it cannot honour."""
+
+
+class Unpicklable:
+    """An object that holds locks, threads or memory; to pickle or copy it is refused with what to do instead."""
+
+    __slots__ = ()
+    _instead: ClassVar[str]
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidValue(f"{type(self).__name__} cannot be pickled or copied: {self._instead}")
+
+
+_DIAGNOSTICS = instance("a list of Diagnostic", Iterable)
+_DIAGNOSTIC = instance("a Diagnostic", Diagnostic)
+
+
 class LanguageError(PromptCacheError):
     """A schema or prompt document that cannot be used; every fault that was found is in `diagnostics`."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        _DIAGNOSTICS.check("diagnostics", diagnostics, InvalidValue)
         self.diagnostics = tuple(diagnostics)
+        for diagnostic in self.diagnostics:
+            _DIAGNOSTIC.check("diagnostic", diagnostic, InvalidValue)
         super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
 
     def __reduce__(self) -> tuple[Any, ...]:
