@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from promptcache.diagnostics import Short
+
 FORMAT_VERSION = 2
 
 
@@ -31,8 +33,8 @@ class Codec(StrEnum):
         return self is not Codec.FULL
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recipe(Short):
     """Everything that an encoding's KV depends on: two of them with the same recipe are the same.
 
     Attributes:

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Span
+from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules import Rules
 from promptcache.language.schema import Context, Example, Parameter, Role, Schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalText:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FinalText(Short):
     """Text as it will be tokenized; never empty."""
 
     text: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedTurn:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedTurn(Short):
     """A chat turn. `open` marks the one top-level user turn whose footer belongs to the request."""
 
     role: Role
@@ -35,8 +35,8 @@ class CheckedTurn:
     open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedModule:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedModule(Short):
     """A module; `path` ("cities/miami") is its identity, `parent` the path of the module around it ("" is the root)."""
 
     path: str
@@ -49,8 +49,8 @@ class CheckedModule:
     reserve: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedUnion:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedUnion(Short):
     """Alternatives that share one start position; `default` is the path of the member taken when none is named."""
 
     name: str | None
@@ -64,8 +64,8 @@ class CheckedUnion:
 CheckedItem: TypeAlias = FinalText | Parameter | CheckedTurn | CheckedModule | CheckedUnion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedScaffold:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedScaffold(Short):
     """Modules encoded together.
 
     `members` are paths in declared order; `guaranteed` are all modules present whenever every member is (members
@@ -78,8 +78,8 @@ class CheckedScaffold:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSchema:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedSchema(Short):
     """A schema that at least one prompt can be written against.
 
     Attributes:
@@ -113,13 +113,9 @@ class CheckedSchema:
         """The examples that the author gives, in document order; `example_prompt` reads one."""
         return self.source.examples
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Name the schema where Hypothesis and IPython would show every field."""
-        printer.text(f"schema {self.name!r}")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledSlot:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FilledSlot(Short):
     """An argument that a prompt gives: which parameter of which module, the exact text, and where it stands."""
 
     module: str
@@ -128,8 +124,8 @@ class FilledSlot:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Selection(Short):
     """A prompt after its checks: the complete set of modules it uses, with what fills and follows them.
 
     Attributes:

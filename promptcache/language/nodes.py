@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from promptcache.diagnostics import Span
+from promptcache.diagnostics import Short, Span
 
 Places: TypeAlias = tuple[tuple[str, Span], ...]
 """Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
@@ -54,8 +54,8 @@ class ParameterType(StrEnum):
     CHOICE = "choice"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Text(Short):
     """Text that is always there when its parent is.
 
     `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to
@@ -67,8 +67,8 @@ class Text:
     exact: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Parameter(Short):
     """A slot of `length` positions that a prompt fills.
 
     A placeholder in the paper's dialect (`scaffold="…"`) is cut to the slot where it is longer: `cut_placeholder`.
@@ -87,16 +87,16 @@ class Parameter:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doc:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Doc(Short):
     """Documentation for readers of the schema; never tokenized."""
 
     text: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Turn(Short):
     """A chat turn; its header and footer come from the model's chat template."""
 
     role: Role
@@ -104,8 +104,8 @@ class Turn:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Module(Short):
     """Reusable named text. `None` in an inherited option means: as the parent has it.
 
     `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one,
@@ -128,8 +128,8 @@ class Module:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Union:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Union(Short):
     """Members share one start position; at most one is used, exactly one if `required` or if there is a `default`."""
 
     children: tuple[Module | Doc, ...]
@@ -145,8 +145,8 @@ class Union:
         return tuple(child for child in self.children if isinstance(child, Module))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaffold:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Scaffold(Short):
     """Modules that are also encoded together, attending to each other; their paths start from the scaffold's place."""
 
     modules: tuple[str, ...]
@@ -155,8 +155,8 @@ class Scaffold:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Require:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Require(Short):
     """Whenever `condition` holds, `consequence` does; both are conditions over module paths from the root."""
 
     condition: str
@@ -166,8 +166,8 @@ class Require:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclude:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Exclude(Short):
     """At most one of `modules` is present."""
 
     modules: tuple[str, ...]
@@ -176,8 +176,8 @@ class Exclude:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choose:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Choose(Short):
     """From `minimum` to `maximum` of `modules` are present; None is no limit."""
 
     modules: tuple[str, ...]
@@ -188,8 +188,8 @@ class Choose:
     places: Places = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assert:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Assert(Short):
     """The condition `test` holds."""
 
     test: str
@@ -201,8 +201,8 @@ class Assert:
 Combination: TypeAlias = Require | Exclude | Choose | Assert
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleList:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RuleList(Short):
     """Rules over modules anywhere in the schema; `message` of a rule is what a prompt that breaks it is told."""
 
     children: tuple[Combination | Doc, ...]
@@ -214,8 +214,8 @@ class RuleList:
         return tuple(child for child in self.children if not isinstance(child, Doc))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Example(Short):
     """A prompt for the schema: its document, whether it is valid and which text it contains; None says nothing."""
 
     prompt: str
@@ -230,8 +230,8 @@ class Example:
 Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaDocument:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchemaDocument(Short):
     """A schema document as it was declared, with everything that it includes in its place."""
 
     name: str = field(kw_only=False)

@@ -13,7 +13,7 @@ from promptcache.layout.picture import layout_svg
 from promptcache.layout.types import Layout, Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DisplayedLayout(Layout):
     """A layout that a notebook shows as a picture."""
 
@@ -21,7 +21,7 @@ class DisplayedLayout(Layout):
         return layout_svg(self, encodings(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DisplayedPlan(Plan):
     """A plan that a notebook shows as a picture of what it reuses and prefills."""
 

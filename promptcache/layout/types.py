@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Span
+from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
 from promptcache.language.checked import CheckedSchema, Selection
 
 
@@ -22,9 +22,13 @@ class Level(StrEnum):
     EXACT = "exact"
     MODULAR = "modular"
 
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise InvalidValue(f"{shown(value)} is no Level: one of {', '.join(cls)} is expected")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Stretch(Short):
     """Tokens at consecutive positions: a text between slots, a turn's header or footer, or BOS."""
 
     start: int
@@ -38,8 +42,8 @@ class Stretch:
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Slot(Short):
     """Positions reserved for a parameter; while encoding, `filler_ids` hold its place from `start` on."""
 
     module: str
@@ -55,8 +59,8 @@ class Slot:
 Piece: TypeAlias = Stretch | Slot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run(Short):
     """A maximal stretch of one module's own text: the unit that is encoded.
 
     `module` owns it ("" is the root: always present). `[start, stop)` covers all its pieces, slots whole. Runs with
@@ -92,8 +96,8 @@ class Extent:
     stop: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Layout(Short):
     """Position IDs of every run and slot of a schema under one tokenizer.
 
     Attributes:
@@ -107,7 +111,7 @@ class Layout:
         warnings: What the author should know about tokens and positions.
     """
 
-    schema: CheckedSchema = field(repr=False)
+    schema: CheckedSchema
     runs: tuple[Run, ...]
     runs_of: Mapping[str, tuple[int, ...]]
     extents: Mapping[str, Extent]
@@ -118,8 +122,8 @@ class Layout:
     warnings: tuple[Diagnostic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoding:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Encoding(Short):
     """What is computed once for a run: its tokens (fillers included) at their positions, and the encodings it attends
     to.
 
@@ -153,8 +157,8 @@ class Origin(StrEnum):
     LAST = "last"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reuse:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Reuse(Short):
     """Stored KV that a request uses: tokens `[start, stop)` of encoding `encoding` (token indices, not positions)."""
 
     encoding: int
@@ -162,8 +166,8 @@ class Reuse:
     stop: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefill:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prefill(Short):
     """New tokens of a request at consecutive positions from `start` on; never empty."""
 
     start: int
@@ -178,15 +182,15 @@ class Prefill:
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Short):
     """What one prompt reuses and prefills, and where.
 
     `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last token
     of the last `prefill` has the highest position of all: generation continues right after it, at `stop`.
     """
 
-    selection: Selection = field(repr=False)
+    selection: Selection
     layout: Layout = field(repr=False)
     encodings: tuple[Encoding, ...] = field(repr=False)
     reuse: tuple[Reuse, ...]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from promptcache.diagnostics import Short
 from promptcache.kv.store import Tier
 from promptcache.layout.types import Level, Plan
 
@@ -28,8 +30,8 @@ class Source(StrEnum):
     MISS = "miss"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleUsage:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModuleUsage(Short):
     """One module's part in a request; `module` "" is the anonymous text of the schema, BOS included.
 
     `tier` is the slowest that any of it was found in; None if some of it had to be encoded.
@@ -41,8 +43,8 @@ class ModuleUsage:
     tier: Tier | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Usage(Short):
     """Tokens and bytes of one request.
 
     Attributes:
@@ -67,8 +69,8 @@ class Usage:
     faults: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Timing(Short):
     """Seconds of one request, in order: parse, check and plan; fetch KV (encoding what is missing); link; prefill;
     decode.
 
@@ -87,8 +89,8 @@ class Timing:
         return self.plan_s + self.fetch_s + self.link_s + self.prefill_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Completion(Short):
     """The answer to one prompt.
 
     Attributes:
@@ -98,6 +100,9 @@ class Completion:
         level: How it relates to an answer without cache.
         lossy: Whether KV was used that had been kept quantized; `level` says what the answer would be but for that.
         alternatives: Texts of the further sequences where several were asked for (`num_return_sequences`).
+        output: The output object of transformers' `generate`, where `output_scores`, `output_logits`,
+            `output_hidden_states` or `return_dict_in_generate` asked for it: `scores` and `logits` have a tensor
+            `[B, V]` for each step. Its `sequences` hold new tokens only; it has no cache.
     """
 
     text: str
@@ -109,10 +114,11 @@ class Completion:
     timing: Timing
     plan: Plan = field(repr=False)
     alternatives: tuple[str, ...] = ()
+    output: Any = field(default=None, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WarmReport(Short):
     """What `Engine.warm` did for one schema.
 
     Attributes:
