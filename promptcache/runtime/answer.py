@@ -71,7 +71,8 @@ def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Comp
         prefill_s=generated.first_token_at - linked_at,
         decode_s=time.perf_counter() - generated.first_token_at,
     )
-    return _completion(request, fetched, linked.copied_bytes, generated.sequences, generated.ended[0], timing)
+    copied_bytes, output = linked.copied_bytes, generated.output
+    return _completion(request, fetched, copied_bytes, generated.sequences, generated.ended[0], timing, output)
 
 
 def answer_batch(
@@ -133,7 +134,7 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher,
     )
     done = time.perf_counter()
     rows = zip(batch, fetched, linked.copied_bytes, made.sequences, made.ended, strict=True)
-    for request, each, copied_bytes, sequence, ended in rows:
+    for index, (request, each, copied_bytes, sequence, ended) in enumerate(rows):
         timing = Timing(
             plan_s=planned - request.started,
             fetch_s=fetched_at - planned,
@@ -141,7 +142,8 @@ def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher,
             prefill_s=made.first_token_at - linked_at,
             decode_s=done - made.first_token_at,
         )
-        yield _completion(request, each, copied_bytes, (sequence,), ended, timing)
+        output = made.row(index, request.plan.num_new_tokens)
+        yield _completion(request, each, copied_bytes, (sequence,), ended, timing, output)
 
 
 def _completion(
@@ -151,6 +153,7 @@ def _completion(
     sequences: Sequence[tuple[int, ...]],
     ended: bool,
     timing: Timing,
+    output: Any,
 ) -> Completion:
     first, *others = sequences
     usage = Usage(
@@ -173,6 +176,7 @@ def _completion(
         timing=timing,
         plan=request.plan,
         alternatives=tuple(request.text(sequence) for sequence in others),
+        output=output,
     )
 
 

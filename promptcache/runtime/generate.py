@@ -17,7 +17,7 @@ import torch
 from promptcache.runtime.batch import LinkedBatch
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model, token_tensor
-from promptcache.runtime.hf.options import number_of, settled, take_criteria
+from promptcache.runtime.hf.options import REFUSALS, is_refusal, number_of, refused, settled, take_criteria
 from promptcache.runtime.link import Linked
 
 
@@ -29,11 +29,32 @@ class Generated:
         sequences: New token IDs of each returned sequence, padding cut off.
         ended: Of each, whether an end token or a stopping criterion ended it; if not, its number of tokens did.
         first_token_at: When the first token was there, `time.perf_counter`.
+        output: The output object of transformers where the options ask for it. Its `sequences` hold new tokens only,
+            and it has no cache: that goes with the request.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     ended: tuple[bool, ...]
     first_token_at: float
+    output: Any = None
+
+    def row(self, index: int, num_given: int) -> Any:
+        """Return the output object of one row of a batch: its own steps, without the padding of longer rows.
+
+        Args:
+            num_given: Tokens of its prompt that were fed.
+        """
+        if self.output is None:
+            return None
+        num_steps = len(self.sequences[index])
+
+        def cut(value: Any, name: str = "") -> Any:
+            if isinstance(value, torch.Tensor):
+                row = value[index : index + 1]
+                return row[:, :num_steps] if name == "sequences" else row[:, -num_given:] if row.ndim == 3 else row
+            return tuple(cut(each) for each in value[:num_steps]) if name else tuple(cut(each) for each in value)
+
+        return type(self.output)(**{name: cut(value, name) for name, value in self.output.items()})
 
 
 class Watch:
@@ -118,24 +139,36 @@ def _decode(
     options["eos_token_id"] = list(ends) or None
     if options.get("pad_token_id") is None:
         options["pad_token_id"] = _pad_token_id(model, ends)
-    output: Any = model.hf.generate(
-        token_ids,
-        position_ids=position_ids,
-        attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
-        past_key_values=cache,
-        max_new_tokens=max_new_tokens,
-        stopping_criteria=[watch],
-        **{**options, **settled(model)},
-    )
+    num_held = cache.get_seq_length()
+    try:
+        made: Any = model.hf.generate(
+            token_ids,
+            position_ids=position_ids,
+            attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
+            past_key_values=cache,
+            max_new_tokens=max_new_tokens,
+            stopping_criteria=[watch],
+            **{**options, **settled(model)},
+        )
+    except REFUSALS as error:
+        if cache.get_seq_length() != num_held or not is_refusal(error):  # the model was at work, or the caller's code
+            raise
+        raise refused(error) from error
     num_given = token_ids.shape[1]
-    rows = (output if isinstance(output, torch.Tensor) else output.sequences)[:, num_given:].tolist()
+    new_ids = (made if isinstance(made, torch.Tensor) else made.sequences)[:, num_given:]
+    rows = new_ids.tolist()
     stops = watch.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
     cut = [_cut(row, ends, stop - num_given) for row, stop in zip(rows, stops, strict=True)]
     return Generated(
         sequences=tuple(sequence for sequence, _ in cut),
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
         first_token_at=watch.first_token_at or time.perf_counter(),  # `custom_generate` may ask no criterion
+        output=None if isinstance(made, torch.Tensor) else _without_cache(made, new_ids),
     )
+
+
+def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:
+    return type(output)(**{**output, "sequences": new_ids, "past_key_values": None})
 
 
 @torch.no_grad()

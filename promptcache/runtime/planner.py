@@ -7,12 +7,11 @@ lately against the same schema is planned already.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from numbers import Integral
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import InvalidValue, shown
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.language.opening import is_markup, open_prompt
 from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
@@ -78,10 +77,10 @@ def several(prompts: Iterable[PromptSource]) -> Iterable[PromptSource]:
     """Return the prompts of a batch.
 
     Raises:
-        PromptCacheError: It is a single one: the letters of a text are no prompts.
+        InvalidValue: It is a single one: the letters of a text are no prompts.
     """
-    if isinstance(prompts, str | Path | Prompt):
-        raise PromptCacheError("a batch is a list of prompts; use generate() for a single one")
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise InvalidValue(f"prompts={shown(prompts)}: a batch is a list of prompts; use generate() for a single one")
     return prompts
 
 
@@ -93,10 +92,7 @@ def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> i
 
     Raises:
         ContextLengthExceeded: Prompt and answer need more positions than there are.
-        PromptCacheError: Not a whole number of tokens, or fewer than one was asked for.
     """
-    if max_new_tokens is not None and (not isinstance(max_new_tokens, Integral) or max_new_tokens < 1):
-        raise PromptCacheError(f"max_new_tokens must be a whole number and at least 1, not {max_new_tokens!r}")
     room = context_length - plan.stop
     limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
     check_positions(plan, context_length, limit)

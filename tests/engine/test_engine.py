@@ -15,6 +15,7 @@ import torch
 
 from promptcache.diagnostics import (
     ContextLengthExceeded,
+    InvalidGeneration,
     ModelNotFound,
     PromptCacheError,
     PromptError,
@@ -29,7 +30,6 @@ from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
 from promptcache.runtime.completion import Completion, FinishReason, Source
 from promptcache.runtime.hf.load import DEMO_FOLDER
-from promptcache.runtime.hf.options import InvalidGeneration
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -392,7 +392,7 @@ def test_context_length_is_checked_before_work(engine: Engine) -> None:
 
 def test_max_new_tokens_must_be_positive(engine: Engine) -> None:
     """Nothing to generate is a mistake."""
-    with pytest.raises(PromptCacheError, match="at least 1"):
+    with pytest.raises(PromptCacheError, match="a whole number of tokens from 1 on"):
         engine.generate(PROMPT, max_new_tokens=0)
 
 

@@ -12,17 +12,17 @@ import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from transformers.generation import utils as generation_utils
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import InvalidGeneration, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.kv import RunKV, Slab
 from promptcache.language import Prompt
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.options import InvalidGeneration
 from promptcache.runtime.link import new_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.families import random_model
 
 SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
@@ -113,11 +113,11 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"generation_config": GenerationConfig(max_length=9)}, "max_new_tokens"),
         ({"generation_config": GenerationConfig(min_length=9)}, "min_new_tokens"),
         ({"generation_config": GenerationConfig(token_healing=True)}, "token_healing"),
-        ({"generation_config": {"num_beams": 2}}, "is a GenerationConfig, not dict"),
+        ({"generation_config": {"num_beams": 2}}, "a GenerationConfig is expected"),
         ({"cache_implementation": "static"}, "cache_implementation"),
         ({"token_healing": True}, "token_healing"),
         ({"stop_strings": ["x"]}, "give tokenizer="),
-        ({"stopping_criteria": lambda input_ids, scores: False}, "brackets"),
+        ({"stopping_criteria": lambda input_ids, scores: False}, "a list of functions is expected"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: st
 @pytest.mark.parametrize("number", [0, -1, 2.5, "5"])
 def test_the_number_of_new_tokens_is_a_whole_one(number: Any) -> None:
     """Nothing else than a number of tokens, from 1 on, is taken for one."""
-    with pytest.raises(PromptCacheError, match=r"whole number and at least 1, not"):
+    with pytest.raises(PromptCacheError, match=r"a whole number of tokens from 1 on is expected"):
         ENGINE.generate(PROMPT, max_new_tokens=number)
 
 
@@ -271,3 +271,107 @@ def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callabl
 
     for again in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
         assert (type(again), str(again), vars(again)) == (type(raised.value), str(raised.value), vars(raised.value))
+
+
+@pytest.mark.parametrize("asked", ["output_scores", "output_logits", "return_dict_in_generate"])
+@pytest.mark.parametrize("model", ["segmented", "gptj (concatenated)"])
+def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str) -> None:
+    """Scores, logits and the output object come back as transformers makes them; they were dropped without a word."""
+    engine = ENGINE if model == "segmented" else engine_of(Model(random_model(model, torch.float64)))
+
+    answer = engine.generate(PROMPT, max_new_tokens=4, **{asked: True}, **GREEDY)
+
+    assert answer.output.sequences.tolist() == [list(answer.token_ids)]
+    assert getattr(answer.output, "past_key_values", None) is None
+    steps = answer.output.logits if asked == "output_logits" else answer.output.scores
+    if asked != "return_dict_in_generate":
+        assert [int(step.argmax()) for step in steps] == list(answer.token_ids)
+    if asked == "output_logits":
+        assert torch.allclose(steps[0][0], engine.reference(PROMPT)[-1].float())
+
+
+def test_scores_of_beams_belong_to_their_sequences() -> None:
+    """transformers' own account of scores takes the output of a request with beams as it is."""
+    answer = ENGINE.generate(
+        PROMPT, max_new_tokens=4, num_beams=3, num_return_sequences=2, output_scores=True, **GREEDY
+    )
+
+    found = ENGINE.model.hf.compute_transition_scores(
+        answer.output.sequences, answer.output.scores, answer.output.beam_indices, normalize_logits=False
+    )
+
+    assert torch.allclose(found.sum(1) / 4, answer.output.sequences_scores)
+
+
+def test_a_batch_and_a_stream_return_what_was_asked_for() -> None:
+    """Each answer of a batch has its own rows and steps, as alone; a stream's completion has them, too."""
+    asked = {"max_new_tokens": 6, "output_logits": True, "output_hidden_states": True, **GREEDY}
+    alone = [ENGINE.generate(prompt, eos_token_id=PLAIN[3], **asked).output for prompt in (PROMPT, LONGER)]
+
+    together = ENGINE.generate_batch([PROMPT, LONGER], eos_token_id=PLAIN[3], **asked)
+    stream = ENGINE.stream(PROMPT, eos_token_id=PLAIN[3], **asked)
+    assert "".join(stream) == together[0].text
+
+    assert [len(each.logits) for each in alone] == [4, 3]
+    for one, another in zip(
+        [*alone, alone[0]], [*(each.output for each in together), stream.completion.output], strict=True
+    ):
+        assert torch.equal(one.sequences, another.sequences)
+        assert all(torch.allclose(a, b) for a, b in zip(one.logits, another.logits, strict=True))
+        assert [step[-1].shape for step in one.hidden_states] == [step[-1].shape for step in another.hidden_states]
+
+
+def test_weights_of_attention_are_refused() -> None:
+    """They were dropped without a word, and cannot be had: stored KV is attended to in pieces."""
+    with pytest.raises(InvalidGeneration, match="output_attentions"):
+        ENGINE.generate(PROMPT, output_attentions=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("max_tokens", "max_new_tokens"),
+        ("stop", "stop_strings"),
+        ("n", "num_return_sequences"),
+        ("temprature", "temperature"),
+    ],
+)
+def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None:
+    """An option that transformers does not have is named, with the one that was meant."""
+    with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
+        ENGINE.generate(PROMPT, **{named: 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "num_beams=0 is not allowed: a whole number from 1"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0 is not allowed"),
+        ({"max_new_tokens": True}, "max_new_tokens=True is not allowed"),
+        ({"temperature": -1.0, "do_sample": True}, "temperature"),
+        ({"bad_words_ids": 5}, "bad_words_ids"),
+        ({"num_return_sequences": 3, "do_sample": False}, "Greedy methods"),
+    ],
+)
+def test_values_that_transformers_refuses_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    """What transformers would raise for an option before the model runs is an `InvalidGeneration`."""
+    with pytest.raises(InvalidGeneration, match=message):
+        ENGINE.generate(PROMPT, **options)
+
+
+def test_errors_of_the_callers_own_code_are_left_alone() -> None:
+    """A streamer or processor that fails raises what it raises: that is no option which was wrong."""
+
+    class Broken:
+        def put(self, value: object) -> None:
+            raise ValueError("mine")
+
+        def end(self) -> None: ...
+
+    def fail(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise ValueError("mine")
+
+    for options in ({"streamer": Broken()}, {"logits_processor": [fail]}):
+        with pytest.raises(ValueError, match=r"^mine$") as found:
+            ENGINE.generate(PROMPT, **options)
+        assert not isinstance(found.value, PromptCacheError)

@@ -7,12 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.runtime.answer import needed
 from promptcache.runtime.batch import Piece, coalesced_pieces, link_batch, shared_pieces
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.hf.options import InvalidGeneration
+from promptcache.runtime.stream import TokenQueue
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -104,7 +105,7 @@ def test_batches_are_cut_by_memory() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": object()}, {"prompt_lookup_num_tokens": 3}],
+    [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": TokenQueue()}, {"prompt_lookup_num_tokens": 3}],
 )
 def test_options_for_single_prompts_are_refused(option: dict[str, object]) -> None:
     """What makes several rows of one prompt does not work in a batch, and says so."""

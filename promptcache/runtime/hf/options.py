@@ -6,12 +6,25 @@ that mean for linked KV what they say. This file knows no prompt and runs no mod
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
-from transformers import GenerationConfig, StopStringCriteria
+from transformers import GenerationConfig, GenerationMixin, StopStringCriteria
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import (
+    FLAG,
+    FUNCTION,
+    TEXT,
+    TEXTS,
+    InvalidGeneration,
+    Kind,
+    did_you_mean,
+    instance,
+    number,
+    whole,
+)
 from promptcache.runtime.hf.model import Model
 
 _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache")
@@ -42,8 +55,63 @@ _SEES_PADDING = (
 """What goes by the order of tokens, those included that fill up the shorter rows of a batch."""
 
 
-class InvalidGeneration(PromptCacheError, TypeError):
-    """An option of `generate` that this library sets itself or cannot honour."""
+_OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
+"""What a caller gets in `Completion.output`; transformers drops them without `return_dict_in_generate`."""
+
+_DEFAULTS = vars(GenerationConfig())  # type: ignore[no-untyped-call] # transformers does not annotate it
+
+_KNOWN = frozenset(
+    {
+        *(name for name in _DEFAULTS if not name.startswith("_")),
+        *inspect.signature(GenerationMixin.generate).parameters,
+        *("tokenizer", "assistant_tokenizer", "trust_remote_code"),
+    }
+) - {"self", "kwargs"}
+"""Options of transformers' `generate`."""
+
+_ELSEWHERE = {
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"), "max_new_tokens"),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings"),
+    **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
+    **dict.fromkeys(("logprobs", "top_logprobs"), "output_logits"),
+}
+"""What other libraries call an option."""
+
+REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
+"""What transformers raises for options that it does not take."""
+
+_MAX_SEQUENCES = 4096
+"""Beams, or sequences of one prompt: each of them has KV of its own."""
+
+_STREAMER = Kind("a streamer, with put and end,", lambda value: all(hasattr(value, name) for name in ("put", "end")))
+_FUNCTIONS = Kind(
+    "a list of functions", lambda value: isinstance(value, list | tuple) and all(callable(each) for each in value)
+)
+_TOKEN = whole(0)
+_TOKENS = Kind(
+    "a token ID or a list of them",
+    lambda value: all(map(_TOKEN.takes, value)) if isinstance(value, list | tuple) else _TOKEN.takes(value),
+)
+_KINDS: Mapping[str, Kind] = {
+    "max_new_tokens": whole(1, unit="tokens"),
+    "min_new_tokens": whole(0, unit="tokens"),
+    "num_beams": whole(1, _MAX_SEQUENCES),
+    "num_return_sequences": whole(1, _MAX_SEQUENCES),
+    "prompt_lookup_num_tokens": whole(1),
+    **dict.fromkeys(("do_sample", "return_dict_in_generate", "output_attentions", "token_healing", *_OUTPUTS), FLAG),
+    **dict.fromkeys(("max_time", "temperature", "top_p", "repetition_penalty"), number(0)),
+    **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), whole(0)),
+    **dict.fromkeys(("eos_token_id", "pad_token_id"), _TOKENS),
+    **dict.fromkeys(("bad_words_ids", "sequence_bias"), instance("a list or a dict", list, tuple, dict)),
+    "length_penalty": number(-1e9),
+    "stop_strings": Kind("text or a list of texts", lambda value: TEXT.takes(value) or TEXTS.takes(value)),
+    "streamer": _STREAMER,
+    "stopping_criteria": _FUNCTIONS,
+    "logits_processor": _FUNCTIONS,
+    "prefix_allowed_tokens_fn": FUNCTION,
+    "generation_config": instance("a GenerationConfig", GenerationConfig),
+}
+"""What transformers would check while it generates, or not at all; other options it checks before."""
 
 
 def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
@@ -55,21 +123,27 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
     Raises:
         InvalidGeneration: An option that this library sets itself or cannot honour; names it, and what to use instead.
     """
+    if max_new_tokens is not None:
+        given = {**given, "max_new_tokens": max_new_tokens}
     for name in _OURS:
         if name in given:
             raise InvalidGeneration(f"generate() sets '{name}' itself; the prompt decides it")
     _check_lengths(given)
+    if not given.get("custom_generate"):  # which may take options of its own
+        _check_names(given)
+    given = {name: _plain(value) for name, value in given.items()}
+    _check_values(given)
     for name in ("prefill_chunk_size", "cache_implementation"):
         if given.get(name) is not None:
             raise InvalidGeneration(f"'{name}' does not work here: the stored KV of the prompt is the cache")
-    if callable(given.get("stopping_criteria")) and not isinstance(given["stopping_criteria"], list):
-        raise InvalidGeneration("'stopping_criteria' is a list of them; put the one into brackets")
     named = {name: value for name, value in given.items() if name != "generation_config"}
-    if max_new_tokens is not None:
-        named["max_new_tokens"] = max_new_tokens
     options = {**_taken_apart(given.get("generation_config"), "max_new_tokens" in named), **named}
     if options.get("token_healing"):
         raise InvalidGeneration("'token_healing' would change tokens of the prompt, whose positions are planned")
+    if options.get("output_attentions"):
+        raise InvalidGeneration("'output_attentions' does not work here: weights over stored KV are never put together")
+    if any(options.get(name) for name in _OUTPUTS):
+        options["return_dict_in_generate"] = True
     return options
 
 
@@ -86,7 +160,7 @@ def check_for_batch(options: Mapping[str, Any], model: Model) -> None:
     for name in ("assistant_model", "prompt_lookup_num_tokens"):
         if options.get(name) is not None:
             raise InvalidGeneration(f"'{name}' works for single prompts only; use generate() for each")
-    if "streamer" in options:
+    if options.get("streamer") is not None:
         raise InvalidGeneration("a batch cannot be streamed (transformers streams one sequence); use stream() for each")
 
 
@@ -96,7 +170,7 @@ def check_for_stream(options: Mapping[str, Any]) -> None:
     Raises:
         InvalidGeneration: There is one.
     """
-    if "streamer" in options:
+    if options.get("streamer") is not None:
         raise InvalidGeneration("stream() is a streamer itself; give 'streamer' to generate()")
 
 
@@ -142,11 +216,24 @@ def take_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., A
     return criteria
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error was raised by transformers, or by torch for it, and not by code of the caller's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return raised_in.partition(".")[0] in ("transformers", "torch", "huggingface_hub")
+
+
+def refused(error: BaseException) -> InvalidGeneration:
+    """Return the error for options that transformers refused before the model ran."""
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    return InvalidGeneration(f"transformers does not take these options of generate(): {reason}")
+
+
 def _taken_apart(config: Any, has_length: bool) -> dict[str, Any]:
     if config is None:
         return {}
-    if not isinstance(config, GenerationConfig):
-        raise InvalidGeneration(f"'generation_config' is a GenerationConfig, not {type(config).__name__}")
     skipped = {"transformers_version", *_CACHING}
     said = {name: value for name, value in vars(config).items() if value is not None and name not in skipped}
     said = {name: value for name, value in said.items() if not name.startswith("_")}
@@ -155,7 +242,28 @@ def _taken_apart(config: Any, has_length: bool) -> dict[str, Any]:
     if not said.get("min_length"):
         said.pop("min_length", None)
     _check_lengths(said)
+    _check_values(said)
     return said
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers of numpy and others as Python's own."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _check_values(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _KINDS and value is not None:
+            _KINDS[name].check(name, value, InvalidGeneration)
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _KNOWN:
+            meant = f"did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else did_you_mean(name, _KNOWN, "{}")
+            raise InvalidGeneration(
+                f"generate() has no option '{name}' ({meant or 'its options are those of transformers'})"
+            )
 
 
 def _check_lengths(options: Mapping[str, Any]) -> None:
