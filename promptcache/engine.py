@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
 from promptcache.kv import Codec, Pace, Store
-from promptcache.kv.opening import StoreSource, open_store
+from promptcache.kv.opening import StoreSource, checked_source, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
-from promptcache.layout import Plan, Tokenizer
+from promptcache.layout import Layout, Plan, Tokenizer
 from promptcache.runtime.answer import Request, answer, answer_batch, needed, streaming
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.coalesce import Pool
@@ -41,7 +42,7 @@ DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""
 
 
-class Engine:
+class Engine(Unpicklable):
     """Serves prompts written against schemas, computing the attention states of every module once.
 
     Attributes:
@@ -49,6 +50,8 @@ class Engine:
         tokenizer: Text to token IDs.
         store: Where encodings rest.
     """
+
+    _instead = "make one in each process; what processes share is a folder, Engine(…, store=…)"
 
     def __init__(
         self,
@@ -107,13 +110,17 @@ class Engine:
             ModelNotFound: No such folder or hub id, or files missing in it.
             UnsupportedModel: A model or tokenizer that cannot be cached by modules; says why.
         """
+        source = checked_source(store)  # before a large model is loaded
         loaded, tokenizer = load_model(model, device=device, dtype=dtype, context_length=context_length, **options)
-        return cls(loaded, tokenizer, store=store)
+        return cls(loaded, tokenizer, store=source)
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas that prompts can name, by name."""
         return {prepared.schema.name: prepared.schema for prepared in self._catalog.prepared}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.model.facts.name}: schemas {', '.join(self.schemas) or 'none yet'}>"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -144,6 +151,10 @@ class Engine:
         self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length, codec))
         return schema
 
+    def layout(self, schema: str) -> Layout:
+        """Return the positions of a schema's runs and slots under this engine's tokenizer."""
+        return self._catalog.find(schema).layout
+
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
         """Encode everything that a schema may need and that is not there yet, and bring it to every folder and URL.
 
@@ -153,6 +164,7 @@ class Engine:
             schema: Its name; None means all schemas.
             progress: Called with the tokens that are done so far, found or encoded, and all of a schema's tokens.
         """
+        (FUNCTION | None).check("progress", progress, InvalidValue)
         chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._fetcher, self.store, self.model.shape, progress) for each in chosen)
 
@@ -229,6 +241,7 @@ class Engine:
         Raises:
             As `generate`, for the first prompt at fault, before anything is computed.
         """
+        BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
         check_for_batch(options, self.model)
         requests = [self._request(each, options, time.perf_counter()) for each in several(prompts)]

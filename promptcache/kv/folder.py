@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from promptcache.diagnostics import StoreError, TierUnavailable
+from promptcache.diagnostics import StoreError, TierUnavailable, shown
 
 SUFFIX = ".safetensors"
 LOCK_TIMEOUT_S = 60.0
@@ -90,8 +90,11 @@ class Folder:
         self.encodings, self.incoming, self.pins, self.quarantine, self.locks = (
             root / name for name in ("encodings", "incoming", "pins", "quarantine", "locks")
         )
-        if root.exists() and not root.is_dir():
-            raise StoreError(f"{root}: is not a folder")
+        try:
+            if root.exists() and not root.is_dir():
+                raise StoreError(f"{root}: is not a folder")
+        except OSError as error:
+            raise StoreError(f"{shown(str(root))} cannot be a folder: {error.strerror}") from error
         with contextlib.suppress(OSError):  # may be read-only, and still be read
             self.make()
 

@@ -12,25 +12,45 @@ pinned, is given to its request all the same, in memory that goes with it: that 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import BYTES, FUNCTION, TEXT, Kind, StoreError, Unpicklable, instance, whole
 from promptcache.kv.arena import Block, Place
 from promptcache.kv.codec import as_kept
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import Recipe
 from promptcache.kv.ranges import Range
 from promptcache.kv.reserve import Reservations
-from promptcache.kv.store import Lookup, Tier
+from promptcache.kv.store import Lookup, Tier, checked_keys
 from promptcache.kv.types import KVShape, RunKV, Slab
 from promptcache.locks import new_rlock
 
 BLOCK_BYTES = 256 * 2**20
 
+_KINDS: Mapping[str, Kind] = {
+    "shape": instance("a KVShape", KVShape),
+    "budget_bytes": BYTES | None,
+    "block_bytes": BYTES,
+    "cost": FUNCTION,
+    "tier": instance("a Tier", Tier),
+}
+_RECIPE = instance("a Recipe", Recipe)
+_KV = Kind("a tensor [L, Hkv, T, D]", lambda value: isinstance(value, torch.Tensor) and value.ndim == 4)
+_SIZE = whole(0, unit="tokens")
+_SIZES = Kind(
+    "a list of pairs of a key and its number of tokens",
+    lambda value: (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(each, tuple) and len(each) == 2 for each in value)
+        and all(TEXT.takes(key) and _SIZE.takes(size) for key, size in value)
+    ),
+)
 
-class MemoryStore:
+
+class MemoryStore(Unpicklable):
     """A `Store` in this process's memory (or its GPU's), for KV of one shape.
 
     Attributes:
@@ -38,6 +58,8 @@ class MemoryStore:
         budget_bytes: Of everything that is kept or that requests hold of it; None is no limit.
         tier: What a lookup says where KV was found.
     """
+
+    _instead = "make one in each process; what processes share is a folder, StoreConfig(folder=…)"
 
     def __init__(
         self,
@@ -57,6 +79,9 @@ class MemoryStore:
         Raises:
             StoreError: A budget below 0, or one of more memory than there is.
         """
+        given = {"shape": shape, "budget_bytes": budget_bytes, "block_bytes": block_bytes, "cost": cost, "tier": tier}
+        for name, kind in _KINDS.items():
+            kind.check(name, given[name], StoreError)
         if budget_bytes is not None:
             _check_budget(shape, budget_bytes)
         self.shape, self.budget_bytes, self.tier = shape, budget_bytes, tier
@@ -73,8 +98,12 @@ class MemoryStore:
         self._passing: weakref.WeakSet[RunKV] = weakref.WeakSet()
         self._lock = new_rlock()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
+
     def get(self, key: str) -> Lookup:
         """Return the KV kept under `key`; it stays where it is while the `RunKV` lives."""
+        TEXT.check("key", key, StoreError)
         with self._lock:
             place = self._kept.get(key)
             if place is None:
@@ -89,6 +118,7 @@ class MemoryStore:
             StoreError: The tensors have another shape than this store's.
         """
         self._check(keys, values)
+        _RECIPE.check("recipe", recipe, StoreError)
         if (kept := self._kept_run(recipe.key)) is not None:
             return kept
         keys, values = as_kept(recipe, keys, values)
@@ -97,6 +127,7 @@ class MemoryStore:
     def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV | None:
         """As `put`, for KV that its codec has been at already, on any device; None where there is no room for it."""
         self._check(keys, values)
+        _RECIPE.check("recipe", recipe, StoreError)
         if (kept := self._kept_run(recipe.key)) is not None:
             return kept
         with self._lock:
@@ -110,6 +141,7 @@ class MemoryStore:
 
     def pass_on(self, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
         """Return KV as a request needs it, without keeping it or, where it lies on the device already, copying it."""
+        self._check(keys, values)
         slab = Slab(keys=keys.to(self.shape.device), values=values.to(self.shape.device))
         run = RunKV(slab=slab, start=0, stop=slab.capacity)
         with self._lock:
@@ -118,10 +150,12 @@ class MemoryStore:
 
     def recipe(self, key: str) -> Recipe | None:
         """Return what the KV that is kept under `key` was put with."""
+        TEXT.check("key", key, StoreError)
         return self._recipes.get(key)
 
     def delete(self, key: str) -> bool:
         """Forget `key`, and that it was announced; its memory is free once no request holds it."""
+        TEXT.check("key", key, StoreError)
         with self._lock:
             self._reservations.drop(key)
             if key not in self._kept:
@@ -155,18 +189,21 @@ class MemoryStore:
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Give the keys neighbouring places, in order, for as long as nobody else needs the room."""
+        _SIZES.check("sizes", sizes, StoreError)
         with self._lock:
             self._reservations.announce([(key, size) for key, size in sizes if key not in self._kept])
 
     def pin(self, keys: Iterable[str]) -> None:
         """Keep these keys from eviction, whether they are there already or come later."""
+        chosen = checked_keys(keys)
         with self._lock:
-            self._policy.pin(keys)
+            self._policy.pin(chosen)
 
     def unpin(self, keys: Iterable[str]) -> None:
         """Take back `pin`."""
+        chosen = checked_keys(keys)
         with self._lock:
-            self._policy.unpin(keys)
+            self._policy.unpin(chosen)
 
     def pinned(self) -> frozenset[str]:
         """Return the keys that are pinned."""
@@ -236,6 +273,8 @@ class MemoryStore:
         return block, block.gather(size)
 
     def _check(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        for name, tensor in (("keys", keys), ("values", values)):
+            _KV.check(name, tensor, StoreError)
         expected = (self.shape.num_layers, self.shape.num_kv_heads, keys.shape[2], self.shape.head_dim)
         for name, tensor in (("keys", keys), ("values", values)):
             if tuple(tensor.shape) != expected or tensor.dtype != self.shape.dtype:
@@ -245,8 +284,6 @@ class MemoryStore:
 
 
 def _check_budget(shape: KVShape, budget_bytes: int) -> None:
-    if budget_bytes < 0:
-        raise StoreError(f"a budget cannot be negative ({budget_bytes} bytes)")
     if shape.device.type == "cpu":  # where memory that nobody writes to costs nothing
         try:
             Slab.empty(shape, budget_bytes // shape.token_bytes)

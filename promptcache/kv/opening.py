@@ -7,13 +7,14 @@ a tier is made of is loaded when it is asked for: folders need POSIX, URLs need 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, number, shown
 from promptcache.kv.home import without_tilde
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
@@ -22,10 +23,27 @@ from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
 
-_MODES = ("first", "always", "never")
-
 KEPT = "kept"
 """Instead of a `Pace`: the one that was measured here and is kept in the folder."""
+
+_MODES = ("first", "always", "never")
+_PLACE = Kind("the path of a folder, or a URL,", PATH.takes)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
+_KINDS: Mapping[str, Kind] = {
+    "folder": PATH | None,
+    "url": Kind("a URL, as s3://bucket/folder,", lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url)))) | None,
+    **dict.fromkeys(("memory_bytes", "host_bytes", "disk_bytes"), BYTES | None),
+    "verify": Kind(f"one of {', '.join(_MODES)}", lambda mode: isinstance(mode, str) and mode in _MODES),
+    "mmap": FLAG,
+    "timeout_s": number(0),
+    "url_options": Kind(
+        "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
+    ),
+    "pace": Kind(
+        f'a Pace, "{KEPT}" or None',
+        lambda value: value is None or isinstance(value, Pace) or (isinstance(value, str) and value == KEPT),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +77,10 @@ class StoreConfig:
     pace: Pace | str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "host_bytes", "disk_bytes"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise StoreError(f"{name} is a number of bytes from 0 on, or None, not {value!r}")
-        if self.verify not in _MODES:
-            raise StoreError(f"verify={self.verify!r}: known are {', '.join(_MODES)}")
+        for name, kind in _KINDS.items():
+            kind.check(name, getattr(self, name), StoreError)
         if self.disk_bytes is not None and self.folder is None:
             raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
-        if not isinstance(self.pace, Pace | None) and self.pace != KEPT:
-            raise StoreError(f'pace={self.pace!r}: it is a Pace, "{KEPT}" or None')
         if self.pace == KEPT and self.folder is None:
             raise StoreError(f'pace="{KEPT}" goes by what a folder keeps, and there is none; give folder=…')
 
@@ -94,14 +106,11 @@ def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable
     Raises:
         StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
     """
+    source = checked_source(source)
     if source is None:
         memory = MemoryStore(shape)
         return Opened(memory, (memory,))
-    if isinstance(source, str | os.PathLike):
-        source = config_of(source)
     if not isinstance(source, StoreConfig):
-        if not isinstance(source, Store):
-            raise StoreError(f"a store is a path, a URL, a StoreConfig or a Store, not {type(source).__name__}")
         return Opened(source, ())
     memory = MemoryStore(shape, budget_bytes=source.memory_bytes)
     host = None
@@ -112,11 +121,25 @@ def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable
     return Opened(store, (memory,) if host is None else (memory, host))
 
 
+def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
+    """Return what a user names as a store, a path or URL as a configuration; nothing is opened yet.
+
+    Raises:
+        StoreError: It is none of these.
+    """
+    if isinstance(source, str | os.PathLike):
+        return config_of(source)
+    if source is None or isinstance(source, StoreConfig):
+        return source
+    if isinstance(source, Store) and not isinstance(source, type):
+        return source
+    raise StoreError(f"store={shown(source)} is not allowed: a path, a URL, a StoreConfig or a Store is expected")
+
+
 def config_of(place: str | os.PathLike[str]) -> StoreConfig:
     """Return the store at a path or, where `://` stands in it, a URL."""
+    _PLACE.check("store", place, StoreError)
     text = os.fspath(place)
-    if not text:
-        raise StoreError("a store needs the path of a folder, or a URL; this one is empty")
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
 
 

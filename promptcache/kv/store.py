@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from promptcache.diagnostics import TEXTS, Kind, StoreError
 from promptcache.kv.keys import Recipe
 from promptcache.kv.types import RunKV
 
@@ -41,6 +42,21 @@ class Lookup(NamedTuple):
     tier: Tier = Tier.MEMORY
     moved_bytes: int = 0
     faults: tuple[str, ...] = ()
+
+
+def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return keys that a caller gives.
+
+    Raises:
+        StoreError: They are none.
+    """
+    _KEYS.check("keys", keys, StoreError)
+    found = tuple(keys)
+    TEXTS.check("keys", found, StoreError)
+    return found
+
+
+_KEYS = Kind("a list of keys", lambda value: isinstance(value, Iterable) and not isinstance(value, str | type))
 
 
 @runtime_checkable

@@ -15,18 +15,18 @@ from functools import partial
 
 import torch
 
-from promptcache.diagnostics import TierUnavailable
+from promptcache.diagnostics import TierUnavailable, Unpicklable
 from promptcache.kv.attempts import Attempts
 from promptcache.kv.codec import pack, unpack
 from promptcache.kv.keys import Recipe
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
 from promptcache.kv.shelf import Resting, Shelf
-from promptcache.kv.store import Lookup, Tier
+from promptcache.kv.store import Lookup, Tier, checked_keys
 from promptcache.kv.types import RunKV
 
 
-class TieredStore:
+class TieredStore(Unpicklable):
     """A `Store` over memory and any number of shelves.
 
     Attributes:
@@ -34,6 +34,8 @@ class TieredStore:
         host: In the host's memory, for models on another device; None where there is no such tier.
         shelves: Fastest first.
     """
+
+    _instead = "make one in each process, over the same folder or URL"
 
     def __init__(
         self,
@@ -54,6 +56,9 @@ class TieredStore:
         self._num_tokens: dict[str, int] = {}
         self._notes: dict[str, Mapping[str, str]] = {}
         self._attempts = Attempts()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories(), *self.shelves)))}>"
 
     def get(self, key: str) -> Lookup:
         """Return what is kept under `key` in the fastest tier that has it; from there it moves up."""
@@ -130,9 +135,9 @@ class TieredStore:
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys to the tiers in memory."""
-        self._num_tokens.update(sizes)
         for tier in self._memories():
             tier.reserve(sizes)
+        self._num_tokens.update(sizes)
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
@@ -159,7 +164,7 @@ class TieredStore:
         Raises:
             TierUnavailable: A shelf did not answer.
         """
-        chosen = tuple(keys)
+        chosen = checked_keys(keys)
         for tier in self._memories():
             tier.pin(chosen)
         for shelf in self.shelves:
@@ -172,7 +177,7 @@ class TieredStore:
         Raises:
             TierUnavailable: A shelf did not answer.
         """
-        chosen = tuple(keys)
+        chosen = checked_keys(keys)
         for tier in self._memories():
             tier.unpin(chosen)
         for shelf in self.shelves:

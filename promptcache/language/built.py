@@ -6,19 +6,17 @@ values were checked where they stand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
-from functools import partial
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, Span
+from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance, is_text, one_of, shown, whole
 from promptcache.language.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
     Context,
     Doc,
+    Example,
     Exclude,
     Item,
     Module,
@@ -38,31 +36,8 @@ from promptcache.language.nodes import (
 _MOST = 999_999_999
 
 
-class _Kind(NamedTuple):
-    """What a field takes: in words, and whether it takes a value."""
-
-    words: str
-    takes: Callable[[object], bool]
-
-    def __or__(self, other: object) -> _Kind:
-        """Return the same with None."""
-        return _Kind(f"{self.words} or None", lambda value: value is None or self.takes(value))
-
-
-def _number(least: int) -> _Kind:
-    return _Kind(f"a whole number from {least} to {_MOST}", partial(_is_number, least))
-
-
-def _is_number(least: int, value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
-
-
-def _one_of(choices: type[StrEnum]) -> _Kind:
-    return _Kind(f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in [*choices])
-
-
 def _is_texts(value: object) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, tuple | list) and all(map(is_text, value))
 
 
 def _is_choices(value: object) -> bool:
@@ -74,56 +49,79 @@ def _is_choices(value: object) -> bool:
     )
 
 
-_TEXT = _Kind("text", lambda value: isinstance(value, str))
-_FLAG = _Kind("True or False", lambda value: isinstance(value, bool))
-_PATHS = _Kind('a tuple of paths, as ("a", "b/c"),', _is_texts)
-_CHOICES = _Kind("a tuple of different texts, none empty and none with |,", _is_choices)
+_PATHS = Kind('a tuple of paths, as ("a", "b/c"),', _is_texts)
+_CHOICES = Kind("a tuple of different texts, none empty and none with |,", _is_choices)
+_CHILDREN = instance("a tuple", tuple, list)
+_SPAN = instance("a Span", Span)
+_PLACES = Kind(
+    "a tuple of pairs of a name and a Span",
+    lambda value: (
+        isinstance(value, tuple)
+        and all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], Span) for each in value)
+    ),
+)
+_PLACED: Mapping[str, Kind] = MappingProxyType({"span": _SPAN, "places": _PLACES})
 
-_FIELDS: Mapping[type, Mapping[str, _Kind]] = MappingProxyType(
+_FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
     {
-        Text: {"text": _TEXT},
-        Doc: {"text": _TEXT},
+        Text: {"text": TEXT, "span": _SPAN},
+        Doc: {"text": TEXT, "span": _SPAN},
         Parameter: {
-            "name": _TEXT,
-            "length": _number(1),
-            "default": _TEXT | None,
-            "placeholder": _TEXT | None,
-            "cut_placeholder": _FLAG,
-            "required": _FLAG,
-            "type": _one_of(ParameterType),
+            "name": TEXT,
+            "length": whole(1, _MOST),
+            "default": TEXT | None,
+            "placeholder": TEXT | None,
+            "cut_placeholder": FLAG,
+            "required": FLAG,
+            "type": one_of(ParameterType),
             "choices": _CHOICES,
-            "pattern": _TEXT | None,
+            "pattern": TEXT | None,
+            **_PLACED,
         },
-        Turn: {"role": _one_of(Role)},
+        Turn: {"role": one_of(Role), "children": _CHILDREN, "span": _SPAN},
         Module: {
-            "name": _TEXT,
-            "required": _FLAG,
+            "name": TEXT,
+            "required": FLAG,
             "requires": _PATHS,
             "excludes": _PATHS,
             "after": _PATHS,
-            "cache": _FLAG | None,
-            "reserve": _number(1) | None,
-            "separator": _TEXT | None,
-            "context": _one_of(Context) | None,
-            "whitespace": _one_of(Whitespace) | None,
+            "cache": FLAG | None,
+            "reserve": whole(1, _MOST) | None,
+            "separator": TEXT | None,
+            "context": one_of(Context) | None,
+            "whitespace": one_of(Whitespace) | None,
+            "children": _CHILDREN,
+            **_PLACED,
         },
-        Union: {"name": _TEXT | None, "required": _FLAG, "default": _TEXT | None},
-        Scaffold: {"modules": _PATHS, "name": _TEXT | None},
-        Require: {"condition": _TEXT, "consequence": _TEXT, "message": _TEXT | None},
-        Exclude: {"modules": _PATHS, "message": _TEXT | None},
+        Union: {"name": TEXT | None, "required": FLAG, "default": TEXT | None, "children": _CHILDREN, **_PLACED},
+        Scaffold: {"modules": _PATHS, "name": TEXT | None, **_PLACED},
+        Require: {"condition": TEXT, "consequence": TEXT, "message": TEXT | None, **_PLACED},
+        Exclude: {"modules": _PATHS, "message": TEXT | None, **_PLACED},
         Choose: {
             "modules": _PATHS,
-            "minimum": _number(0) | None,
-            "maximum": _number(0) | None,
-            "message": _TEXT | None,
+            "minimum": whole(0, _MOST) | None,
+            "maximum": whole(0, _MOST) | None,
+            "message": TEXT | None,
+            **_PLACED,
         },
-        Assert: {"test": _TEXT, "message": _TEXT | None},
+        Assert: {"test": TEXT, "message": TEXT | None, **_PLACED},
+        RuleList: {"children": _CHILDREN, "span": _SPAN},
+        Example: {
+            "prompt": TEXT,
+            "prompt_span": _SPAN,
+            "name": TEXT | None,
+            "valid": FLAG | None,
+            "contains": TEXT | None,
+            **_PLACED,
+        },
         SchemaDocument: {
-            "name": _TEXT,
-            "version": _TEXT | None,
-            "separator": _TEXT,
-            "context": _one_of(Context),
-            "whitespace": _one_of(Whitespace),
+            "name": TEXT,
+            "version": TEXT | None,
+            "separator": TEXT,
+            "context": one_of(Context),
+            "whitespace": one_of(Whitespace),
+            "children": _CHILDREN,
+            **_PLACED,
         },
     }
 )
@@ -136,34 +134,38 @@ _HOLD: Mapping[type, tuple[type, ...]] = MappingProxyType(
 
 def built_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield every value and every child that nothing which was read could have."""
-    yield from _values(schema, SchemaDocument, "the schema")
-    for child in schema.children:
-        yield from _item_faults(child, Item.__args__, "the schema")
+    yield from _values(schema, SchemaDocument)
+    if _CHILDREN.takes(schema.children):
+        for child in schema.children:
+            yield from _item_faults(child, Item.__args__, schema)
 
 
-def _item_faults(item: object, allowed: tuple[type, ...], inside: str) -> Iterator[Diagnostic]:
+def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Iterator[Diagnostic]:
     if not isinstance(item, allowed):
-        message = f"{item!r:.60} cannot stand in {inside}"
+        message = f"{shown(item)} cannot stand in {_called(parent)}"
         mend = f"it holds {', '.join(each.__name__ for each in allowed)}"
         yield Diagnostic(code="PC102", message=message, span=_place(item), help=mend)
         return
-    where = _called(item)
-    yield from _values(item, type(item), where)
-    for child in getattr(item, "children", ()):
-        yield from _item_faults(child, _HOLD[type(item)], where)
+    yield from _values(item, type(item))
+    children = getattr(item, "children", ())
+    if _CHILDREN.takes(children):
+        for child in children:
+            yield from _item_faults(child, _HOLD[type(item)], item)
 
 
-def _values(item: object, kind: type, where: str) -> Iterator[Diagnostic]:
-    for name, expected in _FIELDS.get(kind, {}).items():
+def _values(item: object, kind: type) -> Iterator[Diagnostic]:
+    for name, expected in _FIELDS[kind].items():
         value = getattr(item, name)
         if not expected.takes(value):
-            message = f"{name}={value!r:.60} of {where} is not allowed: {expected.words} is expected"
+            message = f"{name}={shown(value)} of {_called(item)} is not allowed: {expected.words} is expected"
             yield Diagnostic(code="PC105", message=message, span=_place(item))
 
 
 def _called(item: object) -> str:
+    if isinstance(item, SchemaDocument):
+        return "the schema"
     kind, name = type(item).__name__.lower(), getattr(item, "name", None)
-    return f"a {kind}" if name is None else f"{kind} {name!r:.60}"
+    return f"a {kind}" if name is None else f"{kind} {shown(name)}"
 
 
 def _place(item: object) -> Span:

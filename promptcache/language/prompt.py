@@ -6,10 +6,23 @@ document. This file knows no schema: whether the named modules exist is not aske
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from promptcache.diagnostics import Diagnostic, PromptError, Span
+from promptcache.diagnostics import (
+    TEXT,
+    Diagnostic,
+    InvalidValue,
+    Kind,
+    PromptError,
+    Short,
+    Span,
+    instance,
+    is_text,
+    number,
+    tuple_of,
+)
 from promptcache.language.names import RESERVED_MODULES, is_element, quoted
 from promptcache.language.schema import IN_PYTHON, Role, Whitespace
 from promptcache.language.versions import is_range
@@ -19,8 +32,8 @@ from promptcache.language.writing import Written, holds_line_break, print_docume
 __all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Argument(Short):
     """The text that a prompt puts into a parameter, exactly as given."""
 
     name: str
@@ -28,8 +41,8 @@ class Argument:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Reference(Short):
     """A module that the prompt names.
 
     `path` is relative to the enclosing reference, or starts at the root when `absolute`; it has one step in element
@@ -43,8 +56,8 @@ class Reference:
     children: tuple[Reference, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Message(Short):
     """One chat turn of the prompt's own; `role` None is bare trailing text."""
 
     role: Role | None
@@ -52,8 +65,18 @@ class Message:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+_FIELDS = {
+    "schema": TEXT,
+    "references": tuple_of("a tuple of Reference", Reference),
+    "arguments": tuple_of("a tuple of Argument", Argument),
+    "messages": tuple_of("a tuple of Message", Message),
+    "version": TEXT | None,
+    "span": instance("a Span", Span),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prompt(Short):
     """One request against a schema, as written.
 
     `Prompt("travel").use("cities/miami", days="three").user("…")` builds one without XML. Every method returns a new
@@ -78,17 +101,20 @@ class Prompt:
     span: Span = IN_PYTHON
 
     def __post_init__(self) -> None:
+        for name, kind in _FIELDS.items():
+            kind.check(name, getattr(self, name), InvalidValue)
         if faults := tuple(misplaced_text(self.messages)):
             raise PromptError(faults)
         if self.version is not None and not is_range(self.version):
             raise PromptError([bad_range(self.version, self.span)])
 
-    def use(self, module: str, /, **arguments: str) -> Prompt:
-        """Name a module by its path from the root, with arguments for its parameters.
+    def use(self, module: str, /, **arguments: str | float) -> Prompt:
+        """Name a module by its path from the root, with arguments for its parameters: texts, or numbers.
 
         Raises:
-            TypeError: an argument is no text.
+            InvalidValue: an argument is neither text nor a finite number.
         """
+        TEXT.check("module", module, InvalidValue)
         reference = Reference(
             path=module.removeprefix("/"),
             span=IN_PYTHON,
@@ -97,12 +123,13 @@ class Prompt:
         )
         return replace(self, references=(*self.references, reference))
 
-    def fill(self, **arguments: str) -> Prompt:
-        """Give arguments for the schema's own parameters."""
+    def fill(self, **arguments: str | float) -> Prompt:
+        """Give arguments for the schema's own parameters, as for `use`."""
         return replace(self, arguments=(*self.arguments, *_arguments(arguments.items())))
 
     def text(self, text: str) -> Prompt:
         """End with bare text; the empty text adds nothing."""
+        TEXT.check("text", text, InvalidValue)
         return self._say(None, text) if text else self
 
     def system(self, text: str) -> Prompt:
@@ -126,7 +153,7 @@ class Prompt:
         return print_document(_prompt_element(self), self.span, PromptError)
 
     def _say(self, role: Role | None, text: str) -> Prompt:
-        _need_text("a message", text)
+        TEXT.check("text", text, InvalidValue)
         return replace(self, messages=(*self.messages, Message(role=role, text=text, span=IN_PYTHON)))
 
 
@@ -150,16 +177,20 @@ def bad_range(version: str, span: Span) -> Diagnostic:
     return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
 
 
-def _need_text(what: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is text, not {type(value).__name__}: give str({value!r:.60})")
+_NUMBER = number(-sys.float_info.max)
+_ARGUMENT = Kind(
+    "text without lone surrogates, or a finite number,",
+    lambda value: is_text(value) or _NUMBER.takes(value),
+)
 
 
-def _arguments(items: Iterable[tuple[str, str]]) -> tuple[Argument, ...]:
-    items = tuple(items)
-    for name, text in items:
-        _need_text(f"argument {name!r}", text)
-    return tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in items)
+def _arguments(items: Iterable[tuple[str, str | float]]) -> tuple[Argument, ...]:
+    return tuple(_argument(name, value) for name, value in items)
+
+
+def _argument(name: str, value: str | float) -> Argument:
+    _ARGUMENT.check(f"argument {name}", value, InvalidValue)
+    return Argument(name=name, text=str(value), span=IN_PYTHON)
 
 
 def _prompt_element(prompt: Prompt) -> Written:

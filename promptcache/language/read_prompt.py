@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
+from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
 from promptcache.language.nodes import Role, Whitespace
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
@@ -45,6 +45,7 @@ def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None
     Raises:
         PromptError: the file cannot be read, or what `parse_prompt` finds.
     """
+    PATH.check("path", path, InvalidValue)
     name = str(path)
     data = read_document(Path(path), PromptError)
     if context is not None and not is_template(name):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Span, in_order
+from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, SchemaError, Span, in_order
 from promptcache.language.compile import compile_rules, scaffold_members
 from promptcache.language.files import MAX_SUGGESTIONS, Files, Folder, find_file
 from promptcache.language.index import index_schema
@@ -54,6 +54,7 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
     Raises:
         SchemaError: as `read_schema`, or the file cannot be read.
     """
+    PATH.check("path", path, InvalidValue)
     reading, where = _Reading(context), Path(path)
     source = reading.open(read_document(where, SchemaError), str(path))
     reading.chain.append(where.resolve())

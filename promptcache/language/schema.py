@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
-from promptcache.diagnostics import SchemaError
+from promptcache.diagnostics import InvalidValue, SchemaError, instance
 from promptcache.language.files import Files
 from promptcache.language.nodes import (
     IN_PYTHON,
@@ -79,8 +79,10 @@ __all__ = [
 Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
 """What stands in a module or turn that is built in Python; a string is text, exactly as it is."""
 
+_DOCUMENT = instance("a schema document", SchemaDocument)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schema(SchemaDocument):
     """A schema document as it was declared.
 
@@ -105,6 +107,7 @@ class Schema(SchemaDocument):
     @classmethod
     def of(cls, document: SchemaDocument) -> Schema:
         """Return a document that was read, to build on."""
+        _DOCUMENT.check("document", document, InvalidValue)
         return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, instance
 
 MAX_BYTES = 8 * 1024 * 1024
 """The largest document or `src` file that is read."""
+
+_DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 
 
 class Piece(NamedTuple):
@@ -73,6 +75,7 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     Raises:
         LanguageError: of the class `error`; the document is too large or not UTF-8.
     """
+    _DOCUMENT.check("text", text, InvalidValue)
     limit = f"more than {MAX_BYTES} bytes"
     if len(text) > MAX_BYTES:
         raise error([_at_start(name, "PC004", f"the document has {limit}")])

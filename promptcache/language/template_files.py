@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, instance
 from promptcache.language.source import Source, decode
 
 _SUFFIX = ".xml.j2"
+_CONTEXT = instance("a mapping of names to plain data", Mapping) | None
 
 
 def is_template(name: str) -> bool:
@@ -28,6 +29,7 @@ def open_document(
         LanguageError: of the class `error`; it is too large or not UTF-8, or what `render_template` finds.
     """
     if is_template(name):
+        _CONTEXT.check("context", context, InvalidValue)
         from promptcache.language.templates import render_template
 
         return render_template(data, context, name, error)

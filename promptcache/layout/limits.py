@@ -6,7 +6,7 @@ numbers. This file does not know where the model's number comes from.
 
 from __future__ import annotations
 
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, SchemaError
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, SchemaError, shown
 from promptcache.layout.types import Layout, Plan
 
 
@@ -35,6 +35,6 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
     """
     if plan.stop + max_new_tokens > max_positions:
         raise ContextLengthExceeded(
-            f"the prompt takes {plan.stop} positions and {max_new_tokens} new tokens were asked for, "
+            f"the prompt takes {plan.stop} positions and {shown(max_new_tokens)} new tokens were asked for, "
             f"the model has {max_positions}"
         )

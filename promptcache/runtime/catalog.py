@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from promptcache.diagnostics import UnknownSchema, did_you_mean
+from promptcache.diagnostics import TEXT, InvalidValue, UnknownSchema, did_you_mean
 from promptcache.kv import MemoryStore, SharedStore, Store
 from promptcache.locks import new_lock
 from promptcache.runtime.prepare import Prepared
@@ -64,6 +64,7 @@ class Catalog:
         Raises:
             UnknownSchema: With the nearest name, or all of them.
         """
+        TEXT.check("schema", name, InvalidValue)
         prepared = self.get(name)
         if prepared is None:
             known = ", ".join(self._prepared) or "none"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from promptcache.diagnostics import PromptCacheError, StoreError, did_you_mean
+from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, StoreError, did_you_mean, one_of
 from promptcache.kv import Codec, KVShape, Recipe, RunKV, SharedStore, Store, Tier
 from promptcache.kv.codec import forms
 from promptcache.kv.header import num_bytes
@@ -24,6 +24,8 @@ GROUP_TOKENS = 16_384
 
 PATIENCE_S = 1800.0
 """How long warming waits for another process that is at the same group."""
+
+_CODEC = one_of(Codec)
 
 
 @runtime_checkable
@@ -43,9 +45,8 @@ def codec_named(name: str) -> Codec:
     Raises:
         StoreError: There is no such codec.
     """
-    if name in list(Codec):
-        return Codec(name)
-    raise StoreError(f"keep={name!r}: known are {', '.join(Codec)}")
+    _CODEC.check("keep", name, StoreError)
+    return Codec(name)
 
 
 def pinning(store: Store) -> Pinning:
@@ -67,6 +68,7 @@ def keys_of(prepared: Prepared, module: str | None) -> tuple[str, ...]:
     """
     if module is None:
         return prepared.keys
+    TEXT.check("module", module, InvalidValue)
     path = module.strip("/")
     if path not in prepared.schema.modules:
         mend = did_you_mean(path, prepared.schema.modules) or "paths are written like city/hotel"

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from promptcache.diagnostics import Unpicklable
 from promptcache.runtime.completion import Completion
 
 _REPLACEMENT = "�"
@@ -44,11 +45,13 @@ class TokenQueue:
         return torch.full((input_ids.shape[0],), self.closed.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
-class Stream(Iterator[str]):
+class Stream(Unpicklable, Iterator[str]):
     """An answer in the making. Iterate over it for text; afterwards `completion` has the whole answer and its usage.
 
     Whoever drops it unread stops the generation, as `close` does.
     """
+
+    _instead = "pickle its completion once it is exhausted"
 
     def __init__(self, answer: Callable[[TokenQueue], Completion], text: Callable[[Sequence[int]], str]) -> None:
         self.completion: Completion | None = None

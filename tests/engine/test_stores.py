@@ -73,8 +73,8 @@ def test_a_store_of_ones_own_is_used_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("store", "words"),
     [
-        ("", "this one is empty"),
-        (17, "not int"),
+        ("", "the path of a folder, or a URL, is expected"),
+        (17, "store=17 is not allowed: a path, a URL, a StoreConfig or a Store"),
         ("nosuchprotocol://x", "cannot use this URL as a store"),
         ("{folder}/file", "is not a folder"),
     ],
@@ -91,10 +91,13 @@ def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"memory_bytes": -1}, "memory_bytes is a number of bytes from 0 on, or None, not -1"),
-        ({"disk_bytes": "8 GB", "folder": "x"}, "not '8 GB'"),
-        ({"host_bytes": True}, "not True"),
-        ({"verify": "sometimes"}, "known are first, always, never"),
+        (
+            {"memory_bytes": -1},
+            "memory_bytes=-1 is not allowed: a whole number of bytes from 0 on, below 2.*, or None is expected",
+        ),
+        ({"disk_bytes": "8 GB", "folder": "x"}, "disk_bytes='8 GB' is not allowed"),
+        ({"host_bytes": True}, "host_bytes=True is not allowed"),
+        ({"verify": "sometimes"}, "one of first, always, never is expected"),
         ({"disk_bytes": 5}, "there is none"),
     ],
 )
@@ -136,7 +139,7 @@ def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec:
 
 def test_an_unknown_codec_is_named() -> None:
     """A misspelt codec is told with those that there are."""
-    with pytest.raises(StoreError, match="known are full, int8, int4"):
+    with pytest.raises(StoreError, match="one of full, int8, int4 is expected"):
         engine(None, keep="int9")
 
 

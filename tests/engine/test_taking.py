@@ -65,7 +65,7 @@ def test_what_is_no_tokenizer_is_refused(tokenizer: Any) -> None:
 @pytest.mark.parametrize("length", [0, -3, 2.5, "long"])
 def test_a_context_length_is_a_number_of_positions(length: Any) -> None:
     """Nothing else is taken for one."""
-    with pytest.raises(UnsupportedModel, match="a number of positions from 1 on"):
+    with pytest.raises(UnsupportedModel, match="a whole number of positions from 1 on"):
         Engine(tiny_model().hf, ByteTokenizer(), context_length=length)
 
 

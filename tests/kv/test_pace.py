@@ -147,7 +147,7 @@ def test_figures_are_numbers(figures: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"folder": "x", "pace": "fast"}, "pace='fast': it is a Pace, \"kept\" or None"),
+        ({"folder": "x", "pace": "fast"}, "pace='fast' is not allowed: a Pace, \"kept\" or None is expected"),
         ({"folder": "x", "pace": 3}, "pace=3"),
         ({"url": "memory://x", "pace": "kept"}, "there is none; give folder="),
     ],

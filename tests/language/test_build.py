@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import SchemaError
+from promptcache.diagnostics import InvalidValue, PromptError, SchemaError
 from promptcache.language import (
     Assert,
     CheckedSchema,
     Choose,
     Exclude,
+    ParameterType,
     Prompt,
     Require,
     Schema,
@@ -169,12 +170,48 @@ def test_children_and_rules_are_checked_too(schema):
         check_schema(schema)
 
 
-def test_arguments_and_messages_are_text():
-    """A number as an argument, or as a message, is told where it is given."""
-    with pytest.raises(TypeError, match=r"argument 'lines' is text, not int: give str\(3\)"):
-        Prompt("qa").use("long", lines=3)
-    with pytest.raises(TypeError, match="a message is text, not NoneType"):
-        Prompt("qa").user(None)
+@pytest.mark.parametrize("value", [True, None, b"3", [3], float("nan"), float("inf"), 10**400, "3\udc80"])
+def test_arguments_are_text_or_numbers(value):
+    """Anything else is refused where it is given, and so is text that no tokenizer can read."""
+    with pytest.raises(
+        InvalidValue, match=r"argument lines=.* is not allowed: text without lone surrogates, or a finite"
+    ):
+        Prompt("qa").use("long", lines=value)
+    with pytest.raises(InvalidValue, match="argument lines"):
+        Prompt("qa").fill(lines=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(5, "5"), (-3, "-3"), (0.5, "0.5"), (1e22, "1e+22"), (10**300, str(10**300))]
+)
+def test_numbers_are_written_as_python_writes_them(value, text):
+    """A number is given as its text, which slots for numbers take; one for whole numbers takes no fraction."""
+    schema = check_schema(
+        Schema("s").text(slot("whole", 400, kind=ParameterType.INT), slot("any", 400, kind=ParameterType.NUMBER))
+    )
+
+    filled = resolve_prompt(Prompt("s").fill(any=value).text("?"), schema).arguments
+
+    assert [each.text for each in filled] == [text]
+    if isinstance(value, float):
+        with pytest.raises(PromptError, match="it takes a whole number"):
+            resolve_prompt(Prompt("s").fill(whole=value), schema)
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", ["x"], "\udc80"])
+@pytest.mark.parametrize("method", ["text", "system", "user", "assistant"])
+def test_messages_are_text(method, value):
+    """A message of another type, or with a lone surrogate, is refused where it is given."""
+    with pytest.raises(InvalidValue, match=r"text=.* is not allowed: text without lone surrogates is expected"):
+        getattr(Prompt("qa"), method)(value)
+
+
+def test_a_lone_surrogate_is_shown_where_it_stands():
+    """In a long text the message shows the part around it."""
+    with pytest.raises(InvalidValue, match=r"text=' {8}before \\udc80 after'"):
+        Prompt("qa").user("x" * 1000 + " " * 8 + "before \udc80 after")
+    with pytest.raises(SchemaError, match=r"PC105 text='.*\\udc80.*' of a text is not allowed"):
+        check_schema(Schema("s").module("a", "x\udc80"))
 
 
 @given(text=st.text())

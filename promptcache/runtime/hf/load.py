@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel
 from promptcache.layout import HubTokenizer, Tokenizer
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading
@@ -47,6 +47,7 @@ def load_model(
         ModelNotFound: No such folder or hub id, or files missing in it.
         UnsupportedModel: Not a model or tokenizer that can be cached by modules.
     """
+    PATH.check("model", name, ModelNotFound)
     source = str(DEMO_FOLDER) if str(name) == DEMO else os.path.expanduser(name)  # noqa: PTH111 - a hub id is no path
     _check_folder(source)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -59,7 +60,7 @@ def load_model(
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {_first_line(error)}") from error
-    except (ValueError, KeyError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
     hf.to(where)
     model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
@@ -111,7 +112,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 def _check_folder(source: str) -> None:
     path = Path(source)
-    looks_local = path.is_absolute() or source.startswith((".", "~")) or path.exists()
+    looks_local = path.is_absolute() or source.startswith((".", "~")) or os.path.exists(source)  # noqa: PTH110 - too long a name is no error here
     if not looks_local:
         return
     if not path.is_dir():

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import UnsupportedModel, shown, whole
 from promptcache.kv.types import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts
@@ -28,6 +28,7 @@ from promptcache.runtime.hf.segmented import implementation_name, register, segm
 from promptcache.runtime.segments import AnyTimeline, Timeline
 
 _LONGEST_DEFAULT = 1 << 17
+_LENGTH = whole(1, unit="positions")
 _register_once = new_lock()
 
 
@@ -170,11 +171,11 @@ class Model:
         known = self.facts.max_positions
         if asked is None:
             return known or _LONGEST_DEFAULT
-        if not isinstance(asked, int) or asked < 1:
-            raise UnsupportedModel(f"a context length is a number of positions from 1 on, not {asked!r}")
-        if self.facts.learned_positions and known is not None and asked > known:
+        _LENGTH.check("context_length", asked, UnsupportedModel)
+        if asked > (known or _LONGEST_DEFAULT):
             raise UnsupportedModel(
-                f"{self.facts.name} has learned {known} positions; a context length of {asked} does not exist"
+                f"context_length={shown(asked)}: {self.facts.name} has {known or _LONGEST_DEFAULT} positions; a model "
+                "that was made for more says so in its configuration (max_position_embeddings)"
             )
         return asked
 
@@ -233,9 +234,11 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
     """
     if not isinstance(model, Model):
         return Model(model, context_length=context_length)
+    (_LENGTH | None).check("context_length", context_length, UnsupportedModel)
     if context_length not in (None, model.context_length):
         raise UnsupportedModel(
-            f"this Model was made for {model.context_length} positions, not {context_length}; say so where it is made"
+            f"this Model was made for {model.context_length} positions, not {shown(context_length)}; "
+            "say so where it is made"
         )
     return model
 

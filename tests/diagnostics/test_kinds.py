@@ -1,0 +1,88 @@
+"""Kinds of values: what each takes, and what is said of a value that it does not take."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcache.diagnostics import (
+    BYTES,
+    FLAG,
+    PATH,
+    TEXT,
+    TEXTS,
+    InvalidValue,
+    Kind,
+    PromptError,
+    StoreError,
+    number,
+    one_of,
+    shown,
+    whole,
+)
+from promptcache.layout import Level
+
+RING: list[Any] = []
+RING.append(RING)
+
+
+class Hostile:
+    """An object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken", "refused"),
+    [
+        (TEXT, ["", "x", "é"], [None, b"x", "\ud800", 1]),
+        (TEXT | None, [None, "x"], [1]),
+        (TEXTS, [[], ["x"], {"x"}, ("x",)], ["x", [1], ["\ud800"], None, iter(["x"])]),
+        (FLAG, [True, False], [1, None, "true"]),
+        (PATH, ["x", Path("x")], ["", "a\0b", "\ud800", None, 1, b"x"]),
+        (BYTES, [0, 2**63 - 1], [-1, 2**63, True, 1.0, None]),
+        (whole(1, 3), [1, 3], [0, 4, True, 1.5, "1", float("nan")]),
+        (number(0), [0, 0.5, 10**300], [-0.1, float("nan"), float("inf"), True, "1", 1j, 10**400]),
+        (one_of(Level), ["exact", Level.EXACT], ["x", None, 1, ["exact"]]),
+    ],
+)
+def test_a_kind_takes_what_it_says(kind: Kind, taken: list[Any], refused: list[Any]) -> None:
+    """A check lets through what the kind takes, and raises the error that it is given for everything else."""
+    for value in taken:
+        kind.check("name", value, StoreError)
+    for value in [*refused, Hostile(), RING]:
+        with pytest.raises(StoreError, match=r"^name=.* is not allowed: .* is expected$"):
+            kind.check("name", value, StoreError)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("x" * 100_000, None),
+        (list(range(10**6)), None),
+        (10**5000, "<int of more than 4300 digits>"),
+        (RING, "[[[...]]]"),
+        ("a" * 1000 + "before \udc80 after", "'aaaaaaaabefore \\udc80 after'"),
+    ],
+    ids=["text", "list", "int", "ring", "surrogate"],
+)
+def test_whatever_is_shown_is_short(value: object, expected: str | None) -> None:
+    """A message shows any value in one short line; of text with a lone surrogate, the part around it."""
+    assert len(shown(value)) < 100
+    assert expected is None or shown(value) == expected
+    assert shown(Hostile())
+
+
+def test_errors_of_values_are_those_of_python_too() -> None:
+    """Code that catches Python's own errors for wrong arguments catches these; they survive pickling."""
+    with pytest.raises(InvalidValue, match="diagnostics=5") as found:
+        PromptError(5)  # type: ignore[arg-type]
+    assert isinstance(found.value, TypeError)
+    assert isinstance(found.value, ValueError)
+    assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+    with pytest.raises(ValueError, match="'x' is no Level: one of exact, modular is expected"):
+        Level("x")

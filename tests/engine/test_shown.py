@@ -1,0 +1,109 @@
+"""What the interactive prompt shows of results, and what happens to those that are pickled."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from promptcache import Completion, Engine, Prompt, Schema
+from promptcache.diagnostics import InvalidValue, UnknownSchema
+from promptcache.kv import StoreConfig
+from promptcache.kv.opening import open_store
+from promptcache.language import module
+from promptcache.layout import Layout
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+LONG = "A long text that nobody wants to see in a terminal. " * 200
+SCHEMA = Schema("travel").with_module(*(module(f"m{number}", LONG[:200]) for number in range(100))).user("Question: ")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """An engine with a schema of a hundred modules."""
+    made = Engine(tiny_model(), ByteTokenizer(), context_length=4096)
+    made.add_schema(Schema("small").module("a", "Hello").module("b", LONG[:100]))
+    return made
+
+
+@pytest.fixture(scope="module")
+def results(engine: Engine) -> Mapping[str, Any]:
+    """What an engine returns, and what goes into it, by its name."""
+    made = Engine(tiny_model(), ByteTokenizer())
+    checked = made.add_schema(Schema("travel").module("all", LONG[:3000]).module("other", LONG[:200]))
+    prompt = Prompt("travel").use("all").user(LONG[:300])
+    answer = made.generate(prompt, max_new_tokens=8)
+    return {
+        "schema": SCHEMA,
+        "module": SCHEMA.children[0],
+        "checked": checked,
+        "rules": checked.rules,
+        "prompt": prompt,
+        "selection": answer.plan.selection,
+        "layout": answer.plan.layout,
+        "run": answer.plan.layout.runs[0],
+        "encoding": answer.plan.encodings[0],
+        "plan": answer.plan,
+        "completion": answer,
+        "usage": answer.usage,
+        "report": made.warm()[0],
+        "engine": made,
+        "store": made.store,
+    }
+
+
+NAMES = (
+    *("schema", "module", "checked", "rules", "prompt", "selection", "layout", "run", "encoding", "plan", "completion"),
+    *("usage", "report", "engine", "store"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_shown_is_short(results: Mapping[str, Any], name: str) -> None:
+    """A result is shown in one line of a few hundred characters, whatever its size: what was 21,928 characters."""
+    text = repr(results[name])
+
+    assert "\n" not in text
+    assert len(text) <= 450
+
+
+def test_what_is_shown_says_what_it_is(results: Mapping[str, Any]) -> None:
+    """The line counts what there is, and names what has a name."""
+    assert repr(results["schema"]).startswith("Schema(name='travel', 101 children")
+    assert "2 modules" in repr(results["checked"])
+    assert "schema='travel'" in repr(results["layout"])
+    assert "8 token_ids" in repr(results["completion"])
+    assert "schemas travel" in repr(results["engine"])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("engine", "store")])
+def test_results_can_be_pickled(results: Mapping[str, Any], name: str) -> None:
+    """Results go to other processes and come out as they were."""
+    again = pickle.loads(pickle.dumps(results[name]))
+
+    assert repr(again) == repr(results[name])
+    assert not isinstance(again, Completion) or again.token_ids == results[name].token_ids
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_holds_memory_cannot_be_pickled(engine: Engine, tmp_path: Any, take: Any) -> None:
+    """An engine, a store and a stream say what to do instead; locks raised a bare error of Python's."""
+    tiers = open_store(StoreConfig(folder=tmp_path), engine.model.shape, str).store
+    with engine.stream(Prompt("small").use("a").user("?"), max_new_tokens=1) as stream:
+        for each, instead in ((engine, "store="), (engine.store, "folder="), (tiers, "folder"), (stream, "completion")):
+            with pytest.raises(InvalidValue, match=f"{type(each).__name__} cannot be pickled or copied: .*{instead}"):
+                take(each)
+
+
+def test_a_layout_is_found_by_its_schema(engine: Engine) -> None:
+    """An engine gives the layout that its plans go by, and names what is near where there is none."""
+    layout = engine.layout("small")
+
+    assert isinstance(layout, Layout)
+    assert engine.plan(Prompt("small").use("a").user("?")).layout is layout
+    with pytest.raises(UnknownSchema, match="did you mean 'small'"):
+        engine.layout("smal")

@@ -1,0 +1,405 @@
+"""Wrong values for every parameter of the public interface: a `PromptCacheError` or success, and soon.
+
+`CALLS` says how each public callable is called validly. Each of its parameters is then given each of `WRONG`, one at a
+time, and what comes back is used. `inspect.signature` finds the parameters, so that a new one is tested, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import promptcache
+from promptcache.diagnostics import Diagnostic, PromptCacheError, Span
+from promptcache.kv import Recipe, StoreConfig, context_digest
+from promptcache.kv.opening import open_store
+from promptcache.language import module
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+SECONDS = 1.0
+"""Processor time that a call with a wrong value may take."""
+
+SCHEMA = """<schema name="travel">You plan trips.
+<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
+<module name="paris">Paris has soup.</module><parameter name="who" length="8"/></schema>"""
+PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+SPAN = Span("a", 1, 1, 1, 1)
+
+
+class Hostile:
+    """An object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def _ring() -> list[object]:
+    ring: list[object] = []
+    ring.append(ring)
+    return ring
+
+
+WRONG: Mapping[str, Callable[[], object]] = {
+    "None": lambda: None,
+    "True": lambda: True,
+    "False": lambda: False,
+    "zero": lambda: 0,
+    "minus one": lambda: -1,
+    "2**31": lambda: 2**31,
+    "10**30": lambda: 10**30,
+    "5,000 digits": lambda: 10**5000,
+    "half": lambda: 0.5,
+    "nan": lambda: float("nan"),
+    "infinity": lambda: float("inf"),
+    "complex": lambda: 1j,
+    "Decimal": lambda: Decimal("1.5"),
+    "empty text": lambda: "",
+    "space": lambda: " ",
+    "word": lambda: "x",
+    "plain words": lambda: "What is a contract?",
+    "lone surrogate": lambda: "a\udc80b",
+    "null character": lambda: "a\0b",
+    "long text": lambda: "x" * 100_000,
+    "bracket": lambda: "<",
+    "other document": lambda: '<html xmlns="x"/>',
+    "no scheme": lambda: "://",
+    "no such file": lambda: "no/such/file.xml",
+    "bytes": lambda: b"<schema/>",
+    "path": lambda: Path("no/such/folder"),
+    "empty list": list,
+    "list of None": lambda: [None],
+    "list of texts": lambda: ["a", "b"],
+    "chat messages": lambda: [{"role": "user", "content": "Hello"}],
+    "ring": _ring,
+    "empty tuple": lambda: (),
+    "pairs": lambda: ((1, 2), ("a", "b")),
+    "empty dict": dict,
+    "dict": lambda: {"a": 1, 2: "b"},
+    "set": lambda: {1, "a"},
+    "iterator": lambda: iter([1]),
+    "module": lambda: torch,
+    "function": lambda: lambda *_: 1,
+    "tensor": lambda: torch.ones(2),
+    "hostile": Hostile,
+}
+assert len(WRONG) >= 40
+
+
+@dataclass(kw_only=True)
+class Call:
+    """A callable with valid arguments by name; for `*names` a tuple, for `**names` a dict of those worth trying."""
+
+    function: Callable[..., Any]
+    valid: Mapping[str, Any] = field(default_factory=dict)
+    use: Callable[[Any], object] = lambda made: list(made) if isinstance(made, Iterator) else None
+
+
+ELSEWHERE: Mapping[tuple[str, str], str] = {
+    ("Engine.from_pretrained", "device"): "a later change",
+    ("Engine.from_pretrained", "dtype"): "a later change",
+}
+"""Parameters whose wrong values are not all refused yet, and who refuses them."""
+
+NOT_WRONG = {("Level", "hostile"), ("Level", "5,000 digits")}
+"""Values that Python's own enum shows before it asks us."""
+
+GENERATION = {
+    "num_beams": 2,
+    "num_return_sequences": 1,
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 5,
+    "top_p": 0.5,
+    "repetition_penalty": 1.1,
+    "min_new_tokens": 1,
+    "stop_strings": None,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "bad_words_ids": None,
+    "logits_processor": None,
+    "stopping_criteria": None,
+    "streamer": None,
+    "generation_config": None,
+    "output_scores": False,
+    "output_logits": False,
+    "return_dict_in_generate": False,
+    "max_tokens": None,
+}
+"""Options of `generate` that are tried; transformers has 60 more, which are checked by the same lines."""
+
+
+def _world(folder: Path) -> SimpleNamespace:
+    engine = promptcache.Engine(tiny_model(), ByteTokenizer(), store=folder / "kv")
+    engine.add_schema(SCHEMA)
+    shape = engine.model.shape
+    recipe = Recipe(fingerprint="f", token_ids=(1, 2), position_ids=(0, 1), context=context_digest(()))
+    kv = torch.zeros((shape.num_layers, shape.num_kv_heads, 2, shape.head_dim), dtype=shape.dtype)
+    completion = engine.generate(PROMPT, max_new_tokens=1)
+    (folder / "travel.xml").write_text(SCHEMA)
+    return SimpleNamespace(engine=engine, shape=shape, recipe=recipe, kv=kv, completion=completion, folder=folder)
+
+
+def _try_schema(world: SimpleNamespace) -> Callable[[Any], object]:
+    def use(schema: Any) -> None:
+        repr(schema)
+        engine = world.engine
+        engine.plan(promptcache.Prompt(engine.add_schema(schema).name).user("Hello"))
+
+    return use
+
+
+def _try_prompt(world: SimpleNamespace) -> Callable[[Any], object]:
+    def use(prompt: Any) -> None:
+        repr(prompt)
+        prompt.to_xml()
+        world.engine.plan(prompt)
+
+    return use
+
+
+def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
+    engine, shape = world.engine, world.shape
+    schema, prompt = promptcache.Schema("travel"), promptcache.Prompt("travel")
+    text = promptcache.Schema("travel").text("Hello")
+    try_schema, try_prompt = _try_schema(world), _try_prompt(world)
+    generation = {"prompt": PROMPT, "max_new_tokens": 1, "generation": GENERATION}
+    plan, done = world.completion.plan, world.completion
+    keys = {"key": world.recipe.key}
+    put = {"recipe": world.recipe, "keys": world.kv, "values": world.kv}
+    diagnostic = Diagnostic(code="PC001", message="m", span=SPAN)
+    memory = promptcache.MemoryStore(shape)
+    tiers = open_store(world.folder / "tiers", shape, lambda: "f").store
+
+    def stored(store: Any) -> Mapping[str, Call]:
+        return {
+            "get": Call(function=store.get, valid=keys),
+            "put": Call(function=store.put, valid=put),
+            "delete": Call(function=store.delete, valid=keys),
+            "keys": Call(function=store.keys),
+            "nbytes": Call(function=store.nbytes),
+            "reserve": Call(function=store.reserve, valid={"sizes": [("a", 2)]}),
+        }
+
+    def model() -> Any:
+        return tiny_model()
+
+    def engine_of(**given: Any) -> Any:
+        return promptcache.Engine(**{"model": model(), **given})
+
+    return {
+        "Completion": Call(function=promptcache.Completion, valid=vars_of(done), use=lambda made: None),
+        "Diagnostic": Call(function=promptcache.Diagnostic, valid=vars_of(diagnostic)),
+        "Engine": Call(
+            function=engine_of,
+            valid={"tokenizer": ByteTokenizer(), "store": None, "context_length": None},
+            use=lambda made: made.generate(PROMPT, max_new_tokens=1) if made.add_schema(SCHEMA) else None,
+        ),
+        "Engine.from_pretrained": Call(
+            function=promptcache.Engine.from_pretrained,
+            valid={"model": "demo", "device": "cpu", "options": {"local_files_only": True, "revision": None}},
+        ),
+        "Engine.add_schema": Call(function=engine.add_schema, valid={"source": SCHEMA}, use=repr),
+        "Engine.warm": Call(function=engine.warm, valid={"schema": "travel", "progress": None}),
+        "Engine.measure_pace": Call(function=engine.measure_pace, valid={"schema": "travel"}),
+        "Engine.layout": Call(function=engine.layout, valid={"schema": "travel"}, use=repr),
+        "Engine.keys": Call(function=engine.keys, valid={"schema": "travel"}),
+        "Engine.pin": Call(function=engine.pin, valid={"schema": "travel"}),
+        "Engine.unpin": Call(function=engine.unpin, valid={"schema": "travel"}),
+        "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
+        "Engine.logits": Call(function=engine.logits, valid={"prompt": PROMPT}),
+        "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),
+        "Engine.generate": Call(function=engine.generate, valid=generation, use=repr),
+        "Engine.stream": Call(function=engine.stream, valid=generation),
+        "Engine.generate_batch": Call(
+            function=engine.generate_batch,
+            valid={"prompts": [PROMPT, PROMPT], "max_new_tokens": 1, "generation": {**GENERATION, "num_beams": 1}},
+        ),
+        "Layout": Call(function=promptcache.Layout, valid=vars_of(plan.layout)),
+        "Level": Call(function=promptcache.Level, valid={"value": "exact"}),
+        "MemoryStore": Call(function=promptcache.MemoryStore, valid={"shape": shape}, use=lambda made: made.put(**put)),
+        **{f"MemoryStore.{name}": call for name, call in stored(memory).items()},
+        "MemoryStore.offer": Call(function=memory.offer, valid=put),
+        "MemoryStore.pass_on": Call(function=memory.pass_on, valid={"keys": world.kv, "values": world.kv}),
+        "MemoryStore.recipe": Call(function=memory.recipe, valid=keys),
+        "MemoryStore.pin": Call(function=memory.pin, valid={"keys": ["a"]}),
+        "MemoryStore.unpin": Call(function=memory.unpin, valid={"keys": ["a"]}),
+        "MemoryStore.pinned": Call(function=memory.pinned),
+        "Plan": Call(function=promptcache.Plan, valid=vars_of(plan)),
+        "Prompt": Call(function=promptcache.Prompt, valid={"schema": "travel"}, use=try_prompt),
+        "Prompt.use": Call(
+            function=prompt.use, valid={"module": "plan", "arguments": {"days": "nine"}}, use=try_prompt
+        ),
+        "Prompt.fill": Call(function=prompt.fill, valid={"arguments": {"who": "Ann"}}, use=try_prompt),
+        **{
+            f"Prompt.{name}": Call(function=getattr(prompt, name), valid={"text": "Hello"}, use=try_prompt)
+            for name in ("text", "system", "user", "assistant")
+        },
+        "Prompt.to_xml": Call(function=prompt.to_xml),
+        "PromptCacheError": Call(function=promptcache.PromptCacheError, valid={"args": ("a",)}),
+        "PromptError": Call(function=promptcache.PromptError, valid={"diagnostics": [diagnostic]}, use=str),
+        "SchemaError": Call(function=promptcache.SchemaError, valid={"diagnostics": [diagnostic]}, use=str),
+        "Schema": Call(
+            function=promptcache.Schema, valid={"name": "travel", "children": text.children}, use=try_schema
+        ),
+        "Schema.from_file": Call(
+            function=promptcache.Schema.from_file, valid={"path": world.folder / "travel.xml"}, use=try_schema
+        ),
+        "Schema.of": Call(function=promptcache.Schema.of, valid={"document": text}, use=try_schema),
+        "Schema.module": Call(
+            function=text.module,
+            valid={"name": "a", "content": ("text",), "options": dict.fromkeys(["reserve", "context", "separator"])},
+            use=try_schema,
+        ),
+        "Schema.with_module": Call(function=text.with_module, valid={"modules": (module("a", "b"),)}, use=try_schema),
+        "Schema.union": Call(function=text.union, valid={"members": (module("a", "b"),)}, use=try_schema),
+        "Schema.rule": Call(function=text.rule, valid={"rules": ()}, use=try_schema),
+        "Schema.scaffold": Call(function=text.module("a", "b").scaffold, valid={"modules": ("a",)}, use=try_schema),
+        **{
+            f"Schema.{name}": Call(function=getattr(schema, name), valid={"content": ("Hello",)}, use=try_schema)
+            for name in ("text", "system", "user", "assistant")
+        },
+        **{f"Store.{name}": call for name, call in stored(tiers).items()},
+        "StoreConfig": Call(
+            function=StoreConfig,
+            valid={"folder": world.folder / "config"},
+            use=lambda made: open_store(made, shape, lambda: "f").store.put(**put),
+        ),
+    }
+
+
+def vars_of(made: Any) -> dict[str, Any]:
+    """Return the fields of a record by name."""
+    return {name: getattr(made, name) for name in inspect.signature(type(made)).parameters}
+
+
+def callables() -> Iterator[tuple[str, Any]]:
+    """Every public name with its class's constructor and public methods, inherited ones of ours included."""
+    for name in promptcache.__all__:
+        public = getattr(promptcache, name)
+        if not getattr(public, "_is_protocol", False):
+            yield name, public
+        for attribute in dir(public):
+            found = inspect.getattr_static(public, attribute)
+            function = getattr(found, "__func__", found)
+            ours = getattr(function, "__module__", "") or ""
+            if not attribute.startswith("_") and callable(function) and ours.startswith("promptcache"):
+                yield f"{name}.{attribute}", function
+
+
+def parameters(name: str, function: Any) -> Iterator[str]:
+    """Names of a callable's parameters; each option of `generate` that is tried is one of its own."""
+    if name in ("Level", "PromptCacheError"):
+        yield {"Level": "value", "PromptCacheError": "*args"}[name]
+        return
+    for each in inspect.signature(function).parameters.values():
+        if each.name in ("self", "cls"):
+            continue
+        if each.name == "generation":
+            yield from (f"**{option}" for option in GENERATION)
+            continue
+        yield {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "") + each.name
+
+
+ALL = [(name, parameter) for name, function in callables() for parameter in parameters(name, function)]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Call]]:
+    """How everything is called validly."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("values")
+        patch.chdir(folder)
+        yield _calls(_world(folder))
+
+
+def test_every_public_callable_is_tried(calls: Mapping[str, Call]) -> None:
+    """The table names every public callable, and nothing else."""
+    assert set(calls) == {name for name, _ in callables()}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in callables()])
+def test_valid_arguments_are_valid(calls: Mapping[str, Call], name: str) -> None:
+    """What the table says is valid raises nothing: what fails below fails for the wrong value."""
+    _run(calls[name], {})
+
+
+@pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        pytest.param(*each, marks=pytest.mark.xfail(reason=ELSEWHERE[each], strict=False))
+        if each in ELSEWHERE
+        else each
+        for each in ALL
+    ],
+    ids=[f"{name}({parameter})" for name, parameter in ALL],
+)
+def test_wrong_values_are_refused_or_work(calls: Mapping[str, Call], name: str, parameter: str) -> None:
+    """A wrong value raises a `PromptCacheError`, or does no harm, within a second."""
+    faults = []
+    default = _default(calls[name], parameter)
+    for label, make in WRONG.items():
+        if (name, label) in NOT_WRONG or (label == "None" and default is None):
+            continue
+        started = time.process_time()
+        try:
+            _run(calls[name], {parameter: make()})
+        except PromptCacheError as error:
+            if not str(error).strip():
+                faults.append(f"{label}: says nothing")
+        except Exception as error:  # noqa: BLE001 - that there is none is what is tested
+            faults.append(f"{label}: {type(error).__name__}: {error!s:.200}")
+        if (took := time.process_time() - started) > SECONDS:
+            faults.append(f"{label}: {took:.1f} s")
+
+    assert not faults, "\n".join(faults)
+
+
+def _default(call: Call, parameter: str) -> object:
+    return next((each.default for each in _signature(call.function) if each.name == parameter), inspect.Parameter.empty)
+
+
+def _run(call: Call, wrong: Mapping[str, Any]) -> None:
+    """Call with valid arguments but for those in `wrong`, and use what comes back."""
+    positional: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    kinds = {each.name: each.kind for each in _signature(call.function)}
+    for name, value in call.valid.items():
+        kind = kinds.get(name, inspect.Parameter.KEYWORD_ONLY)
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            positional = value
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            named |= {} if name in ("generation", "options") else value
+        else:
+            named[name] = value
+    for parameter, value in wrong.items():
+        if parameter.startswith("**"):
+            options = parameter.removeprefix("**")
+            for option in call.valid.get(options, [options]) if options not in GENERATION else [options]:
+                named[option] = value
+        elif parameter.startswith("*"):
+            positional = (value,)
+        else:
+            named[parameter] = value
+    leading = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY and name in named]
+    if positional:
+        leading = [name for name, kind in kinds.items() if kind.name.startswith("POSITIONAL") and name in named]
+    arguments = [named.pop(name) for name in leading]
+    call.use(call.function(*arguments, *positional, **named))
+
+
+def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    if function in (promptcache.Level, promptcache.PromptCacheError):
+        kind = inspect.Parameter.POSITIONAL_ONLY if function is promptcache.Level else inspect.Parameter.VAR_POSITIONAL
+        return [inspect.Parameter("value" if function is promptcache.Level else "args", kind)]
+    return list(inspect.signature(function).parameters.values())
