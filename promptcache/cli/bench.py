@@ -213,7 +213,7 @@ def disk(
 @command.command()
 @prompt_argument
 @click.option("--schema", metavar="FILE", required=True, help="Its schema.", shell_complete=complete_schemas)
-@model_option("demo, a model's folder, or a hub id.")
+@model_option()
 @repeats_option(10)
 @threads_option
 def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> None:

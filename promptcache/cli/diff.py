@@ -1,6 +1,6 @@
 """What a change of a schema costs: the work of `promptcache diff`.
 
-Comes in: two schema files and a model's folder. Goes out: a `SchemaChanges`. No model is loaded.
+Comes in: two schema files and the name of a model. Goes out: a `SchemaChanges`. No model is loaded.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Any
 from promptcache.cli.diff_encodings import EncodingChanges, compare_encodings
 from promptcache.cli.diff_prompts import PromptChanges, compare_prompts
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.model_folder import DEMO, model_folder
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ModelNotFound
-from promptcache.layout import HubTokenizer, Layout, Slot, lay_out
+from promptcache.layout import HubTokenizer, Layout, Slot, lay_out, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +72,11 @@ def compare_files(old_file: str, new_file: str, model: str, sources: Sources) ->
 
     Raises:
         SchemaError: every fault of the first schema that has any.
-        ModelNotFound: there is no such folder, or no tokenizer in it.
+        ModelNotFound: there is no such model, or it has no tokenizer.json.
     """
     old_document, new_document = read(old_file, sources), read(new_file, sources)
     old, new = checked_schema(old_document), checked_schema(new_document)
     folder = model_folder(model)
-    if folder is None:
-        raise ModelNotFound(f"'{model}' is no folder; diff reads {DEMO!r} or a folder with a tokenizer")
     tokenizer = HubTokenizer.from_folder(folder)
     files = old_document.name, new_document.name
     return compare_layouts(lay_out(old, tokenizer), lay_out(new, tokenizer), files, model)

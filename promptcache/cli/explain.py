@@ -1,6 +1,6 @@
 """What a schema allows and costs: the work of `promptcache explain`.
 
-Comes in: a schema file and a model's folder. Goes out: a `SchemaFacts`. No model is loaded: its tokenizer suffices.
+Comes in: a schema file and the name of a model. Goes out: a `SchemaFacts`. No model is loaded: its tokenizer suffices.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 from promptcache.cli.combinations import Combinations, Extreme
 from promptcache.cli.example_prompt import example_prompt
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.model_folder import DEMO, model_folder
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ModelNotFound
 from promptcache.language import CheckedSchema, count_combinations
 from promptcache.language.explain import describe
 from promptcache.language.names import ancestors
 from promptcache.language.rules import RuleKind
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.layout import HubTokenizer, Layout, Slot, Stretch, Tokenizer, lay_out
+from promptcache.layout import HubTokenizer, Layout, Slot, Stretch, Tokenizer, lay_out, model_folder
 from promptcache.layout.slot_texts import SlotText, longest_text, shortest_text
 
 SlotTexts = Mapping[tuple[str, str], SlotText]
@@ -101,13 +99,11 @@ def explain_schema(file: str, model: str, sources: Sources) -> SchemaFacts:
 
     Raises:
         SchemaError: every fault of the schema.
-        ModelNotFound: there is no such folder, or no tokenizer in it.
+        ModelNotFound: there is no such model, or it has no tokenizer.json.
     """
     document = read(file, sources)
     schema = checked_schema(document)
     folder = model_folder(model)
-    if folder is None:
-        raise ModelNotFound(f"'{model}' is no folder; explain reads {DEMO!r} or a folder with a tokenizer")
     return schema_facts(schema, document.name, model, HubTokenizer.from_folder(folder))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from promptcache.cli.answer import engine_on
+from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
@@ -28,7 +29,9 @@ def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, targe
         EnvironmentMissing: Not all of it is in the store.
         PromptCacheError: The model or the store cannot be used.
     """
-    engine = engine_on(options.model, options.device, options.dtype, None)
+    with progress() as show:
+        show_loading(show, options.model)
+        engine = engine_on(options.model, options.device, options.dtype, None)
     keys: dict[str, None] = {}
     for schema in schemas:
         engine.add_schema(schema.source, keep=options.keep)

@@ -1,7 +1,7 @@
 """What a schema looks like under a tokenizer: the work of `promptcache layout`.
 
-Comes in: a schema file and a model's folder. Goes out: a `View`, and the warnings on the way. No model is loaded: the
-tokenizer and `config.json` suffice.
+Comes in: a schema file and the name of a model. Goes out: a `View`, and the warnings on the way. No weights are
+loaded: the tokenizer and `config.json` suffice.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.layout_view import View, view_layout
-from promptcache.cli.model_folder import DEMO, Dtype, model_folder, read_facts
+from promptcache.cli.model_folder import Dtype, read_facts
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, ModelNotFound, SchemaError, Severity
+from promptcache.diagnostics import Diagnostic, SchemaError, Severity
 from promptcache.language.counting import count_combinations
-from promptcache.layout import Encoding, HubTokenizer, Layout, check_length, encodings, lay_out
+from promptcache.layout import Encoding, HubTokenizer, Layout, check_length, encodings, lay_out, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,10 @@ def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOu
 
     Raises:
         SchemaError: every fault of the schema, a filler longer than its slot among them.
-        ModelNotFound: there is no such folder, or it lacks a file.
+        ModelNotFound: there is no such model, or it lacks a file.
     """
     schema = checked_schema(read(file, sources))
     folder = model_folder(model)
-    if folder is None:
-        raise ModelNotFound(f"'{model}' is no folder; layout reads {DEMO!r} or a folder with tokenizer and config.json")
     facts = read_facts(model, folder, dtype)
     tokenizer = HubTokenizer.from_folder(folder)
     layout = lay_out(schema, tokenizer)

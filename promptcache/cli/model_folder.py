@@ -1,20 +1,18 @@
 """What a model's folder says about positions and the size of KV, read without loading the model.
 
-Comes in: "demo" or a folder with a `config.json`. Goes out: plain numbers. This file knows no tensors; the runtime
+Comes in: a folder with a `config.json`. Goes out: plain numbers. This file knows no tensors; the runtime
 measures what is estimated here.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 
 DEMO = "demo"
@@ -63,18 +61,6 @@ class KVSizes:
     num_kv_heads: int
     head_dim: int
     dtype: Dtype
-
-
-def model_folder(model: str) -> Path | None:
-    """Return the folder of a model, or None for a name that is no folder here (a hub id, the home of nobody).
-
-    Raises:
-        ModelNotFound: the name is empty.
-    """
-    if not model:
-        raise ModelNotFound(f"the name of a model is empty; give '{DEMO}' or a model's folder")
-    folder = MODEL_FOLDER if model == DEMO else Path(os.path.expanduser(model))  # noqa: PTH111 - as `load_model` does
-    return folder if folder.is_dir() else None
 
 
 def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:

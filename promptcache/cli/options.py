@@ -64,7 +64,7 @@ arguments_option = click.option(
 
 
 def model_option(
-    words: str = "demo, or a model's folder.", default: str | None = DEMO
+    words: str = "demo, a model's folder, or a hub id.", default: str | None = DEMO
 ) -> Callable[[Decorated], Decorated]:
     """Return the option that names a model."""
     return click.option("--model", default=default, help=words, shell_complete=complete_models)

@@ -1,6 +1,6 @@
 """What the model will see of a prompt: the work of `promptcache render`.
 
-Comes in: a prompt file and a model's folder. Goes out: the exact text, or its tokens one by one, on a console or as
+Comes in: a prompt file and the name of a model. Goes out: the exact text, or its tokens one by one, on a console or as
 data. No model is loaded: its tokenizer suffices.
 """
 
@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from promptcache.cli.excerpt import printable
-from promptcache.cli.model_folder import DEMO, model_folder
 from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ModelNotFound
-from promptcache.layout import HubTokenizer, Origin, Plan
+from promptcache.layout import HubTokenizer, Origin, Plan, model_folder
 from promptcache.layout.rendering import Part, Rendering, render
 
 _REUSED = "green"
@@ -54,12 +52,10 @@ def render_prompt(
 
     Raises:
         LanguageError: every fault of the prompt or its schema.
-        PromptCacheError: the schema or the model's folder is not there, or positions do not suffice.
+        PromptCacheError: the schema or the model is not there, or positions do not suffice.
     """
     request = read_request(file, schema_files, words, sources)
     folder = model_folder(model)
-    if folder is None:
-        raise ModelNotFound(f"'{model}' is no folder; render reads {DEMO!r} or a folder with tokenizer and config.json")
     planned = plan_request(request, folder, max_new_tokens=1)
     rendering = render(planned.plan, planned.tokenizer)
     return Rendered(request=request, plan=planned.plan, tokenizer=planned.tokenizer, rendering=rendering)

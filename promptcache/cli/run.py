@@ -6,15 +6,13 @@ check that needs no model is made before one is loaded.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
-from promptcache.cli.model_folder import model_folder
+from promptcache.cli.console import progress, show_loading
 from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import RunOptions, plan_request, read_request
 from promptcache.cli.sources import Sources
+from promptcache.layout import model_folder
 
 
 def run_prompt(
@@ -34,11 +32,10 @@ def run_prompt(
     """
     request = read_request(file, schema_files, words, sources)
     folder = model_folder(options.model)
-    if folder is not None:
+    if (folder / "tokenizer.json").is_file():  # else transformers makes one of other files
         plan_request(request, folder, options.max_new_tokens or 1)  # checks lengths in tokens; the engine makes its own
-        # nothing will be downloaded, so transformers has no progress worth a line; it reads this when it is imported
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with _waiting() if folder is not None and sys.stderr.isatty() else nullcontext():
+    with progress() as show:
+        show_loading(show, options.model)
         # torch and transformers take seconds to import: not before the prompt has passed its checks
         from promptcache.cli.answer import answer_data, answer_request, load_engine, usage_line
 
@@ -49,12 +46,6 @@ def run_prompt(
     else:
         write_text("\n")
         tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), usage_line(answered))
-
-
-def _waiting() -> AbstractContextManager[object]:
-    from promptcache.cli.console import stderr
-
-    return stderr().status("loading the model")
 
 
 def _discard(piece: str) -> None:

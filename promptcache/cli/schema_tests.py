@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.model_folder import DEMO, declared_positions, model_folder
+from promptcache.cli.model_folder import DEMO, declared_positions
 from promptcache.cli.report import Kind
 from promptcache.cli.schema_tests_text import Result, ResultKind, Tested
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import LanguageError, ModelNotFound
+from promptcache.diagnostics import LanguageError
 from promptcache.language.examples import example_prompt
-from promptcache.layout import HubTokenizer, check_length
+from promptcache.layout import HubTokenizer, check_length, model_folder
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -44,12 +44,10 @@ def test_files(names: Sequence[str], sources: Sources, *, num_prompts: int, mode
 
     Raises:
         UsageMistake: one is a prompt.
-        ModelNotFound: there is no such model here.
+        ModelNotFound: there is no such model.
         EnvironmentMissing: Hypothesis, which draws the prompts, is not installed.
     """
     folder = model_folder(model or DEMO)
-    if folder is None:
-        raise ModelNotFound(f"'{model}' is no folder; test takes {DEMO!r} or a model's folder")
     if num_prompts or model is not None:
         _find_hypothesis()
     engine = _load_engine(model) if model is not None else None

@@ -6,21 +6,18 @@ check that needs no model is made before one is loaded.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.model_folder import Dtype, declared_positions, model_folder, read_kv_sizes
+from promptcache.cli.model_folder import Dtype, declared_positions, read_kv_sizes
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ModelNotFound
 from promptcache.language import CheckedSchema
-from promptcache.layout import HubTokenizer, check_length, encodings, lay_out
+from promptcache.layout import HubTokenizer, check_length, encodings, lay_out, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +71,10 @@ def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[E
     """Estimate the work for each schema without loading a model.
 
     Raises:
-        ModelNotFound: The model is no folder here.
+        ModelNotFound: There is no such model.
         SchemaError: A filler longer than its slot, or more positions needed than the model has.
     """
     folder = model_folder(options.model)
-    if folder is None:
-        raise ModelNotFound(f"'{options.model}' is no folder; an estimate reads the tokenizer and config.json of one")
     positions, kept_bytes = declared_positions(folder), _kept_bytes(options, folder)
     tokenizer = HubTokenizer.from_folder(folder)
     found = []
@@ -139,19 +134,3 @@ def _kept_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
         device=torch.device("cpu"),
     )
     return lambda num_tokens: sum(map(num_bytes, forms(Codec(options.keep), shape, num_tokens).values()))
-
-
-@contextmanager
-def shown_progress(name: str) -> Iterator[Any]:
-    """Yield what takes progress, and shows it on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from promptcache.cli.console import stderr
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"))
-    with Progress(*columns, TimeRemainingColumn(), console=stderr(), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

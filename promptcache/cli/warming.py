@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 from promptcache.cli.answer import engine_on
+from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.losses import measured_loss
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.stores import store_config
-from promptcache.cli.warm import WarmOptions, shown_progress
+from promptcache.cli.warm import WarmOptions
 from promptcache.diagnostics import StoreError
 from promptcache.engine import Engine
 from promptcache.kv import Pace, SharedStore
@@ -62,18 +64,19 @@ def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> Work
     config = store_config(options.store, options.limit, memory_bytes=0)  # what is kept need not stay in memory, too
     if options.measure_pace and config.folder is None:
         raise UsageMistake(f"--measure-pace: {options.store} is no folder, and figures are kept in one")
-    engine = engine_on(options.model, options.device, options.dtype, config)
     done = []
-    for schema in schemas:
-        engine.add_schema(schema.source, keep=options.keep)
-        loss = _loss(engine, schema, options)
-        with shown_progress(schema.name) as progress:
-            (report,) = engine.warm(schema.name, progress=progress)
-        if report.not_kept:
-            raise EnvironmentMissing(report.faults[-1])
-        done.append(Warmed(report=report, loss=loss))
-    largest = max((each.report for each in done), key=lambda report: report.nbytes)
-    pace = engine.measure_pace(largest.schema) if options.measure_pace else None
+    with progress() as show:
+        show_loading(show, options.model)
+        engine = engine_on(options.model, options.device, options.dtype, config)
+        for schema in schemas:
+            engine.add_schema(schema.source, keep=options.keep)
+            loss = _loss(engine, schema, options)
+            (report,) = engine.warm(schema.name, progress=partial(show, f"{schema.name}, tokens"))
+            if report.not_kept:
+                raise EnvironmentMissing(report.faults[-1])
+            done.append(Warmed(report=report, loss=loss))
+        largest = max((each.report for each in done), key=lambda report: report.nbytes)
+        pace = engine.measure_pace(largest.schema) if options.measure_pace else None
     return Work(schemas=tuple(done), pace=pace)
 
 

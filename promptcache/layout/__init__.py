@@ -5,6 +5,7 @@ tensors.
 """
 
 from promptcache.layout.encodings import encodings, find_encoding
+from promptcache.layout.hub import model_folder
 from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
@@ -54,6 +55,7 @@ __all__ = [
     "layout_html",
     "layout_svg",
     "make_plan",
+    "model_folder",
     "render",
     "scaffolds_in_use",
 ]

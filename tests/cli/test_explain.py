@@ -126,7 +126,7 @@ def test_dead_module_is_marked(command: Command) -> None:
     [
         (("broken.xml",), 1, "error[PC208]"),
         (("gone.xml",), 3, "error[PC010]"),
-        (("travel.xml", "--model", "someone/something"), 3, "is no folder"),
+        (("travel.xml", "--model", "./nowhere"), 3, "does not exist"),
     ],
 )
 def test_what_cannot_be_explained_is_told(command: Command, words: tuple[str, ...], code: int, message: str) -> None:

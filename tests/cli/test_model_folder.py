@@ -1,16 +1,21 @@
-"""What `config.json` says about KV."""
+"""The model that a command names: what its `config.json` says about KV, and where it is found."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcache.cli.model_folder import Dtype, model_folder, read_facts
-from promptcache.demo import MODEL_FOLDER
+from promptcache.cli.model_folder import Dtype, read_facts
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.layout.hub import DEMO_FOLDER
+from tests.cli.conftest import Command
+from tests.hub import COMMIT, cache_model, fake_hub, without_network
 
 LLAMA = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64}
 
@@ -48,13 +53,84 @@ def test_folder_without_configuration_is_refused(tmp_path: Path) -> None:
         read_facts("m", tmp_path, Dtype.AUTO)
 
 
-def test_a_model_is_a_folder_or_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`demo` and folders are found, `~` among them; other names, the homes of nobody too, are no folders here."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
+LIGHT = [
+    "layout travel.xml",
+    "render prompts/miami.xml",
+    "explain travel.xml",
+    "diff travel.xml travel.xml",
+    "test travel.xml --prompts 0",
+    "warm travel.xml --budget",
+]
 
-    found = [model_folder(name) for name in ("demo", "~/model", "someone/model", "~nobody-here/model")]
 
-    assert found == [MODEL_FOLDER, tmp_path / "model", None, None]
-    with pytest.raises(ModelNotFound, match="name of a model is empty"):
-        model_folder("")
+@pytest.mark.parametrize("words", LIGHT)
+def test_commands_take_a_hub_id_and_read_no_weights(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A model from the local cache is read as its folder is; what needs its tokenizer only does without its weights."""
+    without_network(monkeypatch, folder / "hub")
+    snapshot = cache_model(folder / "hub", "fake/demo", DEMO_FOLDER)
+    (snapshot / "model.safetensors").unlink()
+    model = [] if words.startswith("test") else ["--model", "fake/demo"]
+
+    named, default = command(*words.split(), *model), command(*words.split())
+
+    assert (named.exit_code, default.exit_code) == (0, 0), named.output
+    assert named.output.replace("fake/demo", "demo") == default.output
+
+
+@pytest.mark.parametrize(
+    "words", ["run prompts/miami.xml --max-new-tokens 2", "warm travel.xml --store kept", "test travel.xml --prompts 0"]
+)
+def test_commands_that_compute_take_a_hub_id_without_network(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A model that is in the local cache is loaded where the hub cannot be reached, and nothing is said about that."""
+    without_network(monkeypatch, folder / "hub")
+    cache_model(folder / "hub", "fake/demo", DEMO_FOLDER)
+
+    result = command(*words.split(), "--model", "fake/demo")
+
+    assert result.exit_code == 0, result.output
+    assert "huggingface" not in result.output
+
+
+@pytest.mark.parametrize("words", [*LIGHT, "run prompts/miami.xml", "warm travel.xml --store kept"])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            "nosuch",
+            "error: model 'nosuch' is neither 'demo', nor a folder here, nor in the local cache; the hub cannot ",
+        ),
+        ("./nosuch", "error: model folder './nosuch' does not exist; give a folder with config.json, or a hub id"),
+    ],
+)
+def test_a_model_that_is_not_there_is_reported_alike_by_all(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, model: str, message: str
+) -> None:
+    """Every command ends at once, with one line and the exit code of the environment."""
+    without_network(monkeypatch, folder / "hub")
+
+    result = command(*words.split(), "--model", model)
+
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+    assert result.stderr.startswith(message)
+
+
+def test_a_model_is_downloaded_where_there_is_a_network(folder: Path) -> None:
+    """`run` downloads what it needs, and shows no bars where stderr is no terminal."""
+    with fake_hub("fake/demo", DEMO_FOLDER) as hub:
+        done = subprocess.run(
+            [sys.executable, "-m", "promptcache", "run", "prompts/miami.xml", "--model", "fake/demo"],
+            env={**os.environ, **hub.environment(folder / "home")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("reused ")
+    assert "GET /fake/demo/resolve/main/model.safetensors" in {
+        request.replace(COMMIT, "main") for request in hub.requests
+    }

@@ -91,7 +91,7 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
         (("prompts/typo.xml",), 1, "error[PC401]"),
         (("prompts/miami.xml", "--arg", "days=" + "very long " * 9), 1, "error[PC501]"),
         (("prompts/miami.xml", "--arg", "dais=3"), 2, "did you mean 'days'?"),
-        (("prompts/miami.xml", "--model", "someone/something"), 3, "is no folder"),
+        (("prompts/miami.xml", "--model", "./nowhere"), 3, "does not exist"),
     ],
 )
 def test_what_run_refuses_is_refused(command: Command, words: tuple[str, ...], code: int, message: str) -> None:

@@ -145,7 +145,7 @@ def test_pace_is_measured_told_and_kept(command: Command, folder: Path) -> None:
         (("warm", "travel.xml", "--store", "memory://x", "--limit", "1GB"), 2, "only folders have a limit"),
         (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
         (("warm", "travel.xml", "--store", "travel.xml/kept"), 3, "are not kept in travel.xml/kept: disk: "),
-        (("warm", "travel.xml", "--budget", "--model", "someone/model"), 3, "is no folder"),
+        (("warm", "travel.xml", "--budget", "--model", "./nowhere"), 3, "does not exist"),
         (("warm", "travel.xml", "--store", "memory://x", "--measure-pace"), 2, "memory://x is no folder"),
         (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),

@@ -28,8 +28,8 @@ from promptcache.kv import MemoryStore, Recipe, RunKV
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
+from promptcache.layout.hub import DEMO_FOLDER
 from promptcache.runtime.completion import Completion, FinishReason, Source
-from promptcache.runtime.hf.load import DEMO_FOLDER
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model

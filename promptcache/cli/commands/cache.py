@@ -156,7 +156,7 @@ def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
 @command.command("export")
 @click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas)
 @output_file("-o", "--output", required=True, words="The archive to write.")
-@model_option("demo, a model's folder, or a hub id.")
+@model_option()
 @device_option
 @dtype_option
 @keep_option

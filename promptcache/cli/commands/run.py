@@ -25,7 +25,7 @@ from promptcache.cli.options import (
 @click.command("run")
 @prompt_argument
 @schemas_option
-@model_option("demo, a model's folder, or a hub id.")
+@model_option()
 @click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU where there is one.")
 @click.option(
     "--dtype",

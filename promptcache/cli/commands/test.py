@@ -20,7 +20,7 @@ from promptcache.cli.options import context_option, json_option, model_option
     default=100,
     help="Drawn for each law; 0 checks the examples only.",
 )
-@model_option("Also check cached answers of demo, or of a model's folder.", default=None)
+@model_option("Also check cached answers of demo, a model's folder, or a hub id.", default=None)
 @context_option
 @json_option
 def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: Path | None, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from promptcache.cli.options import (
 
 @click.command("warm")
 @click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas)
-@model_option("demo, a model's folder, or a hub id.")
+@model_option()
 @device_option
 @dtype_option
 @store_option("Folder or URL to keep KV in.")

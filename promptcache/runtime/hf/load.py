@@ -6,7 +6,6 @@ loaded is refused by name, with what to do about it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,11 +18,12 @@ from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel
 from promptcache.layout import HubTokenizer, Tokenizer
+from promptcache.layout.hub import ask_hub, local_folder
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading
 
-DEMO = "demo"
-DEMO_FOLDER = Path(__file__).parents[2] / "demo" / "model"
+_WHERE = ("revision", "cache_dir", "token", "subfolder", "local_files_only")
+"""Options of `from_pretrained` that say where a model is looked for."""
 
 
 def load_model(
@@ -48,16 +48,20 @@ def load_model(
         UnsupportedModel: Not a model or tokenizer that can be cached by modules.
     """
     PATH.check("model", name, ModelNotFound)
-    source = str(DEMO_FOLDER) if str(name) == DEMO else os.path.expanduser(name)  # noqa: PTH111 - a hub id is no path
-    _check_folder(source)
+    folder = local_folder(name)
+    if folder is not None:
+        _check_folder(folder)
+    source = str(folder or name)
+    offline = folder is None and not ask_hub(source, **_where(options))
+    how = {**options, "local_files_only": True} if offline else options
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with _without_progress_bars() if Path(source).is_dir() else nullcontext():
-            config = AutoConfig.from_pretrained(source, **options)
+        with nullcontext() if folder is None else _without_progress_bars():
+            config = AutoConfig.from_pretrained(source, **how)
             _check_causal(config, source)
-            loading = Loading.begin(_folder(source, options))
-            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **options)
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            loading = Loading.begin(_folder(source, how))
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **how)
+            tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {_first_line(error)}") from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
@@ -93,8 +97,11 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:
     """Return the folder of a model: its own, or for a hub id that of the downloaded revision."""
-    where = {name: options[name] for name in ("revision", "cache_dir", "subfolder", "token") if name in options}
-    return Path(cached_file(source, "config.json", **where) or source).parent
+    return Path(cached_file(source, "config.json", **_where(options)) or source).parent
+
+
+def _where(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _WHERE if name in options}
 
 
 @contextmanager
@@ -110,18 +117,12 @@ def _without_progress_bars() -> Iterator[None]:
             bars.enable_progress_bar()
 
 
-def _check_folder(source: str) -> None:
-    path = Path(source)
-    looks_local = path.is_absolute() or source.startswith((".", "~")) or os.path.exists(source)  # noqa: PTH110 - too long a name is no error here
-    if not looks_local:
-        return
-    if not path.is_dir():
-        raise ModelNotFound(f"model folder '{source}' does not exist; give a folder with config.json, or a hub id")
-    if not (path / "config.json").is_file():
-        raise ModelNotFound(f"model folder '{source}' has no config.json; save a model there with save_pretrained")
-    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"model folder '{folder}' has no config.json; save a model there with save_pretrained")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelNotFound(
-            f"model folder '{source}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
+            f"model folder '{folder}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
         )
 
 

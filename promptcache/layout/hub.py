@@ -1,0 +1,116 @@
+"""Names of models: `demo`, a folder, or a hub id, and the folder that each leads to.
+
+The hub is asked once about a hub id; where it does not answer, the local cache is used. Only the files that describe a
+tokenizer and a model's sizes are downloaded here: a few megabytes, and never weights. This file imports neither torch
+nor transformers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from promptcache.diagnostics import ModelNotFound
+
+DEMO = "demo"
+DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
+_TIMEOUT_S = 10.0
+_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/default.jinja",
+)
+
+
+def model_folder(name: str | Path) -> Path:
+    """Return a folder with the tokenizer and `config.json` of a model, downloaded where it is a hub id.
+
+    Raises:
+        ModelNotFound: No such folder or hub id, or the hub does not answer and the local cache does not have it.
+    """
+    folder = local_folder(name)
+    if folder is not None:
+        return folder
+    online = ask_hub(str(name))
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(_FILES), local_files_only=not online))
+    except _hub_errors() as error:
+        raise ModelNotFound(f"cannot download the tokenizer of model '{name}': {_first_line(error)}") from None
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """Return the folder that a name means, or None for what can only be a hub id.
+
+    Raises:
+        ModelNotFound: The name is empty, or a path that leads to no folder.
+    """
+    if not str(name):
+        raise ModelNotFound(f"the name of a model is empty; give '{DEMO}', a model's folder, or a hub id")
+    if str(name) == DEMO:
+        return DEMO_FOLDER
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises where there is no such user
+    if os.path.isdir(path):  # noqa: PTH112 - too long a name, or one with a NUL, is no error here
+        return path
+    if isinstance(name, Path) or path.is_absolute() or os.path.exists(path) or name.startswith((".", "~")):  # noqa: PTH110
+        raise ModelNotFound(f"model folder '{name}' does not exist; give a folder with config.json, or a hub id")
+    return None
+
+
+def ask_hub(
+    name: str,
+    *,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    token: str | bool | None = None,
+    subfolder: str = "",
+    local_files_only: bool = False,
+) -> bool:
+    """Return whether the hub has a model: False where it does not say, and the local cache has the model.
+
+    One request without retries, so that a wrong name or a machine without network is reported at once.
+
+    Args:
+        revision: Of the model; None is the newest. All arguments are those of `from_pretrained`.
+
+    Raises:
+        ModelNotFound: Neither the hub nor the local cache has it; says which of them was asked.
+    """
+    from huggingface_hub import HfApi, errors, try_to_load_from_cache
+
+    config = f"{subfolder}/config.json" if subfolder else "config.json"
+    try:
+        cached = try_to_load_from_cache(name, config, cache_dir=cache_dir, revision=revision)
+        if local_files_only:
+            reason = "with local_files_only, the hub is not asked"
+        else:
+            HfApi().model_info(name, revision=revision, token=token, timeout=_TIMEOUT_S)
+            return True
+    except errors.HFValidationError:
+        raise ModelNotFound(f"model '{name}' is neither '{DEMO}', nor a folder here, nor a hub id") from None
+    except errors.RevisionNotFoundError:
+        raise ModelNotFound(f"model '{name}' has no revision '{revision}' on the hub") from None
+    except errors.RepositoryNotFoundError:
+        reason = "the hub has no such model (a private one needs `hf auth login`)"
+    except _hub_errors() as error:
+        reason = f"the hub cannot be reached: {_first_line(error)}"
+    if isinstance(cached, str):
+        return False
+    raise ModelNotFound(f"model '{name}' is neither '{DEMO}', nor a folder here, nor in the local cache; {reason}")
+
+
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Return what asking a hub raises: the last is the base class of httpx, in the version that the library uses."""
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    return OSError, ValueError, HTTPError
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
