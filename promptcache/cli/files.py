@@ -18,7 +18,7 @@ from promptcache.cli.contexts import TemplateContext
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import LanguageError, UnknownSchema, did_you_mean, suggest
+from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, load_prompt, parse_prompt, parse_schema
 from promptcache.language.read_schema import read_schema_file
 from promptcache.language.source import MAX_BYTES, read_document
@@ -129,42 +129,46 @@ def files_read(sources: Sources, *schemas: CheckedSchema) -> frozenset[str]:
 
 
 def find_schema(
-    name: str, prompt: Document, given: Sequence[Document], offered: Sequence[Document], sources: Sources
+    prompt: Prompt, document: Document, given: Sequence[Document], offered: Sequence[Document], sources: Sources
 ) -> Document:
-    """Return the document of the schema called `name` that a prompt is meant for.
+    """Return the document of the schema that a prompt is meant for.
 
     Args:
-        name: As the prompt has it.
-        prompt: Tells where to look.
+        prompt: Names the schema.
+        document: The prompt's, which says where to look.
         given: Documents of which one may be it; of several, the nearest to the prompt.
         offered: Documents named with --schema: where there are any, no others are looked for, and when none has the
             name the first is returned, so that the prompt is told.
         sources: Where the document is added when it was looked for.
 
     Raises:
-        UnknownSchema: there is none, or there are several in one folder.
+        PromptError: PC422, there is none, or there are several in one folder.
     """
-    folders = [folder.resolve() for folder in _near(prompt)]
+    folders = [folder.resolve() for folder in _near(document)]
     for documents in (given, offered):
-        named = [document for document in documents if document.schema_name == name]
+        named = [each for each in documents if each.schema_name == prompt.schema]
         if named:
-            return min(named, key=lambda document: _rank(document.folder.resolve(), folders))
-    return offered[0] if offered else _look_for(name, prompt, sources)
+            return min(named, key=lambda each: _rank(each.folder.resolve(), folders))
+    return offered[0] if offered else _look_for(prompt, document, sources)
 
 
-def _look_for(name: str, prompt: Document, sources: Sources) -> Document:
-    seen: list[str] = []
-    for folder in _near(prompt):
+def _look_for(prompt: Prompt, near: Document, sources: Sources) -> Document:
+    name, seen = prompt.schema, list[str]()
+    for folder in _near(near):
         schemas = list(_schemas_in(folder))
         found = [document for document in schemas if document.schema_name == name]
         if len(found) > 1:
             files = " and ".join(document.name for document in found)
-            raise UnknownSchema(f"there are several schemas called '{name}': {files}; choose with --schema FILE")
+            raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
         if found:
             return read(found[0].name, sources)
         seen += [document.schema_name or "" for document in schemas]
-    mend = did_you_mean(name, seen) or "say where it is with --schema FILE"
-    raise UnknownSchema(f"no schema called '{name}' was found near {prompt.name}; {mend}")
+    fix = did_you_mean(name, seen) or "say where it is with --schema FILE"
+    raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
+
+
+def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
+    return PromptError([Diagnostic(code="PC422", message=message, span=prompt.span, help=fix)])
 
 
 def _near(prompt: Document) -> tuple[Path, ...]:

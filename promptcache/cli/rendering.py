@@ -15,7 +15,7 @@ from rich.text import Text
 
 from promptcache.cli.excerpt import printable
 from promptcache.cli.output import counted, write_text
-from promptcache.cli.request import CheckedRequest, plan_request, read_request
+from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.layout import HubTokenizer, Origin, Plan, model_folder
 from promptcache.layout.rendering import Part, Rendering, render
@@ -55,10 +55,10 @@ def render_prompt(
         PromptCacheError: the schema or the model is not there, or positions do not suffice.
     """
     request = read_request(file, schema_files, words, sources)
-    folder = model_folder(model)
-    planned = plan_request(request, folder, max_new_tokens=1)
-    rendering = render(planned.plan, planned.tokenizer)
-    return Rendered(request=request, plan=planned.plan, tokenizer=planned.tokenizer, rendering=rendering)
+    limits = TokenLimits.of(model_folder(model))
+    plan = plan_request(request, limits)
+    rendering = render(plan, limits.tokenizer)
+    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, rendering=rendering)
 
 
 def token_lines(rendered: Rendered) -> Iterator[TokenLine]:

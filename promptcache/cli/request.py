@@ -1,7 +1,7 @@
 """A prompt file to a request that has passed every check that needs no model.
 
-Comes in: file names and `--arg` words. Goes out: the checked schema and the prompt. This file loads no model; where the
-model's tokenizer lies in a folder, lengths in tokens are checked too.
+Comes in: file names and `--arg` words. Goes out: the checked schema and the prompt. This file loads no model; what is
+counted in tokens is checked with the model's tokenizer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from promptcache.cli.arguments import parameter_names, with_arguments
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
-from promptcache.language import CheckedSchema, Prompt, resolve_prompt
+from promptcache.language import CheckedSchema, Prompt, Selection, resolve_prompt
 from promptcache.language.schema import Parameter
-from promptcache.layout import HubTokenizer, Plan, check_length, check_positions, encodings, lay_out, make_plan
+from promptcache.layout import HubTokenizer, Layout, Plan, check_length, check_positions, encodings, lay_out, make_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +53,50 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A request's plan, and the tokenizer that it was made with."""
+class TokenLimits:
+    """What a model's tokenizer and configuration decide: whether texts fit their slots, and all of it the positions.
 
-    plan: Plan
+    Attributes:
+        max_positions: None where the configuration does not say.
+    """
+
     tokenizer: HubTokenizer
+    max_positions: int | None
+
+    @classmethod
+    def of(cls, folder: Path) -> TokenLimits:
+        """Read them from a model's folder."""
+        return cls(tokenizer=HubTokenizer.from_folder(folder), max_positions=declared_positions(folder))
+
+    def lay_out(self, schema: CheckedSchema) -> Layout:
+        """Lay a schema out, as an engine does that is given it.
+
+        Raises:
+            SchemaError: A filler longer than its slot, or more positions than the model has.
+        """
+        layout = lay_out(schema, self.tokenizer)
+        if self.max_positions is not None:
+            check_length(layout, self.max_positions)
+        return layout
+
+    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1) -> Plan:
+        """Plan a prompt, as an engine does that is asked it.
+
+        Raises:
+            PromptError: An argument longer than its slot, or an empty prompt.
+            ContextLengthExceeded: Prompt and answer need more positions than the model has.
+        """
+        plan = make_plan(selection, layout, encodings(layout), self.tokenizer)
+        if self.max_positions is not None:
+            check_positions(plan, self.max_positions, max_new_tokens)
+        return plan
 
 
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
     """Read a prompt and its schema, put the arguments of the command line in, and check them all.
 
     Raises:
-        LanguageError: every fault of the prompt, or of the schema.
-        UnknownSchema: the prompt's schema was not found.
+        LanguageError: every fault of the prompt, or of the schema; the prompt's schema was not found.
         UsageMistake: an argument for a parameter that the prompt does not have.
     """
     request = _read(file, schema_files, sources)
@@ -91,26 +122,13 @@ def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRe
     document = read(file, sources)
     prompt = parsed_prompt(document)
     offered = [read(name, sources) for name in schema_files]
-    found = find_schema(prompt.schema, document, (), offered, sources)
+    found = find_schema(prompt, document, (), offered, sources)
     schema = checked_schema(found)
     sources.check_context()
     return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 
-def plan_request(request: CheckedRequest, folder: Path, max_new_tokens: int) -> Planned:
-    """Plan a request with the tokenizer of a model's folder; so everything that is counted in tokens is checked.
-
-    Raises:
-        LanguageError: an argument or filler longer than its slot, an empty prompt, more positions than the model has.
-        ContextLengthExceeded: prompt and answer need more positions than the model has.
-    """
-    tokenizer = HubTokenizer.from_folder(folder)
-    layout = lay_out(request.schema, tokenizer)
+def plan_request(request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1) -> Plan:
+    """Plan a request; so everything that is counted in tokens is checked. Errors are those of `TokenLimits`."""
     selection = resolve_prompt(request.prompt, request.schema)
-    positions = declared_positions(folder)
-    if positions is not None:
-        check_length(layout, positions)
-    plan = make_plan(selection, layout, encodings(layout), tokenizer)
-    if positions is not None:
-        check_positions(plan, positions, max_new_tokens)
-    return Planned(plan=plan, tokenizer=tokenizer)
+    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.output import tell, write_json, write_text
-from promptcache.cli.request import RunOptions, plan_request, read_request
+from promptcache.cli.request import RunOptions, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.layout import model_folder
 
@@ -33,7 +33,7 @@ def run_prompt(
     request = read_request(file, schema_files, words, sources)
     folder = model_folder(options.model)
     if (folder / "tokenizer.json").is_file():  # else transformers makes one of other files
-        plan_request(request, folder, options.max_new_tokens or 1)  # checks lengths in tokens; the engine makes its own
+        plan_request(request, TokenLimits.of(folder), options.max_new_tokens or 1)  # the engine plans by itself
     with progress() as show:
         show_loading(show, options.model)
         # torch and transformers take seconds to import: not before the prompt has passed its checks

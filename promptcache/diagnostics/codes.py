@@ -105,6 +105,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC419", "wrong number of modules chosen"),
             Code("PC420", "argument that its parameter does not take"),
             Code("PC421", "other version of the schema"),
+            Code("PC422", "schema not found"),
             # 5xx: tokens and positions (found by layout, which knows the tokenizer)
             Code("PC501", "argument longer than its slot"),
             Code("PC502", "placeholder or default longer than its slot"),

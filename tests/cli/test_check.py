@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import promptcache.cli.check
+from promptcache import Engine
+from promptcache.diagnostics import PromptCacheError
 from tests.cli.conftest import DOCUMENTS, Command
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -111,14 +113,95 @@ def test_schema_option_of_another_name_is_told(command: Command) -> None:
     assert "PC413" in result.stdout
 
 
-def test_prompt_without_schema_is_checked_for_structure(command: Command) -> None:
-    """Where no schema is found a note says so, and structure is checked."""
-    result = command("check", "prompts/lost.xml")
+def test_a_prompt_whose_schema_is_not_found_is_an_error(command: Command, folder: Path) -> None:
+    """Where no schema is found, the prompt's place, what was looked for and what may have been meant are printed."""
+    (folder / "prompts" / "slip.xml").write_text('<prompt schema="travell"><miami/></prompt>')
 
-    assert result.exit_code == 0
-    assert result.stdout.startswith(
-        "note: prompts/lost.xml: no schema called 'nowhere' was found near prompts/lost.xml"
+    result = command("check", "prompts/lost.xml", "prompts/slip.xml")
+
+    assert result.exit_code == 1
+    assert result.stdout == (
+        "error[PC422]: no schema called 'nowhere' was found near prompts/lost.xml\n"
+        "  --> prompts/lost.xml:1:1\n"
+        '  1 | <prompt schema="nowhere"><a/></prompt>\n'
+        "    | ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  = help: say where it is with --schema FILE\n"
+        "\n"
+        "error[PC422]: no schema called 'travell' was found near prompts/slip.xml\n"
+        "  --> prompts/slip.xml:1:1\n"
+        '  1 | <prompt schema="travell"><miami/></prompt>\n'
+        "    | ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  = help: did you mean 'travel'?\n"
+        "\n"
+        "2 prompts checked: 2 errors\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "code"), [("travel.xml", 0), ("dead.xml", 1), ("prompts/typo.xml", 1), ("gone.xml", 3)]
+)
+def test_strict_makes_findings_of_warnings(command: Command, file: str, code: int) -> None:
+    """With --strict a warning has the exit code of an error; what is sound stays sound."""
+    assert command("check", file, "--strict").exit_code == code
+
+
+LONG = "as long as the weather stays as fine as it is"
+LARGE = '<schema name="large"><module name="a">One. {}</module></schema>'
+COUNTED = {
+    "argument": ("travel.xml", f'<prompt schema="travel"><plan days="{LONG}"/></prompt>', "PC501"),
+    "default": (f'<schema name="d"><parameter name="p" length="2" default="{LONG}"/></schema>', None, "PC502"),
+    "schema": (LARGE.format('<parameter name="p" length="5000"/>'), None, "PC503"),
+    "prompt": ("travel.xml", f'<prompt schema="travel"><miami/>{"word " * 5000}</prompt>', "PC504"),
+    "empty": ('<schema name="e"><module name="a">A</module></schema>', '<prompt schema="e"/>', "PC506"),
+    "sound": ("travel.xml", DOCUMENTS["prompts/miami.xml"], None),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_with_a_model_check_finds_what_an_engine_would_refuse(
+    command: Command, folder: Path, demo: Engine, case: str
+) -> None:
+    """What is counted in tokens is checked with --model: arguments, defaults, positions; and only that which counts."""
+    schema, prompt, code = COUNTED[case]
+    files = {"s.xml": DOCUMENTS.get(schema, schema), "p.xml": prompt}
+    given = [name for name, text in files.items() if text is not None]
+    for name in given:
+        (folder / name).write_text(files[name] or "")
+
+    counted, plain = command("check", *given, "--model", "demo"), command("check", *given)
+
+    assert plain.exit_code == 0, plain.output
+    assert (counted.exit_code, f"[{code}]" in counted.stdout) == ((1, True) if code else (0, False)), counted.output
+    assert refused(demo, folder, given) == bool(code)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Engine:
+    """An engine for the model that ships with the package."""
+    return Engine.from_pretrained("demo", device="cpu")
+
+
+def refused(engine: Engine, folder: Path, files: list[str]) -> bool:
+    """Whether an engine refuses a schema, or to answer a prompt for it with one token."""
+    try:
+        engine.add_schema(folder / "s.xml")
+        if "p.xml" in files:
+            engine.generate(folder / "p.xml", max_new_tokens=1)
+    except PromptCacheError:
+        return True
+    return False
+
+
+def test_with_a_model_layout_warns(command: Command, folder: Path) -> None:
+    """Warnings of the layout are findings of `check --model`, which --strict makes count."""
+    (folder / "s.xml").write_text(
+        '<schema name="s"><module name="a" reserve="1">Longer than its reserve.</module></schema>'
+    )
+
+    result = command("check", "s.xml", "--model", "demo", "--strict")
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith("warning[PC505]: ")
 
 
 def test_prompt_of_a_broken_schema_says_what_was_not_checked(command: Command) -> None:

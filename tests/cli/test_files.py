@@ -9,7 +9,8 @@ import pytest
 from promptcache.cli.files import Document, find_schema, read
 from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import UnknownSchema
+from promptcache.diagnostics import PromptError
+from promptcache.language import Prompt
 
 PROMPT = '<prompt schema="s"/>'
 SCHEMA = '<schema name="s"/>'
@@ -55,7 +56,7 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     sources = Sources()
 
-    found = find_schema("s", read("o/p/prompt.xml", sources), (), (), sources)
+    found = find_schema(Prompt("s"), read("o/p/prompt.xml", sources), (), (), sources)
 
     assert found.path == Path(place) / "any.xml"
 
@@ -66,8 +67,8 @@ def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     sources = Sources()
 
-    with pytest.raises(UnknownSchema, match=r"several schemas called 's': .*a\.xml and .*b\.xml; choose with --schema"):
-        find_schema("s", read(str(tmp_path / "p.xml"), sources), (), (), sources)
+    with pytest.raises(PromptError, match=r"several schemas called 's': .*a\.xml and .*b\.xml"):
+        find_schema(Prompt("s"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
 
 def test_similar_name_is_suggested(tmp_path: Path) -> None:
@@ -76,8 +77,8 @@ def test_similar_name_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "t.xml").write_text('<schema name="travel"/>')
     sources = Sources()
 
-    with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
-        find_schema("travell", read(str(tmp_path / "p.xml"), sources), (), (), sources)
+    with pytest.raises(PromptError, match="did you mean 'travel'"):
+        find_schema(Prompt("travell"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
 
 def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
@@ -89,6 +90,6 @@ def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
     (tmp_path / "two" / "p.xml").write_text(PROMPT)
     given = [read(str(tmp_path / place / "s.xml"), sources) for place in ("one", "two")]
 
-    found = find_schema("s", read(str(tmp_path / "two" / "p.xml"), sources), given, (), sources)
+    found = find_schema(Prompt("s"), read(str(tmp_path / "two" / "p.xml"), sources), given, (), sources)
 
     assert found is given[1]
