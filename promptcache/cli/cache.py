@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from promptcache.kv.header import Header
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
+_LOSS = "loss."  # how facts about it begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,9 @@ def summary_text(data: dict[str, Any]) -> str:
 
 def entry_text(entry: Entry) -> str:
     """Say everything that is known of one encoding."""
-    facts = {name: text for name, text in entry.facts.items() if name not in ("schema", "module")}
+    loss = loss_text(entry.facts)
+    told = ("schema", "module", *(name for name in entry.facts if loss and name.startswith(_LOSS)))
+    facts = {name: text for name, text in entry.facts.items() if name not in told}
     lines = {
         "key": entry.key,
         "made for": entry.name,
@@ -137,9 +140,26 @@ def entry_text(entry: Entry) -> str:
         "pinned": "yes" if entry.pinned else "no",
         "model": entry.fingerprint,
         "damaged": entry.fault,
+        "loss of its codec": loss,
         **facts,
     }
     return "".join(f"{name}: {value}\n" for name, value in lines.items() if value is not None)
+
+
+def loss_text(facts: Mapping[str, str]) -> str | None:
+    """Say what a codec costs, as it was measured when encodings were made; None where the facts do not hold that."""
+    if not facts.keys() >= {f"{_LOSS}{name}" for name in ("logits", "top1", "places", "prompts")}:
+        return None
+    text = (
+        f"logits are off by {facts['loss.logits']} (relative to the largest), the likeliest token is the same "
+        f"in {facts['loss.top1']} of {facts['loss.places']} places, over {facts['loss.prompts']}"
+    )
+    if not facts.keys() >= {f"{_LOSS}{name}" for name in ("asked", "right", "right_full")}:
+        return text  # only the demo model is asked questions
+    return (
+        f"{text}; of {facts['loss.asked']} questions the model answers {facts['loss.right']} right, "
+        f"and {facts['loss.right_full']} with KV as computed"
+    )
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:

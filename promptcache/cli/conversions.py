@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,16 @@ from promptcache.cli.chats import not_in_xml, read_chat
 from promptcache.cli.exits import UsageMistake
 from promptcache.language import Prompt, Schema, module, parse_schema, print_schema
 from promptcache.language.formatter import format_document
-from promptcache.language.names import RESERVED_MODULES, is_name
-from promptcache.language.prompt import Reference
-from promptcache.language.schema import IN_PYTHON, Item, Module, Role, Text, Turn, Whitespace
+from promptcache.language.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name
+from promptcache.language.prompt import Argument, Reference
+from promptcache.language.schema import IN_PYTHON, Item, Module, Parameter, Role, Text, Turn, Whitespace
 from promptcache.language.whitespace import finish
 
-# a heading, or a fence around code, in which lines that look like headings are none
-_HEADING = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$|^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # around code, where nothing is a heading
+_HEADING = re.compile(r"^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)
+_FIELD = re.compile(r"\$?\{\{?[ \t]*([^\W\d]\w*)[ \t]*\}?\}")  # {name}, and what other templates write for it
+_FIELD_TOKENS = 32
+_MAX_FIELD_BYTES = 24  # of a name in braces, which is the slot's first argument
 _BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 _OWN_TEXT = "user"
 _SAYING = {Role.SYSTEM: Prompt.system, Role.USER: Prompt.user, Role.ASSISTANT: Prompt.assistant}
@@ -65,6 +68,11 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
     The modules are required, so that each is encoded seeing those before it, as the model saw them in the chat.
     """
     messages = list(read_chat(text, source))
+    fields = [
+        f"{source}: {field} in message {number} stayed text"
+        for number, message in enumerate(messages, 1)
+        for field in dict.fromkeys(each[0] for each in _FIELD.finditer(message.text))
+    ]
     last = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=len(messages))
     modules = [
         module(
@@ -77,13 +85,14 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
     prompt = _naming(name, modules)
     for message in messages[last:]:
         prompt = _SAYING[message.role](prompt, message.text)
-    return _converted(Schema(name).with_module(*modules), prompt)
+    return _converted(Schema(name).with_module(*modules), prompt, fields)
 
 
 def convert_sections(text: str, name: str, source: str) -> Converted:
     """Make a module of each section that a heading `## its name` begins; the section `## user` stays in the prompt.
 
-    What stands before the first heading is part of every prompt.
+    What stands before the first heading is part of every prompt. `{name}` becomes a parameter, and the prompt fills it
+    with the same text, so that the model sees what it saw.
     """
     if fault := not_in_xml(text):
         line, column = text.count("\n", 0, fault[1]) + 1, fault[1] - text.rfind("\n", 0, fault[1])
@@ -93,15 +102,69 @@ def convert_sections(text: str, name: str, source: str) -> Converted:
     if twice := next((each for each, number in names.items() if number > 1), None):
         raise UsageMistake(f"{source} has two sections called '{twice}'")
     own = dict(sections).get(_OWN_TEXT)
-    modules = [
-        Module(name=each, children=(_text(body),), span=IN_PYTHON) for each, body in sections if each != _OWN_TEXT
-    ]
-    content: tuple[Item, ...] = (*([_text(before[1])] if before[1] else []), *modules)
-    prompt = _naming(name, modules)
+    root = _divided(before[1], "the text before the first heading")
+    bodies = {each: _divided(body, f"section '{each}'") for each, body in sections if each != _OWN_TEXT}
+    modules = [Module(name=each, children=body.children, span=IN_PYTHON) for each, body in bodies.items()]
+    content: tuple[Item, ...] = (*root.children, *modules)
+    prompt = Prompt(
+        name,
+        references=tuple(
+            Reference(path=each, span=IN_PYTHON, arguments=body.arguments) for each, body in bodies.items()
+        ),
+        arguments=root.arguments,
+    )
+    fields = [f"{source}: {line}" for each in (root, *bodies.values()) for line in each.changes]
     if own is None:
-        return _converted(Schema(name, children=content), prompt)
+        return _converted(Schema(name, children=content), prompt, fields)
+    left = dict.fromkeys(each[0] for each in _FIELD.finditer(own))
+    fields += [f"{source}: {field} in section '{_OWN_TEXT}' stayed text" for field in left]
     turn = Turn(role=Role.SYSTEM, children=content, span=IN_PYTHON)
-    return _converted(Schema(name, children=(turn,) if content else ()), prompt.user(own))
+    return _converted(Schema(name, children=(turn,) if content else ()), prompt.user(own), fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Divided:
+    """A text with its fields as parameters, what a prompt fills them with, and a line for each field."""
+
+    children: tuple[Text | Parameter, ...]
+    arguments: tuple[Argument, ...]
+    changes: tuple[str, ...]
+
+
+def _divided(text: str, where: str) -> _Divided:
+    """Make a parameter of each `{name}` outside code; `where` says in messages what the text is."""
+    code = list(_code(text))
+    pieces: list[str | Parameter] = []
+    arguments: list[Argument] = []
+    changes: dict[str, None] = {}
+    names = Counter[str]()
+    done = 0
+    for field in _FIELD.finditer(text):
+        name = field[1] if field[1] not in RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES else f"{field[1]}-text"
+        if field[0] != f"{{{field[1]}}}" or not _is_field(field, code) or not is_name(name):
+            changes[f"{field[0]} in {where} stayed text"] = None
+            continue
+        names[name] += 1
+        called = name if names[name] == 1 else f"{name}-{names[name]}"
+        pieces += [
+            text[done : field.start()],
+            Parameter(name=called, length=_FIELD_TOKENS, required=True, span=IN_PYTHON),
+        ]
+        arguments.append(Argument(name=called, text=field[0], span=IN_PYTHON))
+        changes[f"{field[0]} in {where} became the parameter '{called}', which holds {_FIELD_TOKENS} tokens"] = None
+        done = field.end()
+    pieces = [piece for piece in (*pieces, text[done:]) if piece]
+    texts = [piece if isinstance(piece, str) else None for piece in pieces]
+    exact = finish(texts, Whitespace.DEDENT) != texts  # laying it out would change it
+    children = (Text(text=each, span=IN_PYTHON, exact=exact) if isinstance(each, str) else each for each in pieces)
+    return _Divided(children=tuple(children), arguments=tuple(arguments), changes=tuple(changes))
+
+
+def _is_field(field: re.Match[str], code: Sequence[tuple[int, int]]) -> bool:
+    """Whether a name in braces stands outside code, and fits a slot itself whatever the tokenizer."""
+    last = bisect_right(code, (field.start(), field.end())) - 1
+    in_code = last >= 0 and field.start() < code[last][1]
+    return not in_code and len(field[0].encode()) <= _MAX_FIELD_BYTES
 
 
 def _naming(name: str, modules: Sequence[Module]) -> Prompt:
@@ -119,17 +182,27 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _headings(text: str) -> Iterator[re.Match[str]]:
-    """Yield the headings outside fenced code; a fence that nothing closes is none."""
-    found = list(_HEADING.finditer(text))
-    last = {each["fence"]: each.start() for each in found if each["fence"] and not each["info"].strip(" \t")}
-    opened = None
+    """Yield the headings outside fenced code."""
+    code = deque(_code(text))
+    for heading in _HEADING.finditer(text):
+        while code and code[0][1] <= heading.start():
+            code.popleft()
+        if not code or heading.start() < code[0][0]:
+            yield heading
+
+
+def _code(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where fenced code starts and stops; a fence that nothing closes is none."""
+    found = list(_FENCE.finditer(text))
+    last = {each["fence"]: each.start() for each in found if not each["info"].strip(" \t")}
+    opened: re.Match[str] | None = None
     for each in found:
         if opened is not None:
-            opened = None if each["fence"] == opened and not each["info"].strip(" \t") else opened
-        elif each["name"]:
-            yield each
+            if each["fence"] == opened["fence"] and not each["info"].strip(" \t"):
+                yield opened.start(), each.end()
+                opened = None
         elif each.start() < last.get(each["fence"], 0):
-            opened = each["fence"]
+            opened = each
 
 
 def _without_blank_ends(text: str) -> str:
@@ -181,5 +254,7 @@ def _text(text: str) -> Text:
     return Text(text=text, span=IN_PYTHON, exact=finish([text], Whitespace.DEDENT) != [text])
 
 
-def _converted(schema: Schema, prompt: Prompt) -> Converted:
-    return Converted(schema=format_document(print_schema(schema)), prompt=format_document(prompt.to_xml()))
+def _converted(schema: Schema, prompt: Prompt, changes: Sequence[str]) -> Converted:
+    return Converted(
+        schema=format_document(print_schema(schema)), prompt=format_document(prompt.to_xml()), changes=tuple(changes)
+    )

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from promptcache.cli.answer import engine_on
+from promptcache.cli.cache import loss_text
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.losses import measured_loss
@@ -110,7 +111,8 @@ def _warmed_text(done: Warmed, options: WarmOptions) -> str:
     else:
         line += "all were there"
     if options.keep != "full":
-        line += f"\n{report.schema}: {_loss_text(done.loss)}"
+        unknown = "its loss was not measured: the schema has no valid example"
+        line += f"\n{report.schema}: {loss_text(done.loss) or unknown}"
     return f"{line}\n"
 
 
@@ -145,22 +147,3 @@ def _known_loss(options: WarmOptions, keys: Sequence[str]) -> Mapping[str, str]:
             if loss := {name: text for name, text in facts.items() if name.startswith("loss.")}:
                 return loss
     return {}
-
-
-def _loss_text(loss: Mapping[str, str]) -> str:
-    if not loss:
-        return "its loss was not measured: the schema has no valid example"
-    return (
-        f"logits are off by {loss['loss.logits']} (relative to the largest), the likeliest token is the same "
-        f"in {loss['loss.top1']} of {loss['loss.places']} places, over {loss['loss.prompts']}{_answers_text(loss)}"
-    )
-
-
-def _answers_text(loss: Mapping[str, str]) -> str:
-    """Say how many questions are answered right; only the demo model is asked any."""
-    if "loss.asked" not in loss:
-        return ""
-    return (
-        f"; of {loss['loss.asked']} questions the model answers {loss['loss.right']} right, "
-        f"and {loss['loss.right_full']} with KV as computed"
-    )

@@ -95,6 +95,66 @@ def test_code_in_a_section_stays_as_it_is() -> None:
     assert (case.selection.modules, case.text) == (("code",), "<|begin|>    x = 1\n```\n## no heading\n```")
 
 
+FIELDS = """\
+Dear {name}, write in {language}.
+
+## Order {number}
+Order {number} of {name}:
+  {item}
+
+```
+{code}
+```
+{{item}} and ${item} and {"json": 1} and {a_name_that_is_much_too_long}.
+
+## user
+Where is {item}?
+"""
+
+
+def test_a_name_in_braces_becomes_a_parameter() -> None:
+    """Outside code `{name}` is a slot that the prompt fills with the same text, and each that stayed text is told."""
+    made = convert_sections(FIELDS, "desk", "desk.txt")
+    case = converted(made.schema, made.prompt)
+    plain = FIELDS.replace("\n## Order {number}\n", "").replace("\n## user\n", "<|end|>\n<|user|>\n").rstrip("\n")
+
+    assert case.text == f"<|begin|><|system|>\n{plain}<|end|>\n<|assistant|>\n".replace(".\n<|end|>", ".<|end|>")
+    assert {module: [*slots] for module, slots in check_schema(parse_schema(made.schema)).parameters.items()} == {
+        "": ["name", "language"],
+        "order-number": ["number", "name", "item"],
+    }
+    assert made.changes == (
+        "desk.txt: {name} in the text before the first heading became the parameter 'name', which holds 32 tokens",
+        "desk.txt: {language} in the text before the first heading became the parameter 'language', which holds 32 tokens",
+        "desk.txt: {number} in section 'order-number' became the parameter 'number', which holds 32 tokens",
+        "desk.txt: {name} in section 'order-number' became the parameter 'name', which holds 32 tokens",
+        "desk.txt: {item} in section 'order-number' became the parameter 'item', which holds 32 tokens",
+        "desk.txt: {code} in section 'order-number' stayed text",
+        "desk.txt: {{item}} in section 'order-number' stayed text",
+        "desk.txt: ${item} in section 'order-number' stayed text",
+        "desk.txt: {a_name_that_is_much_too_long} in section 'order-number' stayed text",
+        "desk.txt: {item} in section 'user' stayed text",
+    )
+
+
+def test_names_that_stand_twice_or_are_reserved_get_others(command: Command, folder: Path) -> None:
+    """Each place is a slot of its own, and what is written passes check with a model."""
+    (folder / "mail.txt").write_text("## Mail\n{name} and {name}, {version}, {schema}", encoding="utf-8")
+
+    assert command("convert", "mail.txt").exit_code == 0
+    assert command("check", "mail.xml", "mail-prompt.xml", "--model", "demo").exit_code == 0
+    slots = check_schema(parse_schema((folder / "mail.xml").read_text())).parameters["mail"]
+    assert [*slots] == ["name", "name-2", "version-text", "schema-text"]
+
+
+def test_names_in_braces_of_a_chat_stay_text() -> None:
+    """A chat stays as it is, so that its answer is `exact`, and each name in braces is told."""
+    made = convert_chat('[{"role": "user", "content": "I am {name}, {name}."}]', "chat", "chat.json")
+
+    assert made.changes == ("chat.json: {name} in message 1 stayed text",)
+    assert "{name}, {name}" in (made.prompt or "")
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

@@ -109,6 +109,15 @@ def test_answers_of_the_demo_model_are_counted(command: Command) -> None:
     assert line.endswith(f"of {asked} questions the model answers {right} right, and {full} with KV as computed")
 
 
+def test_the_loss_of_a_file_is_said_in_words(command: Command) -> None:
+    """`cache info` says of an encoding what `warm` said when it was made, and shows no names of fields."""
+    warmed = command("warm", "travel.xml", *ON_CPU, "--keep", "int8").stdout.splitlines()[-1].removeprefix("travel: ")
+    told = command("cache", "info", "travel/miami", "--store", "kept").stdout
+
+    assert f"\nloss of its codec: {warmed}\n" in told
+    assert "loss." not in told
+
+
 def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
     """What quantizing costs is read from another file where one is damaged, and warming makes that one anew."""
     first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))
