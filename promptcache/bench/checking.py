@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from promptcache.bench.measure import Samples
+from promptcache.bench.measure import Progress, Samples, silent
 from promptcache.bench.report import Report
 from promptcache.diagnostics import PromptCacheError
 
@@ -41,7 +41,7 @@ class Document:
     data: Mapping[str, int] = field(default_factory=dict)
 
 
-def measure_checking(documents: Sequence[Document], repeats: int) -> Report:
+def measure_checking(documents: Sequence[Document], repeats: int, progress: Progress = silent) -> Report:
     """Measure `promptcache check` on each document in turn, `repeats` times after a first round that does not count.
 
     Raises:
@@ -51,8 +51,11 @@ def measure_checking(documents: Sequence[Document], repeats: int) -> Report:
         files = [Path(folder, f"schema-{number}.xml") for number in range(len(documents))]
         for file, document in zip(files, documents, strict=True):
             file.write_text(document.text, encoding="utf-8")
-        rounds = [[_check(file) for file in files] for _ in range(repeats + 1)][1:]
-    measured = [_measured(*each) for each in zip(documents, zip(*rounds, strict=True), strict=True)]
+        rounds = []
+        for number in range(repeats + 1):
+            progress("rounds", number, repeats + 1)
+            rounds.append([_check(file) for file in files])
+    measured = [_measured(*each) for each in zip(documents, zip(*rounds[1:], strict=True), strict=True)]
     return Report(
         name="check",
         title=f"Seconds for the whole command `promptcache check`, median of {repeats}",

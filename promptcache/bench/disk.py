@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from promptcache.bench.alternatives import ALTERNATIVES, BASELINE
-from promptcache.bench.measure import Samples
+from promptcache.bench.measure import Progress, Samples, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, documents, workload
 from promptcache.engine import Engine
@@ -27,7 +27,9 @@ from promptcache.runtime.hf.model import Model
 WAYS = ("disk", "disk, not verified", "memory")
 
 
-def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, folder: Path | None) -> Report:
+def compare_disk(
+    model: Model, all_sizes: Sequence[Sizes], repeats: int, folder: Path | None, progress: Progress = silent
+) -> Report:
     """Measure a first request with KV on disk against plain prefill and against KV in memory, at each size.
 
     Args:
@@ -36,7 +38,7 @@ def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, folder:
     cells, rows = [], []
     for sizes in all_sizes:
         with tempfile.TemporaryDirectory(dir=folder, prefix="promptcache-bench-") as place:
-            samples = _samples(model, sizes, repeats, Path(place))
+            samples = _samples(model, sizes, repeats, Path(place), progress)
         baseline, memory = samples[BASELINE].median, samples["memory"].median
         shown = [f"{1e3 * samples[way].median:.1f} ({baseline / samples[way].median:.1f}x)" for way in WAYS]
         ratio = f"{samples['disk'].median / memory:.2f}"
@@ -51,7 +53,7 @@ def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, folder:
     )
 
 
-def _samples(model: Model, sizes: Sizes, repeats: int, folder: Path) -> Mapping[str, Samples]:
+def _samples(model: Model, sizes: Sizes, repeats: int, folder: Path, progress: Progress) -> Mapping[str, Samples]:
     """Time all ways in turn, one round more than counts; what a request needs before its call is made outside."""
     _, prompt = documents(sizes)
     warm = _engine(model, sizes, None)
@@ -68,6 +70,7 @@ def _samples(model: Model, sizes: Sizes, repeats: int, folder: Path) -> Mapping[
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(repeats + 1):
+        progress(sizes.title, number, repeats + 1)
         for name, way in ways.items():
             gc.collect()
             seconds = way()

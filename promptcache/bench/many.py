@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache
 
 from promptcache.bench.alternatives import concatenated_cache, last_logits
-from promptcache.bench.measure import give_back_memory, interleave
+from promptcache.bench.measure import Progress, give_back_memory, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
 from promptcache.kv import MemoryStore
@@ -35,14 +35,18 @@ from promptcache.runtime.prepare import prepare
 MIB = 2**20
 
 
-def compare_memory(model: Model, all_sizes: Sequence[Sizes], requests: Sequence[int] = (20,)) -> Report:
+def compare_memory(
+    model: Model, all_sizes: Sequence[Sizes], requests: Sequence[int] = (20,), progress: Progress = silent
+) -> Report:
     """Measure the resident memory that so many live requests add: linked, and as a `DynamicCache` each.
 
     Every request has had its first forward pass, so that its own tokens' KV counts, and whatever else it keeps.
     """
     process = psutil.Process()
     cells, rows = [], []
-    for work, num_requests in product([workload(model, sizes) for sizes in all_sizes], requests):
+    measured = list(product([workload(model, sizes) for sizes in all_sizes], requests))
+    for done, (work, num_requests) in enumerate(measured):
+        progress(f"{work.sizes.title}, {num_requests} requests", done, len(measured))
         grown = {}
         makers: dict[str, Callable[[], Any]] = {
             "prompt cache": partial(_linked_cache, model, work),
@@ -78,7 +82,9 @@ def _prefilled(model: Model, work: Workload, cache: Any) -> Any:
     return cache
 
 
-def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, repeats: int) -> Report:
+def compare_batch(
+    model: Model, sizes: Sizes, num_rows: int, num_tokens: int, repeats: int, progress: Progress = silent
+) -> Report:
     """Measure decoding of rows that share modules: linked together, and as rows with copies of their own."""
     work = workload(model, sizes)
     options = {"do_sample": False, "min_new_tokens": num_tokens}
@@ -91,7 +97,8 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     def copied() -> Any:
         return _generate_copies(model, work, num_rows, num_tokens)
 
-    samples = interleave({"own copies": copied, "prompt cache": together}, repeats, model.device)
+    ways = {"own copies": copied, "prompt cache": together}
+    samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))
     speed = {name: num_rows * num_tokens / each.median for name, each in samples.items()}
     shared = sizes.cached_tokens * model.shape.token_bytes
     ratio = speed["prompt cache"] / speed["own copies"]
@@ -118,7 +125,7 @@ def compare_batch(model: Model, sizes: Sizes, num_rows: int, num_tokens: int, re
     )
 
 
-def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> Report:
     """Measure encoding a schema's modules against plain prefill of equally long texts, in tokens per second."""
     cells, rows = [], []
     for sizes in all_sizes:
@@ -129,7 +136,8 @@ def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> 
         def encoded(prepared: Any = prepared, needed: Any = needed) -> Any:
             return encode(model, prepared.encodings, prepared.recipes, needed, MemoryStore(model.shape), {})
 
-        samples = interleave({"plain": partial(_prefill_all, model, texts), "encode": encoded}, repeats, model.device)
+        ways: dict[str, Callable[[], Any]] = {"plain": partial(_prefill_all, model, texts), "encode": encoded}
+        samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))
         speed = {name: sizes.cached_tokens / each.median for name, each in samples.items()}
         cells.append(
             (
@@ -148,7 +156,7 @@ def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> 
     )
 
 
-def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int) -> Report:
+def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int, progress: Progress = silent) -> Report:
     """Measure parsing, checking and planning a prompt of `num_named` modules, in schemas of different sizes.
 
     Where a schema has fewer, the prompt names all of them.
@@ -171,7 +179,7 @@ def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int) -
             return make_plan(selection, prepared.layout, prepared.encodings, LetterTokenizer())
 
         works: dict[str, Callable[[], Any]] = {"first": cold, "again": partial(planner.plan, text)}
-        samples = interleave(works, repeats, torch.device("cpu"))
+        samples = interleave(works, repeats, torch.device("cpu"), partial(progress, f"{total:,} modules"))
         cells.append((f"{total:,}", str(count), *(f"{1e3 * each.median:.3f}" for each in samples.values())))
         rows.append({"modules": total, "named": count, "seconds": {k: list(v.seconds) for k, v in samples.items()}})
     return Report(

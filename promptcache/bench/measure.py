@@ -14,10 +14,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Called with what is being measured, how many of its rounds are done, and how many there are."""
+
+
+def silent(_what: str, _done: int, _total: int | None) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,10 @@ FAST_TURNS = 5
 
 
 def interleave(
-    alternatives: Mapping[str, Callable[[], object]], repeats: int, device: torch.device
+    alternatives: Mapping[str, Callable[[], object]],
+    repeats: int,
+    device: torch.device,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, Samples]:
     """Run every alternative once to warm up, then all of them in turn, `repeats` rounds.
 
@@ -57,12 +67,15 @@ def interleave(
         alternatives: Each call does the whole piece of work; what it returns is dropped before the next starts.
         repeats: Rounds that count.
         device: Waited for before a clock is read, where it works on its own time.
+        progress: Called before each round with the number of rounds that are done and of all rounds.
     """
+    progress(0, repeats + 1)
     first = {name: _timed(work, device) for name, work in alternatives.items()}
     fast = [name for name in first if FAST_TURNS * first[name] < max(first.values())]
     taken: dict[str, list[float]] = {name: [] for name in alternatives}
     order = random.Random(0)
-    for _ in range(repeats):
+    for number in range(repeats):
+        progress(number + 1, repeats + 1)
         for name in alternatives:
             if name not in fast:
                 taken[name].append(_timed(alternatives[name], device))

@@ -6,19 +6,20 @@ included.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import DynamicCache
 
-from promptcache.bench.measure import interleave
+from promptcache.bench.measure import Progress, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.engine import Engine
 from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.reference import reference_tokens
 
 
-def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> Report:
+def compare_prompt(engine: Engine, prompt: str | Path, repeats: int, progress: Progress = silent) -> Report:
     """Measure `generate` of one token on a warm schema against `generate` of one token over the whole text.
 
     Args:
@@ -44,7 +45,8 @@ def compare_prompt(engine: Engine, prompt: str | Path, repeats: int) -> Report:
     def cached() -> Any:
         return engine.generate(prompt, max_new_tokens=1, do_sample=False)
 
-    samples = interleave({"cached": cached, "plain": plain}, repeats, engine.model.device)
+    ways = {"cached": cached, "plain": plain}
+    samples = interleave(ways, repeats, engine.model.device, partial(progress, "rounds"))
     medians = {name: each.median for name, each in samples.items()}
     return Report(
         name="prompt",

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from promptcache.bench.intervals import mean_interval, paired_difference
-from promptcache.bench.measure import Samples, interleave
+from promptcache.bench.measure import Progress, Samples, interleave, silent
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
 from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
 from promptcache.bench.report import Report
@@ -22,9 +22,6 @@ from promptcache.demo.questions import Rate, draw_cases
 from promptcache.engine import Engine
 
 _CHUNK = 16  # documents whose KV is held at a time
-
-Progress = Callable[[str, int, int], None]
-"""Told the set, and how many of its questions are answered out of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +47,8 @@ class QualitySettings:
     repeats: int = 10
 
 
-def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress) -> Report:
-    """Ask all questions in every way.
+def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress = silent) -> Report:
+    """Ask all questions in every way; progress counts the questions of a set, then rounds.
 
     Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from what a way stands
     beside, the bootstrap over questions for the others.
@@ -60,7 +57,7 @@ def compare_quality(engine: Engine, settings: QualitySettings, progress: Progres
     rows: list[Mapping[str, Any]] = []
     for name in settings.sets:
         outcomes = [*_outcomes(engine, settings, name, progress)]
-        seconds = _seconds_to_first_token(engine, settings, name)
+        seconds = _seconds_to_first_token(engine, settings, name, progress)
         for way in all_ways(settings.ways):
             row = _row(name, way, outcomes, seconds[way])
             rows.append(row)
@@ -82,6 +79,7 @@ def _outcomes(
 ) -> Iterator[Mapping[Way, Outcome]]:
     cases = draw_cases(SETS[name].questions, settings.seed, settings.count)
     done = 0
+    progress(name, done, settings.count)
     while chunk := _chunk(engine, settings, name, [*islice(cases, _CHUNK)]):
         yield from chunk.outcomes()
         done += len(chunk.cases)
@@ -101,7 +99,9 @@ def _chunk(engine: Engine, settings: QualitySettings, name: str, cases: Sequence
     )
 
 
-def _seconds_to_first_token(engine: Engine, settings: QualitySettings, name: str) -> Mapping[Way, Samples]:
+def _seconds_to_first_token(
+    engine: Engine, settings: QualitySettings, name: str, progress: Progress
+) -> Mapping[Way, Samples]:
     """Measure, on one document and warm schemas, from the call to the first token."""
     cases = [*draw_cases(SETS[name].questions, settings.seed, 1)]
     chunk = _chunk(engine, settings, name, cases)
@@ -111,7 +111,7 @@ def _seconds_to_first_token(engine: Engine, settings: QualitySettings, name: str
     calls: dict[str, Callable[[], object]] = {Way.PLAIN: partial(plain_answers, engine, chunk.prompts(Way.PLAIN), 1)}
     for way in chunk.ways[1:]:
         calls[way] = partial(engine.generate, chunk.prompts(way)[0], max_new_tokens=1, do_sample=False)
-    samples = interleave(calls, settings.repeats, engine.model.device)
+    samples = interleave(calls, settings.repeats, engine.model.device, partial(progress, f"{name}, TTFT"))
     return {way: samples[way] for way in chunk.ways}
 
 

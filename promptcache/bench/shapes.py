@@ -6,11 +6,11 @@ Comes in: a name. Goes out: a transformers model in the asked dtype. Sizes are t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _QWEN: Mapping[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}
 _LLAMA: Mapping[str, Any] = {
@@ -60,6 +60,10 @@ def random_shape(name: str, dtype: torch.dtype, device: torch.device, *, seed: i
         device: Where they are made.
         seed: Of the weights.
     """
+    import torch  # the names alone are read for help and completion
+    import transformers
+    from transformers import AutoModelForCausalLM
+
     kind, sizes = SHAPES[name]
     config = getattr(transformers, kind)(**sizes)
     with torch.random.fork_rng(), torch.device(device):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from promptcache.bench.alternatives import last_logits
-from promptcache.bench.measure import interleave
+from promptcache.bench.measure import Progress, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.diagnostics import PromptCacheError
@@ -23,7 +24,13 @@ from promptcache.runtime.link import link
 
 
 def compare_small(
-    model: Model, cached_tokens: int, module_tokens: Sequence[int], new_tokens: int, num_decoded: int, repeats: int
+    model: Model,
+    cached_tokens: int,
+    module_tokens: Sequence[int],
+    new_tokens: int,
+    num_decoded: int,
+    repeats: int,
+    progress: Progress = silent,
 ) -> Report:
     """Measure link, prefill and `num_decoded` tokens over the same cached tokens in modules of different sizes.
 
@@ -38,7 +45,8 @@ def compare_small(
     for size in module_tokens:
         count = cached_tokens // size
         work = workload(model, Sizes(num_modules=count, module_tokens=size, new_tokens=new_tokens))
-        samples = interleave(_ways(model, work, num_decoded), repeats, model.device)
+        shown = partial(progress, work.sizes.title)
+        samples = interleave(_ways(model, work, num_decoded), repeats, model.device, shown)
         medians = [each.median for each in samples.values()]
         times = [f"{1e3 * each:.1f}" for each in medians]
         cells.append((f"{count} x {size}", *times, f"{medians[0] / medians[1]:.2f}"))

@@ -13,19 +13,20 @@ import psutil
 import torch
 
 from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
-from promptcache.bench.measure import Samples, give_back_memory, interleave
+from promptcache.bench.measure import Progress, Samples, give_back_memory, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
 
 
-def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> Report:
     """Measure the time from a planned request to the logits of its first token, at each size."""
     cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        samples = interleave({name: make(model, work) for name, make in ALTERNATIVES.items()}, repeats, model.device)
+        ways = {name: make(model, work) for name, make in ALTERNATIVES.items()}
+        samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))
         cells.append((f"{sizes.cached_tokens:,}", str(sizes.new_tokens), *_against_baseline(samples)))
         rows.append({**sizes.data, "seconds": _seconds(samples)})
     return Report(
@@ -37,12 +38,13 @@ def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Repo
     )
 
 
-def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int) -> Report:
+def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> Report:
     """Measure linking without any forward pass, and the resident memory that a linked request adds, at each size."""
     cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        samples = interleave({"link": partial(link, work.plan, work.runs, model)}, repeats, model.device)["link"]
+        ways = {"link": partial(link, work.plan, work.runs, model)}
+        samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))["link"]
         segments, resident = _live_requests(work, model)
         cells.append(
             (f"{sizes.cached_tokens:,}", str(segments), f"{1e3 * samples.median:.3f}", f"{resident / 1024:.1f}")
@@ -66,7 +68,9 @@ def _live_requests(work: Workload, model: Model) -> tuple[int, float]:
     return len(held[0].timeline.segments), (process.memory_info().rss - before) / len(held)
 
 
-def compare_decoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, num_tokens: int = 16) -> Report:
+def compare_decoding(
+    model: Model, all_sizes: Sequence[Sizes], repeats: int, num_tokens: int = 16, progress: Progress = silent
+) -> Report:
     """Measure the time for one decoded token after a linked request, over `num_tokens` of them, at each size."""
     cells, rows = [], []
     for sizes in all_sizes:
@@ -74,7 +78,7 @@ def compare_decoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, num
         steps: dict[str, Callable[[], Any]] = {
             name: decoding(model, work, name, num_tokens) for name in ("concatenate", "prompt cache")
         }
-        samples = interleave(steps, repeats, model.device)
+        samples = interleave(steps, repeats, model.device, partial(progress, sizes.title))
         medians = [samples[name].median / num_tokens for name in steps]
         cells.append(
             (f"{sizes.cached_tokens:,}", *(f"{1e3 * each:.1f}" for each in medians), f"{medians[0] / medians[1]:.2f}x")

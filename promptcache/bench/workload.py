@@ -64,6 +64,11 @@ class Sizes:
     adjacent: bool = False
     uneven: bool = False
 
+    @property
+    def title(self) -> str:
+        """What people read while it is measured."""
+        return f"{self.num_modules:,} x {self.module_tokens:,} tokens, {self.new_tokens:,} new"
+
     def tokens_of(self, index: int) -> int:
         """Tokens of one present module, or of the absent one behind it."""
         step = self.module_tokens // (4 * self.num_modules) if self.uneven else 0

@@ -138,7 +138,7 @@ def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted:
     cls=_Commands,
     name=NAME,
     no_args_is_help=True,
-    context_settings={"max_content_width": 100, "show_default": True},
+    context_settings={"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."

@@ -1,11 +1,11 @@
 """`promptcache bench`: the benchmarks and their options.
 
-Comes in: sizes, and what to measure on. Goes out: a table for people, then one JSON line with everything in it.
+Comes in: sizes, and what to measure on. Goes out: a table for people, or one line of JSON with everything in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,10 @@ import click
 from promptcache.bench.quality_documents import SETS, Way
 from promptcache.cli.bench_documents import check, plan
 from promptcache.cli.bench_options import (
+    Session,
     Subject,
     adjacent_option,
+    benchmark,
     check_axis,
     decoded_option,
     measured,
@@ -30,13 +32,13 @@ from promptcache.cli.bench_options import (
     uneven_option,
     ways_option,
 )
-from promptcache.cli.bench_output import write_measured
+from promptcache.cli.bench_output import Measured
 from promptcache.cli.completion import complete_schemas
-from promptcache.cli.exits import ending
+from promptcache.cli.console import show_loading
 from promptcache.cli.options import FILE, CommandGroup, model_option, prompt_argument
-from promptcache.cli.output import tell
 
 if TYPE_CHECKING:
+    from promptcache.bench.report import Report
     from promptcache.bench.workload import Sizes
     from promptcache.engine import Engine
 
@@ -68,14 +70,14 @@ def ttft(
     even: bool,
     repeats: int,
     plot: Path | None,
-) -> None:
+) -> Report:
     """Time to first token of a planned request: linked modules against every alternative."""
-    with ending(as_json=False):
-        check_axis(plot, module_tokens, new)
-        from promptcache.bench.ttft import compare_ttft
+    check_axis(plot, module_tokens, new)
+    from promptcache.bench.ttft import compare_ttft
 
-        report = compare_ttft(subject.load(), _sizes(modules, module_tokens, new, adjacent, even), repeats)
-        write_measured(report, subject.data, plot)
+    return compare_ttft(
+        subject.load(), _sizes(modules, module_tokens, new, adjacent, even), repeats, progress=subject.progress
+    )
 
 
 @command.command()
@@ -84,13 +86,12 @@ def ttft(
 @tokens_option(256, 1024)
 @adjacent_option
 @repeats_option(20)
-def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adjacent: bool, repeats: int) -> None:
+def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adjacent: bool, repeats: int) -> Report:
     """Linking by itself: seconds, and resident memory that each linked request adds."""
-    with ending(as_json=False):
-        from promptcache.bench.ttft import measure_linking
+    from promptcache.bench.ttft import measure_linking
 
-        sizes = _sizes(modules, module_tokens, [16], adjacent)
-        write_measured(measure_linking(subject.load(), sizes, repeats), subject.data)
+    sizes = _sizes(modules, module_tokens, [16], adjacent)
+    return measure_linking(subject.load(), sizes, repeats, progress=subject.progress)
 
 
 @command.command()
@@ -102,13 +103,12 @@ def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adja
 @repeats_option(5)
 def decode(
     subject: Subject, modules: int, module_tokens: tuple[int, ...], even: bool, tokens: int, repeats: int
-) -> None:
+) -> Report:
     """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
-    with ending(as_json=False):
-        from promptcache.bench.ttft import compare_decoding
+    from promptcache.bench.ttft import compare_decoding
 
-        sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
-        write_measured(compare_decoding(subject.load(), sizes, repeats, tokens), subject.data)
+    sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
+    return compare_decoding(subject.load(), sizes, repeats, tokens, progress=subject.progress)
 
 
 @command.command()
@@ -127,14 +127,12 @@ def small(
     tokens: int,
     repeats: int,
     plot: Path | None,
-) -> None:
+) -> Report:
     """Many small modules: each read where it rests, or copied together first."""
-    with ending(as_json=False):
-        check_axis(plot, module_tokens)
-        from promptcache.bench.small import compare_small
+    check_axis(plot, module_tokens)
+    from promptcache.bench.small import compare_small
 
-        report = compare_small(subject.load(), cached, module_tokens, new, tokens, repeats)
-        write_measured(report, subject.data, plot)
+    return compare_small(subject.load(), cached, module_tokens, new, tokens, repeats, progress=subject.progress)
 
 
 @command.command()
@@ -145,14 +143,13 @@ def small(
 @plot_option
 def memory(
     subject: Subject, modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...], plot: Path | None
-) -> None:
+) -> Report:
     """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
-    with ending(as_json=False):
-        check_axis(plot, module_tokens, requests)
-        from promptcache.bench.many import compare_memory
+    check_axis(plot, module_tokens, requests)
+    from promptcache.bench.many import compare_memory
 
-        sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-        write_measured(compare_memory(subject.load(), sizes, requests), subject.data, plot)
+    sizes = _sizes(modules, module_tokens, [16], adjacent=False)
+    return compare_memory(subject.load(), sizes, requests, progress=subject.progress)
 
 
 @command.command()
@@ -162,13 +159,12 @@ def memory(
 @number("--rows", 32, "Requests in the batch.")
 @decoded_option
 @repeats_option(3)
-def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> None:
+def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> Report:
     """Tokens per second of rows that share modules: linked together, and with copies of their own."""
-    with ending(as_json=False):
-        from promptcache.bench.many import compare_batch
+    from promptcache.bench.many import compare_batch
 
-        (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
-        write_measured(compare_batch(subject.load(), sizes, rows, tokens, repeats), subject.data)
+    (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
+    return compare_batch(subject.load(), sizes, rows, tokens, repeats, progress=subject.progress)
 
 
 @command.command()
@@ -176,13 +172,12 @@ def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens:
 @modules_option(8)
 @tokens_option(128, 512)
 @repeats_option(3)
-def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repeats: int) -> None:
+def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repeats: int) -> Report:
     """Encoding a schema's modules against plain prefill of equally long texts."""
-    with ending(as_json=False):
-        from promptcache.bench.many import compare_encoding
+    from promptcache.bench.many import compare_encoding
 
-        sizes = _sizes(modules, module_tokens, [1], adjacent=True)
-        write_measured(compare_encoding(subject.load(), sizes, repeats), subject.data)
+    sizes = _sizes(modules, module_tokens, [1], adjacent=True)
+    return compare_encoding(subject.load(), sizes, repeats, progress=subject.progress)
 
 
 @command.command()
@@ -201,13 +196,13 @@ def disk(
     adjacent: bool,
     repeats: int,
     folder: Path | None,
-) -> None:
+) -> Report:
     """Time to first token of a first request with KV on disk, from the call on: against plain prefill and memory."""
-    with ending(as_json=False):
-        from promptcache.bench.disk import compare_disk
+    from promptcache.bench.disk import compare_disk
 
-        report = compare_disk(subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder)
-        write_measured(report, subject.data)
+    return compare_disk(
+        subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder, progress=subject.progress
+    )
 
 
 @command.command()
@@ -216,38 +211,41 @@ def disk(
 @model_option()
 @repeats_option(10)
 @threads_option
-def prompt(prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> None:
+@benchmark
+def prompt(session: Session, prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> Measured:
     """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens.
 
     PROMPT is a prompt file; - is standard input.
     """
-    with ending(as_json=False) as sources:
-        from promptcache.cli.files import checked_schema, parsed_prompt, read
-        from promptcache.language import resolve_prompt
+    from promptcache.cli.files import checked_schema, parsed_prompt, read
+    from promptcache.language import resolve_prompt
 
-        document, checked = read(prompt, sources), checked_schema(read(schema, sources))
-        resolve_prompt(parsed_prompt(document), checked)  # before a model is loaded
-        from promptcache.bench.prompt import compare_prompt
-        from promptcache.bench.ttft import set_threads
-        from promptcache.engine import Engine
+    document, checked = read(prompt, session.sources), checked_schema(read(schema, session.sources))
+    resolve_prompt(parsed_prompt(document), checked)  # before a model is loaded
+    from promptcache.bench.prompt import compare_prompt
+    from promptcache.bench.ttft import set_threads
+    from promptcache.engine import Engine
 
-        set_threads(threads)
-        engine = Engine.from_pretrained(model)
-        engine.add_schema(checked.source)
-        report = compare_prompt(engine, document.path or document.data.decode("utf-8-sig"), repeats)
-        write_measured(report, _data(model, engine))
+    set_threads(threads)
+    show_loading(session.progress, model)
+    engine = Engine.from_pretrained(model)
+    engine.add_schema(checked.source)
+    source = document.path or document.data.decode("utf-8-sig")
+    return _measured(compare_prompt(engine, source, repeats, session.progress), model, engine)
 
 
 @command.command()
 @click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Of questions; default: all.")
 @number("--count", 100, "Questions of each set.")
 @click.option("--seed", type=int, default=0, help="Of documents and questions.")
-@click.option("--model", default="demo", help="demo, a model's folder, or a hub id.")
+@model_option()
 @ways_option
 @click.option("--instruction", default="", help="What every document says first.")
 @repeats_option(10)
 @threads_option
+@benchmark
 def quality(
+    session: Session,
     sets: tuple[str, ...],
     count: int,
     seed: int,
@@ -256,31 +254,33 @@ def quality(
     instruction: str,
     repeats: int,
     threads: int | None,
-) -> None:
+) -> Measured:
     """Right answers, and distance from plain prefill: of modules apart, of a scaffold over them, of quantized KV."""
-    with ending(as_json=False):
-        from promptcache.bench.quality import QualitySettings, compare_quality
-        from promptcache.bench.ttft import set_threads
-        from promptcache.engine import Engine
+    from promptcache.bench.quality import QualitySettings, compare_quality
+    from promptcache.bench.ttft import set_threads
+    from promptcache.engine import Engine
 
-        set_threads(threads)
-        engine = Engine.from_pretrained(model)
-        settings = QualitySettings(
-            sets=sets or tuple(SETS),
-            count=count,
-            seed=seed,
-            ways=[Way(way) for way in ways],
-            instruction=instruction,
-            repeats=repeats,
-        )
-        report = compare_quality(engine, settings, lambda name, done, of: tell(f"{name}: {done} of {of}"))
-        write_measured(report, _data(model, engine))
+    set_threads(threads)
+    show_loading(session.progress, model)
+    engine = Engine.from_pretrained(model)
+    settings = QualitySettings(
+        sets=sets or tuple(SETS),
+        count=count,
+        seed=seed,
+        ways=[Way(way) for way in ways],
+        instruction=instruction,
+        repeats=repeats,
+    )
+    return _measured(compare_quality(engine, settings, session.progress), model, engine)
 
 
-def _data(name: str, engine: Engine) -> Mapping[str, str]:
-    """Return what was measured on, as `Subject.data` has it."""
+def _measured(report: Report, name: str, engine: Engine) -> Measured:
+    """Return a report with what it was measured on."""
+    from promptcache.bench.report import hardware
+
     shape = engine.model.shape
-    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    subject = {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    return Measured(report=report, subject=subject, hardware=hardware())
 
 
 def _sizes(

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from promptcache.bench.measure import Progress
 from promptcache.bench.plot import NOTHING_VARIES
 from promptcache.bench.quality_documents import CACHED, Way
-from promptcache.cli.exits import EnvironmentMissing, UsageMistake
-from promptcache.diagnostics import did_you_mean
+from promptcache.bench.shapes import SHAPES
+from promptcache.cli.bench_output import Measured, write_measured
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
+from promptcache.cli.model_folder import DEMO
+from promptcache.cli.options import json_option, model_option
+from promptcache.cli.sources import Sources
 
 if TYPE_CHECKING:
+    from promptcache.bench.report import Report
     from promptcache.runtime.hf.model import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -69,6 +76,7 @@ class Subject:
     dtype: str
     device: str
     threads: int | None
+    progress: Progress
 
     @property
     def data(self) -> Mapping[str, str]:
@@ -79,51 +87,84 @@ class Subject:
         """Return the model.
 
         Raises:
-            UsageMistake: No such shape, dtype or kind of device.
+            UsageMistake: No such kind of device.
             EnvironmentMissing: No such device here.
         """
+        show_loading(self.progress, self.model or DEMO)
         import torch
 
-        from promptcache.bench.shapes import SHAPES, random_shape
+        from promptcache.bench.shapes import random_shape
         from promptcache.bench.ttft import set_threads
         from promptcache.cli.answer import device_named
         from promptcache.runtime.hf.load import load_model
         from promptcache.runtime.hf.model import Model
 
         set_threads(self.threads)
-        kind = getattr(torch, self.dtype, None)
-        if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-            raise UsageMistake(f"--dtype {self.dtype}: float32, bfloat16, float16 and float64 are known")
+        dtype = getattr(torch, self.dtype)
         device = device_named(self.device) or torch.device("cpu")
         if self.model is not None:
-            return load_model(self.model, device=device, dtype=kind)[0]
-        if self.shape not in SHAPES:
-            mend = did_you_mean(self.shape, SHAPES) or f"known are {', '.join(SHAPES)}"
-            raise UsageMistake(f"--shape {self.shape}: there is no such shape; {mend}")
-        model = Model(random_shape(self.shape, kind, device))
+            return load_model(self.model, device=device, dtype=dtype)[0]
+        model = Model(random_shape(self.shape, dtype, device))
         model.pack_weights()
         return model
 
 
-def measured(command: Callable[..., None]) -> Callable[..., None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What every benchmark is given: where its progress is shown, and where the documents go that it reads."""
+
+    progress: Progress
+    sources: Sources
+
+
+def benchmark(command: Callable[..., Measured]) -> Callable[..., None]:
+    """Add a bar and --json to a command that measures; it gets a `Session` before its options."""
+
+    @wraps(command)
+    def written(as_json: bool, **own: object) -> None:
+        with ending(as_json=as_json) as sources:
+            with progress() as show:
+                measured = command(Session(progress=show, sources=sources), **own)
+            write_measured(measured, as_json=as_json)
+
+    return json_option(written)
+
+
+def measured(command: Callable[..., Report]) -> Callable[..., None]:
     """Add the options of what is measured; the command gets them as one `Subject`, before its own."""
 
     @wraps(command)
     def with_subject(
-        shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: object
-    ) -> None:
-        command(Subject(shape=shape, model=model, dtype=dtype, device=device, threads=threads), **own)
+        session: Session, shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: Any
+    ) -> Measured:
+        subject = Subject(
+            shape=shape, model=model, dtype=dtype, device=device, threads=threads, progress=session.progress
+        )
+        report = command(subject, **own)
+        from promptcache.bench.report import hardware
 
-    found: Callable[..., None] = with_subject
+        return Measured(report=report, subject=subject.data, hardware=hardware(), drawing=own.get("plot"))
+
+    found: Callable[..., Any] = with_subject
     for option in (
         threads_option,
         click.option("--device", default="cpu", help="cpu, cuda, ..."),
-        click.option("--dtype", default="float32", help="Of weights and KV: float32, bfloat16 or float16."),
-        click.option("--model", help="A model's folder or hub id instead of a shape."),
-        click.option("--shape", default="qwen2.5-0.5b", help="A published model shape with random weights."),
+        click.option(
+            "--dtype",
+            type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+            default="float32",
+            help="Of weights and KV.",
+        ),
+        model_option("demo, a model's folder, or a hub id instead of a shape.", default=None),
+        click.option(
+            "--shape",
+            type=click.Choice(list(SHAPES)),
+            default="qwen2.5-0.5b",
+            help="A published model shape with random weights.",
+        ),
     ):
         found = option(found)
-    return found
+    return benchmark(found)
 
 
 def _drawable(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:

@@ -32,19 +32,20 @@ def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, targe
     with progress() as show:
         show_loading(show, options.model)
         engine = engine_on(options.model, options.device, options.dtype, None)
-    keys: dict[str, None] = {}
-    for schema in schemas:
-        engine.add_schema(schema.source, keep=options.keep)
-        keys |= dict.fromkeys(engine.keys(schema.name))
-    shelf = open_folder(options.store)
-    missing = len(keys.keys() - set(shelf.keys()))
-    if missing:
-        raise EnvironmentMissing(
-            f"{missing:,} of {counted(len(keys), 'encoding')} are not in {options.store}; run `promptcache warm` "
-            "first, with the same model, dtype and --keep"
-        )
-    about = {"schemas": ", ".join(schema.name for schema in schemas), "model": options.model, "keep": options.keep}
-    return write_archive(shelf, tuple(keys), target, about)
+        keys: dict[str, None] = {}
+        for schema in schemas:
+            engine.add_schema(schema.source, keep=options.keep)
+            keys |= dict.fromkeys(engine.keys(schema.name))
+        shelf = open_folder(options.store)
+        missing = len(keys.keys() - set(shelf.keys()))
+        if missing:
+            raise EnvironmentMissing(
+                f"{missing:,} of {counted(len(keys), 'encoding')} are not in {options.store}; run `promptcache warm` "
+                "first, with the same model, dtype and --keep"
+            )
+        show("packing", 0, None)
+        about = {"schemas": ", ".join(schema.name for schema in schemas), "model": options.model, "keep": options.keep}
+        return write_archive(shelf, tuple(keys), target, about)
 
 
 def import_archive(source: Path, store: str, limit: int | None) -> Moved:
@@ -53,7 +54,9 @@ def import_archive(source: Path, store: str, limit: int | None) -> Moved:
         raise UsageMistake(f"--store {store}: only folders take archives")
     if source.exists() and not (source.is_file() or source.is_dir()):
         raise UsageMistake(f"{source} is a pipe or a device; an archive is read twice, so that it has to be a file")
-    return read_archive(source, DiskShelf(store, budget_bytes=limit))
+    with progress() as show:
+        show("verifying and unpacking", 0, None)
+        return read_archive(source, DiskShelf(store, budget_bytes=limit))
 
 
 def exported_text(moved: Moved, target: Path) -> str:

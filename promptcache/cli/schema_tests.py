@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
+from promptcache.cli.console import Progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.model_folder import DEMO, declared_positions
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
 _MODEL_PROMPTS = 6  # a schema's own examples first; each costs several forward passes
 
 
-def test_files(names: Sequence[str], sources: Sources, *, num_prompts: int, model: str | None) -> list[Tested]:
+def test_files(
+    names: Sequence[str], sources: Sources, progress: Progress, *, num_prompts: int, model: str | None
+) -> list[Tested]:
     """Test schemas, each once.
 
     Args:
         names: Files, "-" for standard input.
         sources: Where the documents are added.
+        progress: Called before each test with its name, and how many of the file's laws are done.
         num_prompts: Drawn for each law; 0 leaves the laws out.
         model: Also check cached answers of this model; None loads none, and counts tokens as the demo model does.
 
@@ -50,11 +54,16 @@ def test_files(names: Sequence[str], sources: Sources, *, num_prompts: int, mode
     folder = model_folder(model or DEMO)
     if num_prompts or model is not None:
         _find_hypothesis()
-    engine = _load_engine(model) if model is not None else None
-    return [_test(name, sources, folder, num_prompts, engine) for name in dict.fromkeys(names)]
+    engine = None
+    if model is not None:
+        show_loading(progress, model)
+        engine = _load_engine(model)
+    return [_test(name, sources, folder, num_prompts, engine, progress) for name in dict.fromkeys(names)]
 
 
-def _test(name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None) -> Tested:
+def _test(
+    name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None, progress: Progress
+) -> Tested:
     from promptcache.testing.subject import Subject
 
     try:
@@ -68,9 +77,9 @@ def _test(name: str, sources: Sources, folder: Path, num_prompts: int, engine: E
         return Tested(file=name, diagnostics=error.diagnostics)
     results = [*_examples(subject)]
     if num_prompts:
-        results += _laws(subject, num_prompts)
+        results += _laws(subject, num_prompts, partial(progress, name))
     if engine is not None:
-        results += _model_laws(subject, engine)
+        results += _model_laws(subject, engine, partial(progress, name))
     return Tested(file=document.name, schema=schema.name, results=tuple(results))
 
 
@@ -87,17 +96,18 @@ def _examples(subject: Subject) -> Iterator[Result]:
         yield Result(kind=ResultKind.EXAMPLE, name=name, line=example.span.line, failure=failure)
 
 
-def _laws(subject: Subject, num_prompts: int) -> Iterator[Result]:
+def _laws(subject: Subject, num_prompts: int, progress: Callable[[int, int], None]) -> Iterator[Result]:
     from promptcache.testing.laws import LAWS
     from promptcache.testing.running import check_law
 
     line = subject.schema.source.span.line
-    for law in LAWS:
+    for done, law in enumerate(LAWS):
+        progress(done, len(LAWS))
         failure = _failure(partial(check_law, law, subject, max_examples=num_prompts))
         yield Result(kind=ResultKind.LAW, name=law.name, line=line, failure=failure)
 
 
-def _model_laws(subject: Subject, engine: Engine) -> Iterator[Result]:
+def _model_laws(subject: Subject, engine: Engine, progress: Callable[[int, int], None]) -> Iterator[Result]:
     from promptcache.testing.engine_laws import ENGINE_LAWS
     from promptcache.testing.histories import check_histories
     from promptcache.testing.service import served_by
@@ -105,10 +115,13 @@ def _model_laws(subject: Subject, engine: Engine) -> Iterator[Result]:
     line = subject.schema.source.span.line
     service = served_by(engine, subject.schema)
     cases = list(islice(_cases(subject), _MODEL_PROMPTS))
-    for law in ENGINE_LAWS:
+    total = len(ENGINE_LAWS) + 1
+    for done, law in enumerate(ENGINE_LAWS):
+        progress(done, total)
         failures = (_failure(partial(law.check, service, case.selection), case) for case in cases)
         failure = next((each for each in failures if each is not None), None)
         yield Result(kind=ResultKind.MODEL_LAW, name=law.name, line=line, failure=failure)
+    progress(total - 1, total)
     failure = _failure(partial(check_histories, service, [case.selection for case in cases]))
     yield Result(kind=ResultKind.MODEL_LAW, name="histories change nothing", line=line, failure=failure)
 

@@ -143,15 +143,34 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
     ],
     ids=lambda words: words[0],
 )
-def test_commands_end_in_one_json_line(words: list[str]) -> None:
-    """After the table comes one line of JSON with every run in it."""
-    result = CliRunner().invoke(app, ["bench", *words])
+def test_commands_write_one_line_of_json(words: list[str]) -> None:
+    """With --json, one line of JSON with every run in it is all that a benchmark writes."""
+    result = CliRunner().invoke(app, ["bench", *words, "--json"])
 
     assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout.strip().splitlines()[-1])
+    assert (result.stdout.count("\n"), result.stderr) == (1, "")
+    data = json.loads(result.stdout)
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
     assert data["device"] == ("none" if words[0] == "plan" else "cpu")
+
+
+def test_people_read_a_table() -> None:
+    """Without --json there is a table, and no data behind it."""
+    result = CliRunner().invoke(app, ["bench", "plan", "--modules", "30", "--repeats", "1"])
+
+    assert result.exit_code == 0, result.output
+    assert "ms to parse, check and plan a prompt" in result.stdout
+    assert "{" not in result.stdout
+
+
+def test_progress_counts_the_rounds_of_each_size(model: Model) -> None:
+    """Before each round, progress has the size, the rounds that are done, and all of them, the first one included."""
+    told: list[tuple[str, int, int | None]] = []
+
+    ttft.compare_decoding(model, [SIZES], 2, 1, lambda *each: told.append(each))
+
+    assert told == [("3 x 20 tokens, 4 new", done, 3) for done in range(3)]
 
 
 def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
 from promptcache.language import check_schema, parse_schema
 
-WORDS = ["bench", "check", "--modules", "40", "--rules", "4", "--size", "20 kB", "--repeats", "2"]
+WORDS = ["bench", "check", "--modules", "40", "--rules", "4", "--size", "20 kB", "--repeats", "2", "--json"]
 
 
 def test_both_schemas_are_measured_without_torch() -> None:

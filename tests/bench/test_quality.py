@@ -113,7 +113,7 @@ def test_chunks_replace_each_other() -> None:
 def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
     """Each set has a row for each way that is needed, over the same number of questions, and progress reaches the
     count; the table has a line for each comparison."""
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[str, int, int | None]] = []
     settings = QualitySettings(
         sets=["facts", "arguments"], count=2, seed=5, ways=[Way.OWN, Way.INT8], max_new_tokens=40, repeats=1
     )
@@ -124,6 +124,8 @@ def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
     assert [(row["set"], row["way"]) for row in report.rows] == [(s, way) for s in settings.sets for way in ways]
     assert [set(row["beside"]) for row in report.rows] == beside * 2
     assert {row["asked"] for row in report.rows} == {2}
-    assert told == [("facts", 2, 2), ("arguments", 2, 2)]
+    assert [each for each in told if "TTFT" not in each[0]] == [
+        (name, done, 2) for name in ("facts", "arguments") for done in (0, 2)
+    ]
     assert all(len(cells) == len(report.columns) for cells in report.cells)
     assert [cells[3] for cells in report.cells] == ["", "plain", "plain", "plain", "guaranteed"] * 2

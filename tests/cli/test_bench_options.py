@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcache.bench.shapes import SHAPES
 from tests.cli.conftest import Command
 
 TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats", "1"]
@@ -15,10 +16,9 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["ttft", "--shape", "tinny"], 2, "--shape tinny: there is no such shape; did you mean 'tiny'?"),
-        (["ttft", "--shape", ""], 2, "there is no such shape; known are "),
-        (["decode", *TINY, "--dtype", "int32"], 2, "--dtype int32: float32, bfloat16, float16 and float64 are known"),
-        (["decode", *TINY, "--dtype", "nn"], 2, "--dtype nn: float32, "),
+        (["ttft", "--shape", "tinny"], 2, "'tinny' is not one of 'tiny', 'mha-42m', 'qwen2.5-0.5b'"),
+        (["ttft", "--shape", ""], 2, "'' is not one of 'tiny', "),
+        (["decode", *TINY, "--dtype", "int32"], 2, "'int32' is not one of 'float32', 'bfloat16', 'float16', 'float64'"),
         (["decode", *TINY, "--device", "gpu"], 2, "--device gpu: no such kind of device"),
         (["decode", *TINY, "--device", "meta"], 2, "--device meta: it holds no numbers"),
         (["decode", *TINY, "--device", "xpu"], 3, "--device xpu: "),
@@ -65,8 +65,25 @@ def test_a_prompt_or_its_schema_may_come_from_standard_input(
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     piped = folder / ("prompts/miami.xml" if prompt == "-" else "travel.xml")
 
-    result = command("bench", "prompt", prompt, "--schema", schema, "--repeats", "1", stdin=piped.read_text())
+    result = command("bench", "prompt", prompt, "--schema", schema, "--repeats", "1", "--json", stdin=piped.read_text())
 
     assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.stdout.splitlines()[-1])["rows"]
+    (row,) = json.loads(result.stdout)["rows"]
     assert row["reused_tokens"] > 0 < row["new_tokens"]
+
+
+def test_shapes_are_in_the_help(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name that --shape takes is listed by --help."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    help_text = command("bench", "ttft", "--help").stdout
+
+    assert f"--shape [{'|'.join(SHAPES)}]" in help_text
+
+
+def test_errors_are_json_under_json(command: Command, folder: Path) -> None:
+    """What cannot be measured is JSON where JSON was asked for, with the same exit code."""
+    result = command("bench", "prompt", "prompts/typo.xml", "--schema", "travel.xml", "--json")
+
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert [each["code"] for each in json.loads(result.stdout)["diagnostics"]] == ["PC401"]

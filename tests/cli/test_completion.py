@@ -55,6 +55,11 @@ def test_files_of_the_right_kind_are_offered() -> None:
     assert sorted(offered("promptcache check ")) == sorted([*schemas, *prompts])
 
 
+def test_shapes_are_offered() -> None:
+    """`--shape` is completed with the names of shapes."""
+    assert offered("promptcache bench ttft --shape llama-3.2") == ["llama-3.2-1b", "llama-3.2-3b"]
+
+
 def test_what_has_been_typed_narrows_files(folder: Path) -> None:
     """A beginning narrows names, and a folder in it is where files are looked for."""
     assert offered("promptcache explain tr") == ["travel.xml"]

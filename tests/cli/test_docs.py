@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.app import COMMANDS
+from promptcache.cli.bench import command as bench
 from promptcache.cli.commands.cache import command as cache
 from tests.cli.conftest import Command
 
@@ -49,3 +50,14 @@ def test_page_names_every_option(command: Command, monkeypatch: pytest.MonkeyPat
 
     options = set(re.findall(r"--[a-z-]+", "".join(pages))) - {"--help"}
     assert {option for option in options if option not in PAGE} == set()
+
+
+def test_every_command_takes_both_forms_of_help(command: Command) -> None:
+    """-h is --help, for groups and for what is in them."""
+    names = [(), *((name,) for name in COMMANDS), *(("cache", name) for name in cache.commands)]
+    names += [("bench", name) for name in bench.commands]
+
+    for name in names:
+        short, long = command(*name, "-h"), command(*name, "--help")
+        assert (short.exit_code, short.stdout) == (0, long.stdout)
+        assert "-h, --help" in short.stdout

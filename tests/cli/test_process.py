@@ -236,6 +236,26 @@ def test_documents_do_not_steer_the_terminal(folder: Path, words: str) -> None:
     assert not set(STEERING) - set("2J") & set(got)
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("test travel.xml --prompts 2", r"travel\.xml.* \d+/\d+ "),
+        ("bench plan --modules 300 --repeats 3", r"300 modules.* \d/4 "),
+        ("run prompts/miami.xml --max-new-tokens 1", "loading the model"),
+        ("warm travel.xml --store kept", "loading the model"),
+    ],
+)
+def test_bars_are_for_terminals(folder: Path, words: str, shown: str) -> None:
+    """What may take long shows how far it is on a terminal, and writes nothing of that where stderr is none."""
+    code, got = on_terminal(*words.split(), TERM="xterm")
+    piped = run(*words.split())
+
+    assert (code, piped.returncode) == (0, 0)
+    assert re.search(shown, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", got))
+    assert not re.search(shown, piped.stdout + piped.stderr)
+    assert "%|" not in got + piped.stderr  # nor any bar of another library
+
+
 @pytest.mark.parametrize("columns", ["0", "-1", "many"])
 def test_columns_that_are_none_lose_nothing(folder: Path, columns: str) -> None:
     """A terminal whose number of columns is nonsense shows what any other does."""

@@ -83,9 +83,17 @@ def verify(store: str, as_json: bool) -> None:
     """Read every file, and say of each whether it may be served; nothing is moved."""
     with ending(as_json=as_json):
         from promptcache.cli.cache import verdicts_text
+        from promptcache.cli.console import progress
         from promptcache.cli.stores import open_folder
 
-        verdicts = tuple(open_folder(store).verify_all())
+        shelf = open_folder(store)
+        total = len(tuple(shelf.keys()))
+        verdicts, done = [], 0
+        with progress() as show:
+            for verdict in shelf.verify_all():
+                verdicts.append(verdict)
+                done += not verdict.foreign
+                show("files", done, total)
         _write([each._asdict() for each in verdicts], verdicts_text(verdicts), as_json=as_json)
         if any(each.fault is not None for each in verdicts):
             raise click.exceptions.Exit(ExitCode.FINDINGS)

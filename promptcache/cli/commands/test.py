@@ -29,11 +29,13 @@ def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: 
     SCHEMA is a schema file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
+        from promptcache.cli.console import progress
         from promptcache.cli.output import write_json
         from promptcache.cli.schema_tests import test_files
         from promptcache.cli.schema_tests_text import print_tested, tested_code, tested_data
 
-        found = test_files(schemas, sources, num_prompts=prompts, model=model)
+        with progress() as show:
+            found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
         if as_json:
             write_json(tested_data(found))
         else:
