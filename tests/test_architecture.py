@@ -93,8 +93,8 @@ def test_public_names_are_there() -> None:
 
 
 def test_files_stay_short() -> None:
-    """A file is at home under 300 lines: past that it is split by stage of the work."""
-    long = {str(path.relative_to(PACKAGE)): count for _, path in modules() if (count := line_count(path)) > 300}
+    """A file is at home under 400 lines: past that it is split by stage of the work."""
+    long = {str(path.relative_to(PACKAGE)): count for _, path in modules() if (count := line_count(path)) > 400}
 
     assert not long
 

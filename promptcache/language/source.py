@@ -6,8 +6,9 @@ knows nothing of XML but its line ends: CR LF and CR count as one LF, as XML its
 
 from __future__ import annotations
 
+import codecs
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ MAX_BYTES = 8 * 1024 * 1024
 """The largest document or `src` file that is read."""
 
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
+"""How a document in UTF-16 begins, with a byte order mark or without."""
 
 
 class Piece(NamedTuple):
@@ -79,6 +82,9 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     limit = f"more than {MAX_BYTES} bytes"
     if len(text) > MAX_BYTES:
         raise error([_at_start(name, "PC004", f"the document has {limit}")])
+    if isinstance(text, bytes) and text.startswith(_UTF_16):
+        advice = "save it as UTF-8: in Notepad with Save as and Encoding, in PowerShell with -Encoding utf8"
+        raise error([replace(_at_start(name, "PC006", "the document is UTF-16, and only UTF-8 is read"), help=advice)])
     try:
         data = text.encode() if isinstance(text, str) else text
         text = data.decode("utf-8-sig")
@@ -128,7 +134,11 @@ def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
     place = before.span(length, length)
     span = Span(name, place.line, place.column, place.line, place.column + 1)
     message = f"byte 0x{data[start]:02x} is not UTF-8"
-    return Diagnostic(code="PC006", message=message, span=span, help="save the file as UTF-8")
+    meant = data[start : start + 1].decode("cp1252", errors="ignore")
+    advice = "save the file as UTF-8" + (
+        f"; in Windows-1252 this byte is {meant!r}" if meant.isprintable() and meant else ""
+    )
+    return Diagnostic(code="PC006", message=message, span=span, help=advice)
 
 
 def _at_start(name: str, code: str, message: str) -> Diagnostic:

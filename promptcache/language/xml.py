@@ -186,9 +186,9 @@ class _Reader:
             self._parser.Parse(self.data, True)
         except expat.ExpatError as fault:
             offset = len(self.data[: self._parser.ErrorByteIndex].decode(errors="ignore"))
-            opened = self._stack[-1].done(self.source, offset) if self._stack else None
-            name, span = (opened.name, opened.name_span) if opened else (None, None)
-            raise error([malformed.not_well_formed(self.source, fault.code, offset, name, span)]) from None
+            opened = [malformed.Opened(each.name, each.start, each.stop) for each in self._stack]
+            fault_found = malformed.not_well_formed(self.source, fault.code, offset, self._text_start, opened)
+            raise error([fault_found]) from None
         except _StopError as stop:
             raise error([stop.diagnostic]) from None
         if self.faults:

@@ -36,7 +36,7 @@ def structure_faults(tree: PromptTree) -> Iterator[tuple[str, Way]]:
 
 def reading_faults() -> Iterator[tuple[str, Way]]:
     """Yield what no XML parser, or none of ours, reads."""
-    first = at_text("prompt")
+    first = at_text("<prompt")
     yield "not closed", lambda: Fault(code="PC001", spot=first, edit=_without_end)
     yield "bare <", lambda: Fault(code="PC001", spot=at_text(f"< {MARK}"), edit=_ending_in(f"< {MARK}"))
     yield "bare &", lambda: Fault(code="PC001", spot=at_text(f"& {MARK}"), edit=_ending_in(f"& {MARK}"))

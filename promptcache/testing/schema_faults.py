@@ -89,7 +89,7 @@ PC312 example without its text   | <example contains="‸nothing of the kind">{p
 """  # noqa: E501 # a table reads better unbroken
 
 _ANYWHERE = """
-PC001 wrong end tag              | <module name="stray"></‸stray>
+PC001 wrong end tag              | <module name="stray">‸</stray>
 PC001 attribute twice            | <doc></doc><module name="stray" ‸name="stray"/>
 PC101 unknown element            | <‸stray/>
 PC102 parameter in a union       | <union><‸parameter name="stray" length="1"/></union>
@@ -158,7 +158,7 @@ PC218 nothing of this name       | <include href="stray.xml" select="stray ‸st
 """
 
 _INCLUDED = """
-PC001 included file not closed   | <schema name="stray"><‸module name="stray">
+PC001 included file not closed   | <schema name="stray">‸<module name="stray">
 PC107 includes a prompt          | <‸prompt schema="s"/>
 PC203 included beside its like   | <schema name="stray"><module name="stray2"/><module name="‸stray"/></schema>
 PC208 path out of its file       | <schema name="stray"><module name="stray2" requires="‸stray"/></schema>
@@ -235,7 +235,7 @@ _LARGE = (
 )
 
 _ENDS = (
-    SchemaFault(name="not closed", code="PC001", piece=f'<{CARET}schema name="s"', where=Where.HEAD, end=""),
+    SchemaFault(name="not closed", code="PC001", piece=f'{CARET}<schema name="s"', where=Where.HEAD, end=""),
     SchemaFault(
         name="another document", code="PC107", piece=f'<{CARET}stray name="s"', where=Where.HEAD, end="</stray>"
     ),

@@ -159,12 +159,6 @@ def test_large_documents_take_linear_time():
         ("a]]>b", "]]> stands in text", "write ]]&gt;", 20),
         ("a&#0;b", "&#0; is no character that XML can hold", "remove it", 20),
         ("a&#xD800;", "&#xD800; is no character that XML can hold", "remove it", 20),
-        (
-            "</schema>\n <x/>",
-            "a document ends with its first element, and something follows",
-            "remove it, or put it inside",
-            2,
-        ),
     ],
 )
 def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column):
