@@ -20,6 +20,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"\S+")
 _CHARACTER = re.compile(r".", re.DOTALL)
+_WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
 _WORDS = {
     **dict.fromkeys(("requires", "excludes", "after", "modules", "select"), _WORD),
     **dict.fromkeys(("if", "then", "test"), TOKEN),
@@ -149,13 +150,19 @@ def escape(text: str) -> str:
 
 
 def _words(attribute: Attribute) -> Iterator[Span]:
-    source, start, stop = attribute.source, attribute.value_start, attribute.value_stop
     word = _WORDS.get(attribute.name)
-    if word is None or len(attribute.value) != stop - start or attribute.value.isspace() or not attribute.value:
-        yield attribute.value_span
-        return
-    for match in word.finditer(attribute.value):
-        yield source.span(start + match.start(), start + match.end())
+    matches = word.finditer(attribute.value) if word is not None and not attribute.value.isspace() else ()
+    places = _places(attribute)
+    found = [attribute.source.span(places[match.start()], places[match.end()]) for match in matches]
+    yield from found or [attribute.value_span]
+
+
+def _places(attribute: Attribute) -> Sequence[int]:
+    """Return where each character of the value stands in the document, and its end: a reference is one character."""
+    start, stop = attribute.value_start, attribute.value_stop
+    if len(attribute.value) == stop - start:
+        return range(start, stop + 1)
+    return [*(match.start() for match in _WRITTEN.finditer(attribute.source.text, start, stop)), stop]
 
 
 def _listed(known: Sequence[str]) -> str:

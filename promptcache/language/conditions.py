@@ -20,8 +20,8 @@ from promptcache.diagnostics import did_you_mean
 MAX_CLAUSES = 10_000
 """The most clauses that one rule may come to."""
 
-TOKEN = re.compile(r"[()]|[^\s()]+")
-"""What a condition is made of: parentheses, keywords and paths."""
+TOKEN = re.compile(r"[()]|&&?|\|\|?|[-=]>|[!,]|(?:(?![-=]>)[^\s()&|!,])+")
+"""What a condition is made of: parentheses, keywords and paths; and symbols that only other languages have."""
 
 _MAX_TOKENS = 1_000
 _MAX_DEPTH = 50

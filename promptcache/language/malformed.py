@@ -143,10 +143,11 @@ def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opene
         return _fault(message, source.span(top.start, top.stop), f"write </{top.name}>", related)
     found = _by_indentation(source, top, stop)
     culprit, end = found or (top, stop)
+    related: tuple[tuple[Span, str], ...] = ()
     written = text[culprit.start : culprit.stop]
     shown = written if len(written) <= _MAX_SHOWN and "\n" not in written else f"<{culprit.name}>"
     if end == len(text):
-        where, related = "at the end of the document", ()
+        where = "at the end of the document"
     else:
         span = source.span(end, min(len(text), text.find(">", end) + 1))
         where, related = f"before line {span.line}", ((span, "the next end tag belongs to another element"),)

@@ -217,8 +217,6 @@ class SchemaReader:
         if len(self.faults) > before:
             return ()
         words = [span for name, span in places if name == "select"]
-        if len(words) != len(select):  # where it is written with character references, words have no places
-            words = [spans["select"]] * len(select)
         named = tuple(zip(select, words, strict=True))
         wanted = Wanted(named or None, prefix, element.span)
         inclusion = Inclusion(href, spans["href"], wanted, self._place, self._depth)

@@ -232,3 +232,37 @@ def test_many_rules_are_checked_in_time():
     assert time.process_time() - start < 2
     assert len(schema.rules.checks) == 500
     assert all(isinstance(rule, Implication) for check in schema.rules.checks for rule in check.clauses)
+
+
+@pytest.mark.parametrize(
+    ("test", "column", "symbol", "word"),
+    [
+        ("a && b", 17, "&&", "and"),
+        ("a&&b", 16, "&&", "and"),
+        ("a &amp;&amp; b", 17, "&&", "and"),
+        ("a||b", 16, "||", "or"),
+        ("a->b", 16, "->", "implies"),
+        ("a =&gt; b", 17, "=>", "implies"),
+        ("!a", 15, "!", "not"),
+        ("b, a", 16, ",", "and"),
+        ("a and (b &amp; a)", 24, "&", "and"),
+    ],
+)
+def test_symbol_in_a_condition_is_marked_itself(test: str, column: int, symbol: str, word: str) -> None:
+    """An operator of another language is the place of the diagnostic, also beside a name or as a reference."""
+    with pytest.raises(SchemaError) as caught:
+        checked(f'<schema name="s">{MODULES}<rules>\n<assert test="{test}"/></rules></schema>')
+
+    first = caught.value.diagnostics[0]
+    assert (first.span.line, first.span.column) == (2, column)
+    assert f"{symbol} " in first.message.replace("'", " ")
+    assert f"'{word}'" in (first.help or "")
+
+
+def test_words_written_with_references_have_places() -> None:
+    """A word behind a character reference is marked where it stands."""
+    with pytest.raises(SchemaError) as caught:
+        checked(f'<schema name="s">{MODULES}\n<module name="x" requires="a &#98; none"/></schema>')
+
+    span = caught.value.diagnostics[0].span
+    assert (span.line, span.column, span.stop_column) == (2, 36, 40)
