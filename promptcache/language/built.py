@@ -76,6 +76,7 @@ _FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
             "type": one_of(ParameterType),
             "choices": _CHOICES,
             "pattern": TEXT | None,
+            "message": TEXT | None,
             **_PLACED,
         },
         Turn: {"role": one_of(Role), "children": _CHILDREN, "span": _SPAN},

@@ -69,7 +69,7 @@ class Text(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Parameter(Short):
-    """A slot of `length` positions that a prompt fills.
+    """A slot of `length` positions that a prompt fills; `message` explains the `pattern` to authors of prompts.
 
     A placeholder in the paper's dialect (`scaffold="…"`) is cut to the slot where it is longer: `cut_placeholder`.
     """
@@ -84,6 +84,7 @@ class Parameter(Short):
     type: ParameterType = ParameterType.TEXT
     choices: tuple[str, ...] = ()
     pattern: str | None = None
+    message: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
+from promptcache.language.names import quoted
+
 MAX_TEXT = 10_000
 """The longest text that is matched, in characters."""
 
@@ -36,11 +38,11 @@ _Ways: TypeAlias = Mapping[frozenset[int], str]
 
 
 class PatternError(Exception):
-    """A pattern that cannot be read: why, and at which of its characters."""
+    """A pattern that cannot be read: why, at which of its characters, and what can be done."""
 
-    def __init__(self, message: str, position: int) -> None:
+    def __init__(self, message: str, position: int, advice: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.position = message, position
+        self.message, self.position, self.help = message, position, advice
 
 
 class _State(NamedTuple):
@@ -239,11 +241,18 @@ class Pattern:
             case "\\":
                 test = _test_of(self._escaped())
             case "*" | "+" | "?" | "{" | "}" | "]" | "^" | "$":
-                what = "a pattern matches from end to end" if character in "^$" else f"write \\{character}"
-                raise PatternError(f"'{character}' stands alone: {what}", start)
+                if character in "^$":
+                    raise PatternError("a pattern matches from end to end", start, self._without_anchors())
+                raise PatternError(f"'{character}' stands alone", start, f"write \\{character}")
             case _:
                 test = character.__eq__
         return lambda after: self._add(test, [after])
+
+    def _without_anchors(self) -> str:
+        """Say how a pattern is written that begins with ^ or ends with $, which say here what is always so."""
+        inner = self._text.removeprefix("^").removesuffix("$")
+        bare = not any(character in inner for character in "^$")
+        return f"leave ^ and $ out, as in pattern={quoted(inner)}" if bare and inner else "leave ^ and $ out"
 
     def _group(self, start: int, depth: int) -> _Part:
         if depth >= _MAX_DEPTH:

@@ -120,6 +120,7 @@ def _parameter(parameter: Parameter) -> Written:
         type=None if parameter.type is ParameterType.TEXT else parameter.type,
         choices="|".join(parameter.choices) or None,
         pattern=parameter.pattern,
+        message=parameter.message,
     )
     return Written("parameter", attributes, inline=True)
 

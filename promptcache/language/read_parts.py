@@ -27,6 +27,7 @@ def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
         type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
         choices=attributes.alternatives("choices"),
         pattern=attributes.text("pattern"),
+        message=attributes.text("message"),
         places=attributes.places,
     )
 

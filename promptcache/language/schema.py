@@ -224,6 +224,7 @@ def slot(
     kind: ParameterType = ParameterType.TEXT,
     choices: tuple[str, ...] = (),
     pattern: str | None = None,
+    message: str | None = None,
 ) -> Parameter:
     """Build a parameter, to stand among the texts of a module."""
     return Parameter(
@@ -236,6 +237,7 @@ def slot(
         type=kind,
         choices=choices,
         pattern=pattern,
+        message=message,
     )
 
 

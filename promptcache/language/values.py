@@ -44,7 +44,7 @@ def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | No
         if len(text) > MAX_TEXT:
             return f"the text has {len(text)} characters, and a pattern is matched with at most {MAX_TEXT}", None
         if not Pattern(parameter.pattern).matches(text):
-            return f"it takes text like {parameter.pattern}", None
+            return parameter.message or f"it takes text like {parameter.pattern}", None
     return None
 
 
@@ -67,10 +67,13 @@ def _declaration(parameter: Parameter) -> Iterator[Diagnostic]:
     if parameter.type is ParameterType.CHOICE and not parameter.choices:
         message = "a parameter with type=\"choice\" needs the attribute 'choices'"
         yield Diagnostic(code="PC104", message=message, span=place(parameter, "type"), help='add choices="one|two"')
+    if parameter.message is not None and parameter.pattern is None:
+        message = "a message is for parameters with a pattern: it is shown where a text does not match"
+        yield Diagnostic(code="PC105", message=message, span=place(parameter, "message"), help='add pattern="…"')
     if parameter.pattern is not None:
         try:
             Pattern(parameter.pattern)
         except PatternError as fault:
             span = place(parameter, "pattern", fault.position)
             message = f"pattern={quoted(parameter.pattern)} at character {fault.position + 1}: {fault.message}"
-            yield Diagnostic(code="PC215", message=message, span=span)
+            yield Diagnostic(code="PC215", message=message, span=span, help=fault.help)

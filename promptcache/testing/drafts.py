@@ -33,6 +33,7 @@ TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
         "number": ({"type": "number"}, "5"),
         "choice": ({"type": "choice", "choices": "a|b|cc"}, "a"),
         "pattern": ({"pattern": "[ab]+"}, "b"),
+        "pattern with a message": ({"pattern": "[ab]+", "message": "it takes a and b"}, "b"),
     }
 )
 """Types of parameters: the attributes that declare each, and a value of it."""

@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import PromptError
+from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import (
     Prompt,
+    Schema,
+    check_schema,
     example_prompt,
     parse_prompt,
     parse_schema,
     print_schema,
     resolve_prompt,
+    slot,
     text_of,
 )
 from promptcache.language.patterns import Pattern, PatternError
@@ -204,3 +207,36 @@ def test_examples_and_types_are_printed_and_read_again():
     once = print_schema(parse_schema(EXAMPLES))
     assert print_schema(parse_schema(once)) == once
     assert len(checked(once).examples) == 3
+
+
+def test_message_of_a_parameter_explains_its_pattern() -> None:
+    """A text that the pattern does not match is answered with the words of the schema's author."""
+    parameter = '<parameter name="order" length="6" pattern="[A-Z]{2}-[0-9]+" message="write an order as AB-12"/>'
+    schema = f'<schema name="s"><module name="a">{parameter}</module></schema>'
+
+    with pytest.raises(PromptError) as caught:
+        selected('<prompt schema="s"><a order="12"/></prompt>', schema)
+
+    first = caught.value.diagnostics[0]
+    assert (first.code, first.message) == (
+        "PC420",
+        "'12' is no value of parameter 'order': write an order as AB-12",
+    )
+    assert "write an order as AB-12" in print_schema(parse_schema(schema))
+
+
+def test_message_of_a_default_is_said_in_python_too() -> None:
+    """A parameter built in Python has a message, and its own default is held to the pattern."""
+    schema = Schema("s").module("a", slot("n", 4, pattern="[0-9]+", message="digits only", default="x"))
+
+    with pytest.raises(SchemaError, match="digits only"):
+        check_schema(schema)
+
+
+def test_message_without_a_pattern_is_refused() -> None:
+    """A message that could never be shown is a fault."""
+    with pytest.raises(SchemaError) as caught:
+        checked('<schema name="s"><parameter name="n" length="3" message="x"/></schema>')
+
+    (first,) = caught.value.diagnostics
+    assert (first.code, first.span.column, first.help) == ("PC105", 58, 'add pattern="…"')
