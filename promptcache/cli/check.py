@@ -104,15 +104,16 @@ class _Checker:
         file = note = None
         try:
             prompt = parsed_prompt(document)
+            diagnostics = prompt.warnings
             found = find_schema(prompt, document, given, offered, self._sources)
             schema = self.schema(found)
             if schema is None:
                 note = f"schema {found.name} has errors, so only the structure was checked"
             else:
                 file = found.name
-                diagnostics = self._fitting(resolve_prompt(prompt, schema), found)
+                diagnostics += self._fitting(resolve_prompt(prompt, schema), found)
         except LanguageError as error:
-            diagnostics = error.diagnostics
+            diagnostics = (*diagnostics, *error.diagnostics)
         self.reports[document.name] = DocumentReport(
             name=document.name, kind=Kind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )

@@ -83,6 +83,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC310", "example is not valid"),
             Code("PC311", "example is valid although it should not be"),
             Code("PC312", "example without its text"),
+            Code("PC313", "scaffold that adds nothing", Severity.WARNING),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),
@@ -125,6 +126,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC604", "template does too much"),
             Code("PC605", "context is not plain data"),
             Code("PC606", "template fails"),
+            # 9xx: style
+            Code("PC901", "indentation that stays in the text", Severity.WARNING),
         )
     }
 )

@@ -7,11 +7,13 @@ mend it. The solver is asked whether the named modules can be completed at all: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.conflict import smallest_conflict
 from promptcache.language.explain import describe, listed
 from promptcache.language.names import ancestors
+from promptcache.language.nodes import Parameter
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules
 
 _MAX_OPTIONS = 12
@@ -23,20 +25,27 @@ _MISSING = {
     RuleKind.AFTER: "PC414",
 }
 _DECLARED = {RuleKind.CHOOSE: "PC419"}
+_CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "PC411", "PC417", "PC418"})
 
 
 def explain_broken(
-    rules: Rules, broken: Sequence[Rule], places: Mapping[str, Span], present: Mapping[str, Default | None]
+    rules: Rules,
+    parameters: Mapping[str, Mapping[str, Parameter]],
+    broken: Sequence[Rule],
+    places: Mapping[str, Span],
+    present: Mapping[str, Default | None],
 ) -> Iterator[Diagnostic]:
     """Say what is wrong with a selection.
 
     Args:
         rules: All rules of the schema.
+        parameters: Of each module.
         broken: The rules that the selection breaks.
         places: Where the prompt names each module, or one inside it; "" is the prompt itself.
         present: All modules of the selection, with the default that brought each, if it was not named.
     """
     named = [module for module in places if module]
+    write = _References(parameters, places)
     clashes = [rule for rule in broken if _is_clash(rule) and _members(rule, places).issubset(places)]
     for rule in clashes:
         yield _clash(rule, places)
@@ -48,9 +57,17 @@ def explain_broken(
     for position, rule in enumerate(broken):
         default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
         if default is not None:
-            yield _default(rule, default, places)
+            yield _default(rule, default, places, write)
         elif isinstance(rule, Implication):
-            yield _missing(rules, rule, named, places, may_solve=position < _MAX_EXPLAINED)
+            yield _missing(rules, rule, named, places, write, may_solve=position < _MAX_EXPLAINED)
+
+
+def broken_rule(diagnostic: Diagnostic) -> Span | None:
+    """Return where the rule stands that a prompt breaks, or None for a diagnostic of another kind.
+
+    It is the last of the related places of each diagnostic that is made here.
+    """
+    return diagnostic.related[-1][0] if diagnostic.code in _CODES else None
 
 
 def _is_clash(rule: Rule) -> bool:
@@ -100,19 +117,25 @@ def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping
     )
 
 
-def _default(rule: Rule, default: Default, places: Mapping[str, Span]) -> Diagnostic:
+def _default(rule: Rule, default: Default, places: Mapping[str, Span], write: _References) -> Diagnostic:
     others = sorted(default.members - {default.member})[:_MAX_OPTIONS]
     message = f"'{default.member}', the default of its union, breaks a rule: {describe(rule)}"
-    ways = [f"name another member: {', '.join(map(element, others))}"] if others else []
+    ways = [f"name another member: {', '.join(map(write.added, others))}"] if others else []
     if isinstance(rule, Implication) and len(rule.then) == 1:
-        ways.append(f"add {element(min(rule.then))}")
+        ways.append(f"add {write.added(min(rule.then))}")
     related = ((default.span, "the default"), (rule.span, describe(rule)))
     span = places.get(default.parent, places[""])
     return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
 
 
 def _missing(
-    rules: Rules, rule: Implication, named: Sequence[str], places: Mapping[str, Span], *, may_solve: bool
+    rules: Rules,
+    rule: Implication,
+    named: Sequence[str],
+    places: Mapping[str, Span],
+    write: _References,
+    *,
+    may_solve: bool,
 ) -> Diagnostic:
     """Say what a rule demands, and which of it goes with all that is named; what is forced always does."""
     options = sorted(rule.then, key=rules.order.__getitem__)
@@ -121,7 +144,7 @@ def _missing(
         tried = options[:_MAX_OPTIONS] if may_solve else ()
         possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
     span = places.get(rule.when[0], places[""])
-    mend = f"add {' or '.join(map(element, possible))}" if possible else None
+    mend = f"add {' or '.join(map(write.added, possible))}" if possible else None
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), mend)
     message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
@@ -143,6 +166,29 @@ def _remove(modules: Sequence[str]) -> str:
     return f"remove {names[0]}" if len(names) == 1 else f"remove one of {', '.join(names)}"
 
 
-def element(path: str) -> str:
+def element(path: str, arguments: str = "") -> str:
     """Write a reference to a module as it may stand at the top of a prompt."""
-    return f'<use module="{path}"/>' if "/" in path else f"<{path}/>"
+    return f'<use module="{path}"{arguments}/>' if "/" in path else f"<{path}{arguments}/>"
+
+
+class _References(NamedTuple):
+    """Writes references to modules that a prompt lacks, with the arguments that they need."""
+
+    parameters: Mapping[str, Mapping[str, Parameter]]
+    places: Mapping[str, Span]
+
+    def added(self, path: str) -> str:
+        """Write a reference; where modules around it need arguments too, they are written around it."""
+        missing = [outer for outer in reversed([*ancestors(path)]) if outer not in self.places]
+        if not any(map(self._needed, missing)):
+            return element(path, self._needed(path))
+        inner = f"<{path.rpartition('/')[2]}{self._needed(path)}/>"
+        for outer in reversed(missing[1:]):
+            name = outer.rpartition("/")[2]
+            inner = f"<{name}{self._needed(outer)}>{inner}</{name}>"
+        opening = element(missing[0], self._needed(missing[0])).removesuffix("/>")
+        return f"{opening}>{inner}</{'use' if '/' in missing[0] else missing[0]}>"
+
+    def _needed(self, module: str) -> str:
+        names = (each.name for each in self.parameters[module].values() if each.required)
+        return "".join(f' {name}="…"' for name in names)

@@ -6,7 +6,7 @@ does none itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from itertools import islice
 
 from promptcache.diagnostics import Diagnostic, SchemaError, in_order
@@ -22,9 +22,15 @@ from promptcache.language.checked import (
 )
 from promptcache.language.compile import compile_rules, scaffold_members
 from promptcache.language.examples import check_examples
-from promptcache.language.explain import explain_dead, explain_default, explain_scaffold, explain_unsatisfiable
-from promptcache.language.finish import finish_schema
-from promptcache.language.index import index_schema, scaffold_name
+from promptcache.language.explain import (
+    explain_dead,
+    explain_default,
+    explain_scaffold,
+    explain_unsatisfiable,
+    idle_scaffolds,
+)
+from promptcache.language.finish import finish_schema, stray_indentations
+from promptcache.language.index import Index, index_schema, scaffold_name
 from promptcache.language.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
 
@@ -37,19 +43,25 @@ def check_schema(schema: Schema) -> CheckedSchema:
 
     Raises:
         SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
-            when there is none, of the rules.
+            when there is none, of the rules. Warnings that are known by then are among them.
     """
     _refuse(list(built_faults(schema)))
     index = index_schema(schema)
     faults = index.faults
+    names_are_right = not faults
     rules = compile_rules(index, faults)
     members = [scaffold_members(parent, scaffold, index, faults) for parent, scaffold in index.scaffolds]
-    _refuse(faults)
+    if faults:
+        _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = finish_schema(schema)
+    warnings = [*stray_indentations(schema)]
     modules = {module.path: module for module in _modules(children)}
     backbone = find_backbone(rules, members)
     if backbone is None:
-        raise SchemaError([explain_unsatisfiable(rules, schema)])
+        _refuse([explain_unsatisfiable(rules, schema)], warnings)
+    assert backbone is not None, "such a schema is refused"
+    dead_defaults = tuple(_dead_defaults(rules, backbone.dead))
+    warnings += explain_dead(rules, backbone.dead, index, {default.member for default in dead_defaults})
     declared = [scaffold for _, scaffold in index.scaffolds]
     scaffolds: list[CheckedScaffold] = []
     for scaffold, paths, together in zip(declared, members, backbone.together, strict=True):
@@ -58,8 +70,9 @@ def check_schema(schema: Schema) -> CheckedSchema:
             faults.append(explain_scaffold(rules, paths, scaffold.span))
         elif together is not None:
             scaffolds.append(_scaffold(scaffold, paths, together))
-    faults += (explain_default(rules, default) for default in _dead_defaults(rules, backbone.dead))
-    _refuse(faults)
+    warnings += idle_scaffolds(scaffolds, modules, backbone.guaranteed)
+    faults += (explain_default(rules, default) for default in dead_defaults)
+    _refuse(faults, warnings)
     checked = CheckedSchema(
         name=schema.name,
         version=schema.version,
@@ -71,10 +84,10 @@ def check_schema(schema: Schema) -> CheckedSchema:
         has_turns=bool(index.turns),
         open_separator=open_separator,
         rules=rules,
-        warnings=in_order(explain_dead(rules, backbone.dead, index)),
+        warnings=in_order(warnings),
         source=schema,
     )
-    _refuse(list(check_examples(checked)))
+    _refuse(list(check_examples(checked)), warnings)
     return checked
 
 
@@ -87,9 +100,19 @@ def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[st
     return CheckedScaffold(name=scaffold_name(scaffold), members=paths, guaranteed=together, span=scaffold.span)
 
 
-def _refuse(faults: list[Diagnostic]) -> None:
+def _refuse(faults: list[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> None:
+    """Raise an error if there are faults; warnings are said with them, since only what is said can be acted upon."""
     if faults:
-        raise SchemaError(in_order(faults))
+        raise SchemaError((*in_order(faults), *in_order(warnings)))
+
+
+def _follows(rules: Rules, schema: Schema, index: Index) -> Iterator[Diagnostic]:
+    """Yield what already follows from those rules that can be read: others would only forbid more."""
+    backbone = find_backbone(rules)
+    if backbone is None:
+        yield explain_unsatisfiable(rules, schema)
+    else:
+        yield from explain_dead(rules, backbone.dead, index)
 
 
 def _modules(items: tuple[CheckedItem, ...]) -> Iterator[CheckedModule]:

@@ -57,8 +57,8 @@ class _Compiler:
         for other, span in self.paths(entry.parent, module, "excludes", module.excludes):
             yield _implication(RuleKind.EXCLUDES, (path, other), (), span)
         for other, span in self.paths(entry.parent, module, "after", module.after):
-            self._check_order(entry, self._modules[other], span)
-            yield _implication(RuleKind.AFTER, (path,), (other,), span)
+            if self._is_earlier(entry, self._modules[other], span):
+                yield _implication(RuleKind.AFTER, (path,), (other,), span)
 
     def of_union(self, entry: UnionEntry) -> Iterator[Rule]:
         union = entry.union
@@ -98,17 +98,18 @@ class _Compiler:
             else:
                 self._fault("PC208", f"{attribute}={quoted(path)} leads to no module", span, None)
 
-    def _check_order(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> None:
+    def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
         if any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
             reason = f"'{entry.path}' and '{other.path}' stand in different members of a union and share their start"
         elif other.stop <= entry.start:
-            return
+            return True
         elif other.start <= entry.start:
             reason = f"'{entry.path}' stands inside '{other.path}', not after it"
         else:
             reason = f"'{other.path}' is written after '{entry.path}'"
         self._fault("PC304", reason, span, "move the modules in the schema, or use requires")
+        return False
 
     def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:
         self._faults.append(Diagnostic(code=code, message=message, span=span, help=mend))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.language.broken import broken_rule
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -64,7 +65,12 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:
     first = error.diagnostics[0]
+    rule = broken_rule(first)
     related = tuple((fault.span, f"{fault.code} {fault.message}") for fault in error.diagnostics)
+    if rule is not None:
+        message = f"a rule makes {_called(example)} invalid: {first.code} {first.message}"
+        related = ((example.span, _called(example)), *related)
+        return Diagnostic(code="PC310", message=message, span=rule, help=first.help, related=related)
     message = f"{_called(example)} is not valid: {first.code} {first.message}"
     return Diagnostic(code="PC310", message=message, span=example.span, help=first.help, related=related)
 

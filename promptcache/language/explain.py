@@ -6,17 +6,19 @@ rules that explains it and the place of each. This file decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.conflict import smallest_conflict
 from promptcache.language.index import Index
 from promptcache.language.names import ancestors
 from promptcache.language.rules import Default, Exclusive, Rule, RuleKind, Rules
-from promptcache.language.schema import Schema, place
+from promptcache.language.schema import Context, Schema, place
 
 _MAX_EXPLAINED = 20
 _MAX_LISTED = 6
+_MAX_COMPARED = 1_000_000
 
 
 def describe(rule: Rule) -> str:
@@ -57,9 +59,13 @@ def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
     return Diagnostic(code="PC301", message=message, span=span, help="take back one of these rules", related=related)
 
 
-def explain_dead(rules: Rules, dead: Set[str], index: Index) -> Iterator[Diagnostic]:
-    """Yield a warning for each module that can never be used, but for those inside another one."""
-    outermost = [module for module in index.modules if module in dead and dead.isdisjoint(ancestors(module))]
+def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = frozenset()) -> Iterator[Diagnostic]:
+    """Yield a warning for each module that can never be used, but for those inside another one and those of `said`."""
+    outermost = [
+        module
+        for module in index.modules
+        if module in dead and module not in said and dead.isdisjoint(ancestors(module))
+    ]
     for position, path in enumerate(outermost):
         reason, related = _reason(rules, (path,)) if position < _MAX_EXPLAINED else ("", ())
         message = f"module '{path}' can never be used" + (f": {reason}" if reason else "")
@@ -79,6 +85,27 @@ def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span) -> Diag
     reason, related = _reason(rules, members)
     message = f"the members of this scaffold cannot be present together: {reason}"
     return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
+
+
+def idle_scaffolds(
+    scaffolds: Iterable[CheckedScaffold], modules: Mapping[str, CheckedModule], guaranteed: Mapping[str, Set[str]]
+) -> Iterator[Diagnostic]:
+    """Yield a warning for each scaffold whose modules see in it what they see without it."""
+    order = {path: number for number, path in enumerate(modules)}
+    for scaffold in scaffolds:
+        together = scaffold.guaranteed
+        if not all(modules[path].cache for path in scaffold.members):
+            continue
+        covered = [path for path in together if not {path, *ancestors(path)}.isdisjoint(scaffold.members)]
+        if len(covered) * len(together) <= _MAX_COMPARED and not any(
+            modules[path].context is Context.OWN
+            or any(order[more] < order[path] or more.startswith(f"{path}/") for more in together - guaranteed[path])
+            for path in covered
+        ):
+            message = "the scaffold adds nothing: without it, each of its modules already sees the others before it"
+            yield Diagnostic(
+                code="PC313", message=message, span=scaffold.span, help="remove it", severity=Severity.WARNING
+            )
 
 
 def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:

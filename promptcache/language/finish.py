@@ -17,11 +17,12 @@ the schema alone, never by what a prompt selects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from promptcache.diagnostics import Span
+from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.language.schema import (
     Context,
@@ -40,7 +41,51 @@ from promptcache.language.schema import (
     Whitespace,
     join_path,
 )
-from promptcache.language.whitespace import finish
+from promptcache.language.whitespace import finish, stray_indentation
+
+
+def stray_indentations(schema: Schema) -> Iterator[Diagnostic]:
+    """Yield a warning for each text block that keeps indentation which its author cannot have meant."""
+    yield from _stray(schema.children, schema.whitespace)
+
+
+def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
+    for block in _blocks(items):
+        match block[0]:
+            case Module() as module:
+                yield from _stray(module.children, module.whitespace or mode)
+            case Union() | Turn() as parent:
+                yield from _stray(parent.children, mode)
+            case Text() | Parameter() if mode is Whitespace.DEDENT:
+                yield from stray_indentation_of(block)
+
+
+def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
+    """Yield a warning for a text block of which a line keeps indentation that its author cannot have meant."""
+    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
+    found = stray_indentation([text and text.text for text in texts])
+    if found is None or (text := texts[found[0]]) is None:
+        return
+    _, start, stop, message = found
+    advice = "indent with plain spaces; or put the text into <text>, where all of it is meant"
+    yield Diagnostic(
+        code="PC901",
+        message=f"{message}, which becomes part of the text",
+        span=_place_in(text, start, stop),
+        help=advice,
+        severity=Severity.WARNING,
+    )
+
+
+def _place_in(text: Text, start: int, stop: int) -> Span:
+    """Return where characters of one line of a text stand, if its lines are those of the document; or the text."""
+    span, content = text.span, text.text.strip(" \t\n")
+    if content.count("\n") != span.stop_line - span.line:  # there are comments, or it is written with references
+        return span
+    before = text.text.index(content)
+    line = span.line + text.text.count("\n", before, start)
+    column = start - text.text.rfind("\n", 0, start)
+    return replace(span, line=line, column=column, stop_line=line, stop_column=column + stop - start)
 
 
 class Options(NamedTuple):

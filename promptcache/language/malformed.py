@@ -136,6 +136,7 @@ def _end_of_nothing(source: Source, at: int, top: Opened | None) -> Diagnostic:
 def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opened]) -> Diagnostic:
     """Describe an element that is still open at `stop`, where another one ends or the document does."""
     text = source.text
+    related: tuple[tuple[Span, str], ...] = ()
     if len(opened) > 1 and opened[-2].name == top.name and text[top.start : top.stop] == f"<{top.name}>":
         outer = opened[-2]
         related = ((source.span(outer.start, outer.stop), f"<{top.name}> is open here"),)
@@ -143,7 +144,6 @@ def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opene
         return _fault(message, source.span(top.start, top.stop), f"write </{top.name}>", related)
     found = _by_indentation(source, top, stop)
     culprit, end = found or (top, stop)
-    related: tuple[tuple[Span, str], ...] = ()
     written = text[culprit.start : culprit.stop]
     shown = written if len(written) <= _MAX_SHOWN and "\n" not in written else f"<{culprit.name}>"
     if end == len(text):

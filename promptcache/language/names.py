@@ -7,7 +7,7 @@ help for those that lead nowhere. This file knows neither schema nor prompt.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from promptcache.diagnostics import did_you_mean
 from promptcache.language.nodes import join_path
@@ -73,13 +73,19 @@ def path_help(text: str) -> str | None:
     return None
 
 
-def nowhere(path: str, modules: Collection[str], form: str = "'{}'") -> tuple[str, str | None]:
+def nested(path: str) -> str:
+    """Write a module as it is named inside the modules around it."""
+    outer, _, inner = path.partition("/")
+    return f"<{outer}>{nested(inner)}</{outer}>" if inner else f"<{outer}/>"
+
+
+def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> tuple[str, str | None]:
     """Say why `path` leads to no module.
 
     Args:
         path: From the root.
         modules: The paths of all modules.
-        form: How a suggested name is written.
+        in_prompt: Whether help is for a prompt, where modules are named by elements.
 
     Returns:
         What is missing, and a suggestion: a similar name in the same place, or the same name elsewhere.
@@ -94,8 +100,19 @@ def nowhere(path: str, modules: Collection[str], form: str = "'{}'") -> tuple[st
     message = f"there is no module '{step}' {_place(parent)}"
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
-        return message, f"there is one at {' and at '.join('/' + known for known in elsewhere[:3])}"
-    return message, did_you_mean(step, here, form) or _listed(here, parent)
+        return message, _elsewhere(elsewhere[:3], prefix) if in_prompt else f"there is one at {_paths(elsewhere[:3])}"
+    return message, did_you_mean(step, here, "<{}>" if in_prompt else "'{}'") or _listed(here, parent)
+
+
+def _paths(modules: Iterable[str]) -> str:
+    return " and at ".join(f"/{module}" for module in modules)
+
+
+def _elsewhere(modules: Sequence[str], prefix: str) -> str:
+    """Say how modules are named that are in other ones than the prompt says; `prefix` leads to where it names them."""
+    inner = [module.removeprefix(prefix) for module in modules]
+    at_top = " at the top level" if prefix and inner == [*modules] else ""
+    return f"there is one at {_paths(modules)}: write {' or '.join(map(nested, inner))}{at_top}"
 
 
 def _place(parent: str) -> str:

@@ -88,6 +88,7 @@ class Prompt(Short):
         arguments: Arguments for the schema's own parameters (those outside any module).
         messages: The prompt's own turns in order, or one bare text (`role` None) alone.
         version: The range of versions of the schema that the prompt is for, as ">=1.2,<2".
+        warnings: What the author of a document should know, although it can be used.
 
     Raises:
         PromptError: bare text stands beside turns, or `version` is no range.
@@ -99,6 +100,7 @@ class Prompt(Short):
     messages: tuple[Message, ...] = ()
     version: str | None = None
     span: Span = IN_PYTHON
+    warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, kind in _FIELDS.items():

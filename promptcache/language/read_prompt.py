@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, PromptError, Span, did_you_mean, in_order
+from promptcache.language.finish import stray_indentation_of
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
-from promptcache.language.nodes import Role, Whitespace
+from promptcache.language.nodes import IN_PYTHON, Role, Text, Whitespace
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.source import Source, decode, read_document
 from promptcache.language.template_files import is_template, no_template, open_document
@@ -20,6 +21,7 @@ from promptcache.language.whitespace import finish
 from promptcache.language.xml import Attribute, Characters, Element, Node, parse_xml
 
 _ROLES = frozenset(Role)
+_EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
 def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
@@ -75,6 +77,7 @@ class _PromptReader:
 
     def __init__(self) -> None:
         self.faults: list[Diagnostic] = []
+        self.warnings: list[Diagnostic] = []
 
     def prompt(self, root: Element) -> Prompt:
         schema = next((attribute.value for attribute in root.attributes if attribute.name == "schema"), None)
@@ -95,6 +98,7 @@ class _PromptReader:
             messages=messages if not self.faults else (),
             version=version.value if version is not None and not self.faults else None,
             span=root.span,
+            warnings=in_order(self.warnings),
         )
 
     def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
@@ -198,6 +202,8 @@ class _PromptReader:
             else:
                 message = f"<{node.name}> cannot stand in the text of a prompt"
                 self._fault("PC102", message, node.name_span, "name modules before it; write &lt; for a literal <")
+        block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
+        self.warnings += stray_indentation_of(block)
         remaining = iter(exact)
         return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
 

@@ -43,7 +43,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
     places = {"": prompt.span, **named}
     faults = [*_unfilled(present, places, resolver.filled, schema)]
     if broken := tuple(schema.rules.broken(present.keys())):
-        faults += explain_broken(schema.rules, broken, places, present)
+        faults += explain_broken(schema.rules, schema.parameters, broken, places, present)
     if faults:
         raise PromptError(in_order(faults))
     order = schema.rules.order
@@ -99,7 +99,7 @@ class _Resolver:
                 message = f"{quoted(reference.path)} is not a path of module names"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
             elif path not in self._schema.modules:
-                message, mend = nowhere(path, self._schema.modules, "<{}>")
+                message, mend = nowhere(path, self._schema.modules, in_prompt=True)
                 self._fault("PC401", message, reference.span, mend)
             else:
                 self._enter(reference, path)

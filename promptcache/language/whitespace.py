@@ -19,6 +19,7 @@ What is left says something: newlines and spaces inside, and spaces beside a tag
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from promptcache.language.nodes import Whitespace
@@ -26,6 +27,7 @@ from promptcache.language.nodes import Whitespace
 _SPACE = " \t\n"
 _INDENT = re.compile(r"\n([ \t]*)(?=[^\n \t]|\Z)")
 _BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
+_STRAY = re.compile(r"\n[ \t]*([^\S \t\n\r\v\f]|[\u200b\u2060\ufeff])")
 _RUN = re.compile(r"[ \t\n]+")
 
 
@@ -72,6 +74,30 @@ def _margin(pieces: Sequence[str | None]) -> str:
     while common < len(first) and first[common] == last[common]:
         common += 1
     return first[:common]
+
+
+def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str] | None:
+    """Find the first line whose indentation `dedent` keeps although its author cannot have meant that.
+
+    Returns:
+        The number of its piece, where in it the stray indentation starts and stops, and what is wrong; None if all is
+        well.
+    """
+    texts = [piece or "" for piece in pieces]
+    if all(map(is_blank, texts)):
+        return None
+    for number, text in enumerate(texts):
+        if match := _STRAY.search(text):
+            name = unicodedata.name(match[1], "special space").lower()
+            return number, match.start(1), match.end(1), f"a line begins with a {name}, U+{ord(match[1]):04X}"
+    texts[-1] = _without_end(texts[-1])
+    lines = [(number, match) for number, text in enumerate(texts) for match in _INDENT.finditer(text)]
+    shortest = min((match[1] for _, match in lines), key=len, default="")
+    if all(match[1].startswith(shortest) for _, match in lines):
+        return None
+    first = lines[0][1][1]
+    number, match = next(line for line in lines if not (line[1][1].startswith(first) or first.startswith(line[1][1])))
+    return number, match.start(1), match.end(1), "tabs and spaces are mixed in the indentation of these lines"
 
 
 def _leading(text: str) -> str:

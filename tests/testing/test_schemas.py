@@ -32,8 +32,8 @@ WITHOUT = {
 @settings(max_examples=law_examples())
 @given(document=strategies.schema_documents())
 def test_documents_are_valid(document: str) -> None:
-    """Every schema document parses and checks, and each of its modules can be used."""
-    assert check_schema(parse_schema(document)).warnings == ()
+    """Every schema document parses and checks, and each of its modules can be used; a scaffold may add nothing."""
+    assert {warning.code for warning in check_schema(parse_schema(document)).warnings} <= {"PC313"}
 
 
 @settings(max_examples=law_examples())
