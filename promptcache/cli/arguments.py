@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Span, did_you_mean
+from promptcache.diagnostics import did_you_mean
 from promptcache.language import CheckedSchema, Prompt
 from promptcache.language.names import absolute, ancestors
 from promptcache.language.prompt import Argument, Reference
 from promptcache.language.schema import Parameter
+from promptcache.language.source import source_of
 
 
 class _Target(NamedTuple):
@@ -30,14 +30,13 @@ class _Target(NamedTuple):
         return f"{self.module}.{self.parameter}" if self.module else self.parameter
 
 
-def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str], sources: Sources) -> Prompt:
+def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) -> Prompt:
     """Return a prompt with arguments from the command line.
 
     A prompt that names modules which do not exist is returned as it is: that has to be told first.
 
     Args:
         words: For each argument, `name=value` or `module/path.name=value`; the last one for a parameter counts.
-        sources: Where the words are added, so that diagnostics can point into them.
 
     Raises:
         UsageMistake: no module of the prompt has such a parameter, or several have and none was named.
@@ -54,8 +53,7 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str], 
             raise UsageMistake(f"--arg {word}: write NAME=VALUE")
         target = _choose(name, targets)
         source = f"--arg {name}"
-        sources.add(source, word)
-        span = Span(source, 1, len(name) + 2, 1, len(word) + 1)
+        span = source_of(word, source).span(len(name) + 1, len(word))
         prompt = _fill(prompt, target.module, Argument(name=target.parameter, text=value, span=span))
     return prompt
 

@@ -71,7 +71,7 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
         context: The file that `--context` names.
 
     Yields:
-        Where the command puts the documents it reads, so that diagnostics can show their lines.
+        Where the command puts the names of the documents that it reads.
     """
     sources = Sources()
     try:
@@ -84,7 +84,7 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
         if as_json:
             write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
         else:
-            print_diagnostics(error.diagnostics, sources, beside=True)
+            print_diagnostics(error.diagnostics, beside=True)
         raise Exit(exit_code(error)) from None
     except PromptCacheError as error:
         _tell(str(error), as_json=as_json)

@@ -87,7 +87,7 @@ def read(name: str, sources: Sources) -> Document:
     else:
         data = read_document(Path(name), LanguageError)
         document = Document(name=name, path=Path(name), data=data, context=sources.context)
-    sources.add(document.name, document.data)
+    sources.add(document.name)
     return document
 
 

@@ -10,7 +10,6 @@ from enum import StrEnum
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.output import print_report, report_data, write_json, write_text
 from promptcache.cli.report import Report
-from promptcache.cli.sources import Sources
 
 
 class Format(StrEnum):
@@ -33,11 +32,11 @@ def chosen_format(form: Format | None, *, as_json: bool) -> Format:
     return Format.JSON if as_json else form or Format.TEXT
 
 
-def write_report(report: Report, form: Format, sources: Sources) -> None:
+def write_report(report: Report, form: Format) -> None:
     """Write a report to stdout."""
     match form:
         case Format.TEXT:
-            print_report(report, sources)
+            print_report(report)
         case Format.JSON:
             write_json(report_data(report))
         case Format.GITHUB:

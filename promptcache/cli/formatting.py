@@ -88,10 +88,10 @@ def formatted_data(found: Sequence[Formatted]) -> dict[str, Any]:
     return {"documents": documents}
 
 
-def print_formatted(found: Sequence[Formatted], sources: Sources, *, only_check: bool, as_diff: bool) -> None:
+def print_formatted(found: Sequence[Formatted], *, only_check: bool, as_diff: bool) -> None:
     """Print findings, then differences or the new text of standard input, then one line for each file that changes."""
     for each in found:
-        print_diagnostics(each.diagnostics, sources, beside=True)
+        print_diagnostics(each.diagnostics, beside=True)
         if as_diff and each.changed:
             write_text(_difference(each))
         elif each.path is None and not only_check and not as_diff and not each.diagnostics:

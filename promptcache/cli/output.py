@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from promptcache.cli.report import Kind, Report
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, Span
 
 _STEERING = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -31,7 +30,7 @@ def tell(*lines: str) -> None:
     sys.stderr.flush()
 
 
-def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Sources, *, beside: bool = False) -> None:
+def print_diagnostics(diagnostics: Sequence[Diagnostic], *, beside: bool = False) -> None:
     """Print diagnostics with their source lines, an empty line after each: as data, or beside it on stderr."""
     if not diagnostics:
         return
@@ -41,12 +40,12 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Sources, *, be
     sys.stdout.flush()
     console = stderr() if beside else stdout()
     for diagnostic in diagnostics:
-        console.print(diagnostic_text(diagnostic, sources), soft_wrap=True)
+        console.print(diagnostic_text(diagnostic), soft_wrap=True)
 
 
-def print_report(report: Report, sources: Sources) -> None:
+def print_report(report: Report) -> None:
     """Print every finding of a report, its notes, and one line that sums it up."""
-    print_diagnostics(report.diagnostics, sources)
+    print_diagnostics(report.diagnostics)
     notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
     write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from promptcache.cli.excerpt import printable
 from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
+from promptcache.diagnostics import printable
 from promptcache.layout import HubTokenizer, Origin, Plan, model_folder
 from promptcache.layout.rendering import Part, Rendering, render
 

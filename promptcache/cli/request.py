@@ -102,7 +102,7 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     request = _read(file, schema_files, sources)
     prompt, schema = request.prompt, request.schema
     if prompt.schema == schema.name:
-        prompt = with_arguments(prompt, schema, words, sources)
+        prompt = with_arguments(prompt, schema, words)
     resolve_prompt(prompt, schema)
     return replace(request, prompt=prompt)
 

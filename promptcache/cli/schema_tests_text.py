@@ -13,7 +13,6 @@ from typing import Any
 
 from promptcache.cli.exits import UNREADABLE, ExitCode
 from promptcache.cli.output import as_data, counted, print_diagnostics, write_text
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic
 
 
@@ -80,10 +79,10 @@ def tested_data(found: Sequence[Tested]) -> dict[str, Any]:
     return {"schemas": documents, "passed": all(each.passed for each in found)}
 
 
-def print_tested(found: Sequence[Tested], sources: Sources) -> None:
+def print_tested(found: Sequence[Tested]) -> None:
     """Print what failed, then one line for each schema."""
     for each in found:
-        print_diagnostics(each.diagnostics, sources)
+        print_diagnostics(each.diagnostics)
         for result in each.failures:
             told = "".join(f"    {line}\n" for line in (result.failure or "").splitlines())
             write_text(f"{each.file}:{result.line}: {result.kind} '{result.name}' failed\n{told}\n")

@@ -22,6 +22,7 @@ from promptcache.diagnostics.errors import (
     Unpicklable,
     UnsupportedModel,
 )
+from promptcache.diagnostics.excerpts import Part, excerpt, excerpt_pieces, printable
 from promptcache.diagnostics.kinds import (
     BYTES,
     FLAG,
@@ -59,6 +60,7 @@ __all__ = [
     "LanguageError",
     "ModelError",
     "ModelNotFound",
+    "Part",
     "PromptCacheError",
     "PromptError",
     "SchemaError",
@@ -71,12 +73,15 @@ __all__ = [
     "Unpicklable",
     "UnsupportedModel",
     "did_you_mean",
+    "excerpt",
+    "excerpt_pieces",
     "in_order",
     "instance",
     "is_text",
     "num_slips",
     "number",
     "one_of",
+    "printable",
     "shown",
     "suggest",
     "tuple_of",

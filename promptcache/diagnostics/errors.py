@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
+from promptcache.diagnostics.excerpts import excerpt
 from promptcache.diagnostics.kinds import instance
 from promptcache.diagnostics.records import Diagnostic
 
@@ -62,6 +63,10 @@ class LanguageError(PromptCacheError):
         for diagnostic in self.diagnostics:
             _DIAGNOSTIC.check("diagnostic", diagnostic, InvalidValue)
         super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+
+    def excerpt(self) -> str:
+        """Return every fault as the command line prints it, with the lines of the documents that it is about."""
+        return "\n".join(map(excerpt, self.diagnostics))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy what it was made of, so that it comes out of another process as it was raised there."""

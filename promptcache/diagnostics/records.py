@@ -6,8 +6,9 @@ Comes in: facts about a fault. Goes out: spans and diagnostics. This file raises
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 
 class Severity(StrEnum):
@@ -17,12 +18,21 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+class Document(Protocol):
+    """A text whose lines can be shown."""
+
+    def line(self, number: int) -> str | None:
+        """Return line `number`, counted from 1, or None where there is no such line."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
     """A half-open stretch of a source text.
 
     Lines and columns count from 1, columns in characters (code points); `stop_line:stop_column` is the first place
-    after it.
+    after it. What was built in Python has no lines: `source` says where it is, and all numbers are 0. `document` is the
+    text, where it is known; it takes no part in comparisons.
     """
 
     source: str
@@ -30,9 +40,10 @@ class Span:
     column: int
     stop_line: int
     stop_column: int
+    document: Document | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.source}:{self.line}:{self.column}"
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
 def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
     """Yield a warning for a text block of which a line keeps indentation that its author cannot have meant."""
     texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
-    found = stray_indentation([text and text.text for text in texts])
+    found = stray_indentation([None if text is None else text.text for text in texts])
     if found is None or (text := texts[found[0]]) is None:
         return
     _, start, stop, message = found
@@ -248,4 +248,4 @@ def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:
 
 
 def _around(first: Span, last: Span) -> Span:
-    return Span(first.source, first.line, first.column, last.stop_line, last.stop_column)
+    return replace(first, stop_line=last.stop_line, stop_column=last.stop_column)

@@ -16,7 +16,7 @@ from promptcache.diagnostics import Short, Span
 Places: TypeAlias = tuple[tuple[str, Span], ...]
 """Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
 
-IN_PYTHON = Span("<python>", 1, 1, 1, 1)
+IN_PYTHON = Span("<python>", 0, 0, 0, 0)
 """The place of what was built in Python."""
 
 

@@ -32,6 +32,9 @@ from promptcache.language.writing import Written, holds_line_break, print_docume
 __all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 
 
+_MAX_SHOWN = 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Argument(Short):
     """The text that a prompt puts into a parameter, exactly as given."""
@@ -105,6 +108,8 @@ class Prompt(Short):
     def __post_init__(self) -> None:
         for name, kind in _FIELDS.items():
             kind.check(name, getattr(self, name), InvalidValue)
+        if self.span is IN_PYTHON:
+            object.__setattr__(self, "span", _in_python(f"Prompt({self.schema!r:.60})"))
         if faults := tuple(misplaced_text(self.messages)):
             raise PromptError(faults)
         if self.version is not None and not is_range(self.version):
@@ -117,17 +122,18 @@ class Prompt(Short):
             InvalidValue: an argument is neither text nor a finite number.
         """
         TEXT.check("module", module, InvalidValue)
+        call = f"use({module!r})"
         reference = Reference(
             path=module.removeprefix("/"),
-            span=IN_PYTHON,
+            span=_in_python(call),
             absolute=module.startswith("/"),
-            arguments=_arguments(arguments.items()),
+            arguments=_arguments(arguments.items(), call),
         )
         return replace(self, references=(*self.references, reference))
 
     def fill(self, **arguments: str | float) -> Prompt:
         """Give arguments for the schema's own parameters, as for `use`."""
-        return replace(self, arguments=(*self.arguments, *_arguments(arguments.items())))
+        return replace(self, arguments=(*self.arguments, *_arguments(arguments.items(), "fill()")))
 
     def text(self, text: str) -> Prompt:
         """End with bare text; the empty text adds nothing."""
@@ -156,7 +162,9 @@ class Prompt(Short):
 
     def _say(self, role: Role | None, text: str) -> Prompt:
         TEXT.check("text", text, InvalidValue)
-        return replace(self, messages=(*self.messages, Message(role=role, text=text, span=IN_PYTHON)))
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+        span = _in_python(f"{role or 'text'}({shown!r})")
+        return replace(self, messages=(*self.messages, Message(role=role, text=text, span=span)))
 
 
 def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
@@ -186,13 +194,22 @@ _ARGUMENT = Kind(
 )
 
 
-def _arguments(items: Iterable[tuple[str, str | float]]) -> tuple[Argument, ...]:
-    return tuple(_argument(name, value) for name, value in items)
+def _in_python(path: str) -> Span:
+    """Return the place of a part of a prompt that was built in Python: the call that made it."""
+    return Span(path, 0, 0, 0, 0)
 
 
-def _argument(name: str, value: str | float) -> Argument:
+def _arguments(items: Iterable[tuple[str, str | float]], call: str) -> tuple[Argument, ...]:
+    return tuple(_argument(name, value, _path(call, name)) for name, value in items)
+
+
+def _argument(name: str, value: str | float, path: str) -> Argument:
     _ARGUMENT.check(f"argument {name}", value, InvalidValue)
-    return Argument(name=name, text=str(value), span=IN_PYTHON)
+    return Argument(name=name, text=str(value), span=_in_python(path))
+
+
+def _path(call: str, name: str) -> str:
+    return f"{call}.{name}" if name.isidentifier() else f"{call}[{name!r}]"
 
 
 def _prompt_element(prompt: Prompt) -> Written:

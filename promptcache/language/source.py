@@ -65,7 +65,15 @@ class Source:
         """Return the span of the characters `[start, stop)`: in the template, where there is one."""
         if self.origin is not None:
             return self.origin.span(start, stop)
-        return Span(self.name, *self._place(start), *self._place(stop))
+        return Span(self.name, *self._place(start), *self._place(stop), self)
+
+    def line(self, number: int) -> str | None:
+        """Return line `number`, counted from 1, or None where there is no such line."""
+        if not 0 < number <= len(self.line_starts):
+            return None
+        start = self.line_starts[number - 1]
+        stop = self.line_starts[number] - 1 if number < len(self.line_starts) else len(self.text)
+        return self.text[start:stop]
 
     def _place(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self.line_starts, offset)
@@ -129,10 +137,8 @@ def read_document(path: Path, error: type[LanguageError]) -> bytes:
 
 
 def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
-    before = source_of(data[:start].decode("utf-8-sig"), name)
-    length = len(before.text)
-    place = before.span(length, length)
-    span = Span(name, place.line, place.column, place.line, place.column + 1)
+    length = len(source_of(data[:start].decode("utf-8-sig"), name).text)
+    span = source_of(data.decode("utf-8-sig", errors="replace"), name).span(length, length + 1)
     message = f"byte 0x{data[start]:02x} is not UTF-8"
     meant = data[start : start + 1].decode("cp1252", errors="ignore")
     advice = "save the file as UTF-8" + (

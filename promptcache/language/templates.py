@@ -77,7 +77,7 @@ def render_template(
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError) as fault:
         found = ("PC606", f"the template fails: {fault}", _line(template, fault.__traceback__))
     code, message, line = found
-    raise error([Diagnostic(code=code, message=message, span=Span(source, line, 1, line, 1))])
+    raise error([Diagnostic(code=code, message=message, span=Span(source, line, 1, line, 1, written_as))])
 
 
 class _Environment(ImmutableSandboxedEnvironment):

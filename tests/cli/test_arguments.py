@@ -6,7 +6,6 @@ import pytest
 
 from promptcache.cli.arguments import with_arguments
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 
 SCHEMA = check_schema(
@@ -25,7 +24,7 @@ SCHEMA = check_schema(
 
 def filled(inside: str, *words: str, schema: CheckedSchema = SCHEMA) -> dict[tuple[str, str], str]:
     """The arguments of a prompt after `--arg words`."""
-    prompt = with_arguments(parse_prompt(f'<prompt schema="s">{inside}</prompt>'), schema, words, Sources())
+    prompt = with_arguments(parse_prompt(f'<prompt schema="s">{inside}</prompt>'), schema, words)
     return {(each.module, each.parameter): each.text for each in resolve_prompt(prompt, schema).arguments}
 
 
@@ -89,4 +88,4 @@ def test_faults_of_the_prompt_come_first() -> None:
     """A prompt that names unknown modules is left as it is, for its own diagnostics."""
     prompt = parse_prompt('<prompt schema="s"><plam/></prompt>')
 
-    assert with_arguments(prompt, SCHEMA, ["days=3"], Sources()) is prompt
+    assert with_arguments(prompt, SCHEMA, ["days=3"]) is prompt

@@ -10,9 +10,7 @@ from contextlib import suppress
 from functools import cache
 
 from promptcache.cli.conversions import convert_text
-from promptcache.cli.excerpt import diagnostic_text
 from promptcache.cli.files import Document
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import LanguageError, PromptCacheError, SchemaError
 from promptcache.language import (
     CheckedSchema,
@@ -45,7 +43,7 @@ def fuzz_schema(data: bytes) -> None:
         schema = parse_schema(data, source="s.xml")
         checked = check_schema(schema)
     except LanguageError as error:
-        _show(error, "s.xml", data)
+        _show(error)
         return
     count_combinations(checked.rules)
     try:
@@ -68,7 +66,7 @@ def fuzz_prompt(data: bytes) -> None:
             resolve_prompt(prompt, checked)
         printed = prompt.to_xml()
     except LanguageError as error:
-        _show(error, "p.xml", prompt_data)
+        _show(error)
         return
     assert parse_prompt(printed).to_xml() == printed
 
@@ -78,7 +76,7 @@ def fuzz_template(data: bytes) -> None:
     try:
         parse_schema(render_template(data, CONTEXT, "t.xml.j2", SchemaError).text, source="t.xml.j2")
     except LanguageError as error:
-        _show(error, "t.xml.j2", data)
+        _show(error)
 
 
 def fuzz_format(data: bytes) -> None:
@@ -86,7 +84,7 @@ def fuzz_format(data: bytes) -> None:
     try:
         formatted = format_document(data, source="d.xml")
     except LanguageError as error:
-        _show(error, "d.xml", data)
+        _show(error)
         return
     assert format_document(formatted) == formatted
 
@@ -111,13 +109,11 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 
 
-def _show(error: LanguageError, name: str, data: bytes) -> None:
-    sources = Sources()
-    sources.add(name, data)
+def _show(error: LanguageError) -> None:
     for diagnostic in error.diagnostics:
         assert diagnostic.span.line >= 1
         assert diagnostic.span.column >= 1
-        diagnostic_text(diagnostic, sources)
+    assert error.excerpt()
 
 
 def _checked(data: bytes) -> CheckedSchema | None:

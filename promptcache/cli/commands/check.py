@@ -38,5 +38,5 @@ def command(
 
         chosen = chosen_format(Format(form) if form else None, as_json=as_json)
         report = check_files(files, schema, sources, model)
-        write_report(report, chosen, sources)
+        write_report(report, chosen)
         raise click.exceptions.Exit(report_code(report, strict=strict))

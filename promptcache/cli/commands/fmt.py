@@ -30,5 +30,5 @@ def command(files: tuple[str, ...], check: bool, diff: bool, context: Path | Non
         if as_json:
             write_json(formatted_data(found))
         else:
-            print_formatted(found, sources, only_check=check, as_diff=diff)
+            print_formatted(found, only_check=check, as_diff=diff)
         raise click.exceptions.Exit(formatted_code(found, only_check=check))

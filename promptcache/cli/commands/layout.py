@@ -54,6 +54,6 @@ def command(
             write_json({**layout_data(shown), "diagnostics": [as_data(each) for each in shown.diagnostics]})
         else:
             print_layout(shown.view, stdout())
-            print_diagnostics(shown.diagnostics, sources, beside=True)
+            print_diagnostics(shown.diagnostics, beside=True)
             tell(*(f"note: {note}" for note in shown.notes))
         raise click.exceptions.Exit(ExitCode.FINDINGS if shown.has_errors else ExitCode.OK)

@@ -39,5 +39,5 @@ def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: 
         if as_json:
             write_json(tested_data(found))
         else:
-            print_tested(found, sources)
+            print_tested(found)
         raise click.exceptions.Exit(tested_code(found))

@@ -1,0 +1,125 @@
+"""Diagnostics as people read them: what is wrong, where, the lines with their places marked, and the help.
+
+Comes in: diagnostics. Goes out: text, in pieces that say what each is, so that a terminal can colour them. This file
+prints nothing.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+from promptcache.diagnostics.records import Diagnostic, Span
+
+_MAX_WIDTH = 140  # characters of a source line; machine-made XML can have all of a document on one line
+_BEFORE = 40  # of these, in front of the place itself
+_MAX_RELATED = 6
+
+
+class Part(Enum):
+    """What a piece of an excerpt is."""
+
+    SEVERITY = auto()
+    MESSAGE = auto()
+    FRAME = auto()
+    PLAIN = auto()
+    MARK = auto()
+    RELATED_MARK = auto()
+    HELP = auto()
+
+
+class Piece(NamedTuple):
+    """A piece of an excerpt."""
+
+    text: str
+    part: Part = Part.PLAIN
+
+
+def excerpt(diagnostic: Diagnostic) -> str:
+    """Return a diagnostic with the lines it is about, one newline at the end of each.
+
+    ```
+    error[PC401]: there is no module 'polcy' at the top level
+      --> prompts/refund.xml:3:6
+      3 |     <polcy><eu/></polcy>
+        |      ^^^^^
+      = help: did you mean <policy>?
+    ```
+    """
+    return "".join(piece.text for piece in excerpt_pieces(diagnostic))
+
+
+def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[Piece]:
+    """Yield the pieces of a diagnostic's excerpt."""
+    related = [*_related(diagnostic)]
+    shown = related[:_MAX_RELATED]
+    gutter = len(str(max(span.line for span in (diagnostic.span, *(span for span, _ in shown)))))
+    yield Piece(f"{diagnostic.severity}[{diagnostic.code}]", Part.SEVERITY)
+    yield Piece(f": {printable(diagnostic.message)}\n", Part.MESSAGE)
+    yield Piece("  --> ", Part.FRAME)
+    yield Piece(f"{printable(str(diagnostic.span))}\n")
+    yield from _line(diagnostic.span, gutter, "^", Part.MARK)
+    for span, words in shown:
+        yield Piece("  ::: ", Part.FRAME)
+        yield Piece(f"{printable(f'{span} {words}'.rstrip())}\n")
+        yield from _line(span, gutter, "-", Part.RELATED_MARK)
+    if len(related) > len(shown):
+        yield Piece(f"  ::: and {len(related) - len(shown)} more places\n", Part.FRAME)
+    if diagnostic.help:
+        yield Piece("  = help: ", Part.HELP)
+        yield Piece(f"{printable(diagnostic.help)}\n")
+
+
+def printable(text: str) -> str:
+    """Widen tabs and replace whatever could steer a terminal: documents may come from anyone."""
+    return "".join(_shown(character) for character in text)
+
+
+def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
+    """Yield the related places, without words that the message has said and without a place that says nothing new."""
+    for span, words in diagnostic.related:
+        is_said = words in diagnostic.message
+        if not (is_said and span == diagnostic.span):
+            yield span, "" if is_said else words
+
+
+def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
+    """Yield the line a span starts in and its underline; nothing where the line is not known."""
+    line = span.document.line(span.line) if span.document is not None else None
+    if line is None:
+        return
+    stop = span.stop_column if span.stop_line == span.line else len(line) + 1
+    before, marked, after = _cut(line, span.column - 1, max(stop, span.column + 1) - 1)
+    underline = " " * _width(before) + mark * max(1, _width(marked))
+    yield Piece(f"  {span.line:>{gutter}} | ", Part.FRAME)
+    yield Piece(f"{before}{marked}{after}\n")
+    yield Piece(f"  {'':>{gutter}} | ", Part.FRAME)
+    yield Piece(f"{underline}\n", part)
+
+
+def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
+    """Return what a line shows before, in and after the characters `[start, stop)`, cut to what fits on a screen."""
+    first = max(0, start - _BEFORE) if len(line) > _MAX_WIDTH else 0
+    last = min(len(line), first + _MAX_WIDTH)
+    before = ("…" if first else "") + line[first:start]
+    after = line[stop:last] + ("…" if last < len(line) else "")
+    return printable(before), printable(line[start : min(stop, last)]), printable(after)
+
+
+def _width(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def _shown(character: str) -> str:
+    if character == "\t":
+        return "    "
+    return character if character.isprintable() or character == " " else "\N{REPLACEMENT CHARACTER}"

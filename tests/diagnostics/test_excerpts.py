@@ -1,0 +1,214 @@
+"""Diagnostics as people read them."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptcache.cli.excerpt import diagnostic_text
+from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, SchemaError, Severity, Span, excerpt
+from promptcache.language import (
+    Prompt,
+    Schema,
+    check_schema,
+    load_prompt,
+    module,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+    slot,
+)
+
+LAW = """<schema name="law">
+  <module name="matter"><parameter name="pages" length="2" type="int"/></module>
+  <union><module name="brief">B</module><module name="long">L</module></union>
+</schema>
+"""
+
+
+class Lines(list[str]):
+    """A document made of lines."""
+
+    def line(self, number: int) -> str | None:
+        """Return a line."""
+        return self[number - 1] if number <= len(self) else None
+
+
+def shown(diagnostic: Diagnostic, **documents: str) -> list[str]:
+    """The lines of a diagnostic over the given documents; the command line prints the same ones."""
+
+    def known(span: Span) -> Span:
+        text = documents.get(span.source)
+        return span if text is None else replace(span, document=Lines(text.split("\n")))
+
+    related = tuple((known(span), words) for span, words in diagnostic.related)
+    diagnostic = replace(diagnostic, span=known(diagnostic.span), related=related)
+    assert diagnostic_text(diagnostic).plain == excerpt(diagnostic)
+    return excerpt(diagnostic).splitlines()
+
+
+def fault(span: Span, **more: object) -> Diagnostic:
+    """A diagnostic at a span."""
+    return Diagnostic(code="PC203", message="module 'a' is defined twice", span=span, **more)  # type: ignore[arg-type]
+
+
+def test_diagnostic_is_written_with_places_lines_carets_and_help() -> None:
+    """A diagnostic shows code, message, place, the marked line, related places in the same way, and its help."""
+    first = Span("s", 9, 15, 9, 16)
+    diagnostic = fault(Span("s", 10, 15, 10, 18), help="rename one", related=((first, "first defined here"),))
+    text = "\n" * 8 + '<module name="a">\n<module name="abc">\n'
+
+    assert shown(diagnostic, s=text) == [
+        "error[PC203]: module 'a' is defined twice",
+        "  --> s:10:15",
+        '  10 | <module name="abc">',
+        "     |               ^^^",
+        "  ::: s:9:15 first defined here",
+        '   9 | <module name="a">',
+        "     |               -",
+        "  = help: rename one",
+    ]
+
+
+def test_warning_calls_itself_one() -> None:
+    """A warning begins with its severity."""
+    warning = fault(Span("s", 1, 1, 1, 2), severity=Severity.WARNING)
+
+    assert shown(warning, s="x")[0].startswith("warning[PC203]: ")
+
+
+def test_caret_stands_under_wide_characters() -> None:
+    """The underline is as wide on the screen as what it marks, and begins below it."""
+    assert shown(fault(Span("s", 1, 3, 1, 5)), s="日本都市x")[2:] == ["  1 | 日本都市x", "    |     ^^^^"]
+
+
+def test_tabs_are_widened_in_line_and_underline_alike() -> None:
+    """A tab before the place moves the underline as far as the text."""
+    assert shown(fault(Span("s", 1, 2, 1, 3)), s="\tx")[2:] == ["  1 |     x", "    |     ^"]
+
+
+def test_span_over_lines_is_marked_to_the_end_of_its_first() -> None:
+    """Of a span over several lines the first one is shown, marked to its end."""
+    assert shown(fault(Span("s", 1, 3, 2, 4)), s="ab<m\n>xyz")[2:] == ["  1 | ab<m", "    |   ^^"]
+
+
+def test_empty_span_gets_one_caret() -> None:
+    """A place without width is marked all the same."""
+    assert shown(fault(Span("s", 1, 3, 1, 3)), s="ab")[2:] == ["  1 | ab", "    |   ^"]
+
+
+def test_long_line_is_cut_around_the_place() -> None:
+    """Of a very long line only the surroundings of the place are shown."""
+    line = "x" * 5000 + "HERE" + "y" * 5000
+
+    _, _, excerpt, underline = shown(fault(Span("s", 1, 5001, 1, 5005)), s=line)
+
+    assert len(excerpt) < 200
+    assert excerpt[underline.index("^") : underline.rindex("^") + 1] == "HERE"
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    """A document cannot steer the terminal of whoever checks it."""
+    assert "\x1b" not in "".join(shown(fault(Span("s", 1, 1, 1, 2)), s="\x1b[31mred"))
+
+
+def test_unknown_source_is_named_without_a_line() -> None:
+    """Where a source cannot be shown, its name and place still stand there."""
+    assert shown(fault(Span("gone.xml", 7, 1, 7, 2)))[1:] == ["  --> gone.xml:7:1"]
+
+
+def test_words_that_the_message_says_are_not_repeated() -> None:
+    """Of a related place, words that stand in the message are left out, and the diagnostic's own place altogether."""
+    here, other = Span("s", 1, 1, 1, 2), Span("s", 2, 1, 2, 2)
+    related = ((here, "'a' is required"), (other, "'b' excludes 'a'"))
+    diagnostic = Diagnostic(
+        code="PC301", message="no prompt is valid: 'a' is required; 'b' excludes 'a'", span=here, related=related
+    )
+
+    assert shown(diagnostic, s="x\ny")[1:] == ["  --> s:1:1", "  1 | x", "    | ^", "  ::: s:2:1", "  2 | y", "    | -"]
+
+
+def test_unsatisfiable_schema_says_each_reason_once() -> None:
+    """The excerpt of PC301 has every reason and every line once."""
+    text = '<schema name="s">\n<module name="a" required="true"/>\n<module name="b" required="true" excludes="a"/>\n</schema>'
+
+    with pytest.raises(SchemaError) as caught:
+        check_schema(parse_schema(text))
+
+    found = caught.value.excerpt()
+    assert [found.count(words) for words in ("'a' is required", "'b' is required", "'b' excludes 'a'")] == [1, 1, 1]
+    assert found.count('<module name="a"') == 1
+
+
+def test_error_shows_its_documents() -> None:
+    """An error that was raised by the library shows lines of the prompt and of the schema, though nobody kept them."""
+    schema = check_schema(parse_schema(LAW, source="law.xml"))
+
+    with pytest.raises(PromptError) as caught:
+        resolve_prompt(
+            parse_prompt('<prompt schema="law">\n  <matter pages="ten"/>\n</prompt>', source="p.xml"), schema
+        )
+
+    assert caught.value.excerpt().splitlines() == [
+        "error[PC420]: 'ten' is no value of parameter 'pages': it takes a whole number, as 12 or -3",
+        "  --> p.xml:2:11",
+        '  2 |   <matter pages="ten"/>',
+        "    |           ^^^^^^^^^^^",
+        "  ::: law.xml:2:25 the parameter",
+        '  2 |   <module name="matter"><parameter name="pages" length="2" type="int"/></module>',
+        f"    |                         {'-' * 47}",
+    ]
+
+
+def test_error_shows_files_and_survives_a_process(tmp_path: Path) -> None:
+    """An error over a file shows its line, also after it was pickled, and where bytes are not UTF-8."""
+    (tmp_path / "p.xml").write_bytes(b'<prompt schema="law">\n caf\xe9</prompt>')
+
+    with pytest.raises(PromptError) as caught:
+        load_prompt(tmp_path / "p.xml")
+
+    copy: LanguageError = pickle.loads(pickle.dumps(caught.value))
+    assert copy.excerpt() == caught.value.excerpt()
+    assert copy.excerpt().splitlines()[2:4] == ["  2 |  caf\ufffd</prompt>", "    |     ^"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        (Prompt("law").use("matter", pages="ten"), "use('matter').pages"),
+        (Prompt("law").use("matter", **{"top-k": "1"}), "use('matter')['top-k']"),
+        (Prompt("law").use("/matters"), "use('/matters')"),
+        (Prompt("law").use("brief").use("long"), "use('long')"),
+        (Prompt("law").fill(pages="10"), "fill().pages"),
+        (Prompt("laws"), "Prompt('laws')"),
+        (Prompt("law", version=">=2"), "Prompt('law')"),
+    ],
+)
+def test_prompt_built_in_python_has_a_path(prompt: Prompt, place: str) -> None:
+    """The place of a fault is the call that made it, without a line."""
+    schema = check_schema(parse_schema(LAW))
+
+    with pytest.raises(PromptError) as caught:
+        resolve_prompt(prompt, schema)
+
+    assert str(caught.value).startswith(f"{place}: PC")
+    assert caught.value.excerpt().splitlines()[1] == f"  --> {place}"
+
+
+def test_text_beside_turns_has_the_call_as_its_place() -> None:
+    """A message that cannot stand is named by its own beginning."""
+    with pytest.raises(PromptError) as caught:
+        Prompt("law").user("What is a contract?").text("Say it in one sentence, please.")
+
+    assert str(caught.value).startswith("text('Say it in one sentence, please…'): PC416")
+
+
+def test_schema_built_in_python_has_no_line() -> None:
+    """Nothing is said about lines where there are none."""
+    with pytest.raises(SchemaError) as caught:
+        check_schema(Schema("s").with_module(module("a", slot("n", 0))))
+
+    assert caught.value.excerpt().splitlines()[1] == "  --> <python>"
