@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LOWEST := .venv-lowest
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-thorough test-slow test-lowest coverage lint format clean
+.PHONY: demo test test-thorough test-slow test-gpu test-lowest coverage lint format clean
 
 demo: $(STAMP)  ## answer a prompt with the model that ships in the package, and say what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
@@ -21,6 +21,9 @@ test-thorough: $(STAMP)  ## more examples of every law
 
 test-slow: $(STAMP)  ## for whoever works on the code; figures go to docs/
 	PROMPTCACHE_EXAMPLES=slow $(PYTEST) -n 2 -m "(law or slow) and not gpu and not network"
+
+test-gpu: $(STAMP)  ## what needs a CUDA device: backends, requests from end to end, the host tier
+	$(PYTEST) -m gpu
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not network" tests/runtime tests/engine

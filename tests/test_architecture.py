@@ -76,6 +76,28 @@ def test_heavy_libraries_stay_in_their_rooms(room: str, path: Path) -> None:
         assert "transformers" not in heavy
 
 
+SUB_ROOMS = {
+    "runtime/attention": ("promptcache.kv", "promptcache.diagnostics", "promptcache.runtime.attention"),
+    "runtime/hf": (
+        "promptcache.diagnostics",
+        "promptcache.kv",
+        "promptcache.layout",
+        "promptcache.locks",
+        "promptcache.runtime.attention",
+        "promptcache.runtime.hf",
+    ),
+}
+"""Rooms within the runtime, and all that each may import of ours: attention knows no model, and hf nothing above it."""
+
+
+@pytest.mark.parametrize("room", SUB_ROOMS)
+def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
+    """Arrows within the runtime point one way too."""
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        ours = {name for name in imported(path) if name.startswith("promptcache.")}
+        assert {name for name in ours if not name.startswith(SUB_ROOMS[room])} == set(), path.name
+
+
 @pytest.mark.parametrize("room", ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli"])
 def test_light_rooms_do_not_load_torch(room: str) -> None:
     """Whoever only checks documents does not wait for torch or transformers."""

@@ -16,11 +16,12 @@ from transformers.cache_utils import Cache
 from promptcache.bench.workload import Workload
 from promptcache.kv import RunKV, Slab
 from promptcache.layout.types import Encoding
+from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.link import link
-from promptcache.runtime.segments import Part, Segment, Timeline
+from promptcache.runtime.segments import Part, Segment
 
 Alternative = Callable[[], torch.Tensor]
 
@@ -51,9 +52,9 @@ def generated(model: Model, work: Workload) -> Alternative:
 def floor(model: Model, work: Workload) -> Alternative:
     """The same forward and attention over KV that lies in one contiguous tensor: the limit for any way of linking."""
     linked = link(work.plan, work.runs, model)
-    keys, values = zip(*map(_whole, _parts(linked.timeline.segments)), strict=True)
+    keys, values = zip(*map(_whole, _parts(linked.positions.segments)), strict=True)
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
-    positions = tuple(int(each) for segment in linked.timeline.segments for each in segment.position_array())
+    positions = tuple(int(each) for segment in linked.positions.segments for each in segment.position_array())
     whole = Segment(
         runs=(RunKV(slab=slab, start=0, stop=len(positions)),),
         start=0,
@@ -62,7 +63,7 @@ def floor(model: Model, work: Workload) -> Alternative:
     )
 
     def run() -> torch.Tensor:
-        cache = model.cache(Timeline((whole,), linked.position_ids, model.device))
+        cache = model.cache(RequestPositions((whole,), linked.position_ids, model.device))
         return last_logits(model, linked.token_ids, linked.position_ids, cache)
 
     return run
@@ -82,7 +83,7 @@ def plain(model: Model, work: Workload) -> Alternative:
 def concatenated(model: Model, work: Workload) -> Alternative:
     """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
     linked = link(work.plan, work.runs, model)
-    parts = _parts(linked.timeline.segments)
+    parts = _parts(linked.positions.segments)
 
     def run() -> torch.Tensor:
         return last_logits(model, linked.token_ids, linked.position_ids, _concatenation(parts))
@@ -94,7 +95,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
     """Deep-copy a `DynamicCache` that was filled once for exactly this selection, then prefill the new tokens."""
     linked = link(work.plan, work.runs, model)
     filled: Any = DynamicCache()
-    for layer, views in enumerate(_parts(linked.timeline.segments)):
+    for layer, views in enumerate(_parts(linked.positions.segments)):
         filled.update(*_whole(views), layer)
 
     def run() -> torch.Tensor:
@@ -109,7 +110,7 @@ def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Altern
     Each call goes on where a request stood after its prefill: the prefill is not part of what is measured.
     """
     linked = link(work.plan, work.runs, model)
-    parts = _parts(linked.timeline.segments)
+    parts = _parts(linked.positions.segments)
     prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
     last_logits(model, linked.token_ids, linked.position_ids, prefilled)
 
@@ -144,14 +145,14 @@ def _anything(positions: tuple[int, ...]) -> Encoding:
 _Views: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
-def _parts(segments: tuple[Segment, ...]) -> list[_Views]:
+def _parts(segments: Sequence[KVView]) -> list[_Views]:
     """Return for each layer the views of all segments."""
     return list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
 
 
 def concatenated_cache(model: Model, work: Workload) -> Any:
     """Return a new `DynamicCache` with the modules' KV, as a user would concatenate it."""
-    return _concatenation(_parts(link(work.plan, work.runs, model).timeline.segments))
+    return _concatenation(_parts(link(work.plan, work.runs, model).positions.segments))
 
 
 def _concatenation(parts: Sequence[_Views]) -> Any:

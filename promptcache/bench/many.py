@@ -211,7 +211,7 @@ def _generate_copies(model: Model, work: Workload, num_rows: int, num_tokens: in
     linked = link(work.plan, work.runs, model)
     cache: Any = concatenated_cache(model, work)
     cache.batch_repeat_interleave(num_rows)
-    seen = linked.timeline.num_cached + len(linked.token_ids)
+    seen = linked.positions.num_cached + len(linked.token_ids)
     return model.hf.generate(
         token_tensor(linked.token_ids, model.device).expand(num_rows, -1),
         position_ids=token_tensor(linked.position_ids, model.device).expand(num_rows, -1),

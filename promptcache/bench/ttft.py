@@ -65,7 +65,7 @@ def _live_requests(work: Workload, model: Model) -> tuple[int, float]:
     give_back_memory()
     before = process.memory_info().rss
     held = [link(work.plan, work.runs, model) for _ in range(20)]
-    return len(held[0].timeline.segments), (process.memory_info().rss - before) / len(held)
+    return len(held[0].positions.segments), (process.memory_info().rss - before) / len(held)
 
 
 def compare_decoding(

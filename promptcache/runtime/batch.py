@@ -19,10 +19,11 @@ import torch
 
 from promptcache.kv.types import RunKV
 from promptcache.layout.types import Plan
+from promptcache.runtime.attention import ForwardMask, PositionArray, RequestPositions, SegmentMask
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import new_starts, new_tokens, segments_of
-from promptcache.runtime.segments import Part, Positions, Segment, Sight, Sights, Timeline
+from promptcache.runtime.segments import Part, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,14 +52,14 @@ class Piece(NamedTuple):
     rows: tuple[int, ...]
 
 
-class BatchTimeline:
-    """The timelines of several rows as one: as `Timeline`, with rows that see and rows that do not.
+class BatchPositions:
+    """The positions of several requests, the rows of a batch: as `RequestPositions`, with masks that name their rows.
 
-    Own tokens are left-padded to the longest row; padding sees nothing but itself and is seen by nobody.
+    Own tokens are left-padded to the longest row. Padding attends to itself, and no other token attends to it.
     """
 
     def __init__(
-        self, rows: Sequence[Timeline], lengths: Sequence[int], pieces: Sequence[Piece], device: torch.device
+        self, rows: Sequence[RequestPositions], lengths: Sequence[int], pieces: Sequence[Piece], device: torch.device
     ) -> None:
         self.rows = tuple(rows)
         self.num_cached = max(row.num_cached for row in rows)
@@ -66,21 +67,13 @@ class BatchTimeline:
         self._device = device
         self.segments = tuple(piece.segment for piece in pieces)
         self._seen_by = tuple(piece.rows for piece in pieces)
-        self._latest: dict[int | None, tuple[tuple[int, int], Sights]] = {}
 
-    def sights(self, num_own: int, num_queries: int, window: int | None) -> Sights:
-        """Return what the last `num_queries` of `num_own` own tokens see, row by row; computed once per forward."""
-        known = self._latest.get(window)
-        if known is None or known[0] != (num_own, num_queries):
-            known = ((num_own, num_queries), self._look(num_own, num_queries, window))
-            self._latest[window] = known
-        return known[1]
-
-    def _look(self, num_own: int, num_queries: int, window: int | None) -> Sights:
+    def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
+        """Return what the last `num_queries` of `num_own` own tokens attend to, row by row."""
         own = np.stack([self._own_positions(row, num_own) for row in range(len(self.rows))])  # [B, n]; -1 is padding
         queries = own[:, num_own - num_queries :]
-        sights = tuple(
-            self._look_at(segment, rows, queries[list(rows)], window)
+        masks = tuple(
+            self._segment_mask(segment, rows, queries[list(rows)], window)
             for segment, rows in zip(self.segments, self._seen_by, strict=True)
         )
         order = np.arange(num_own)
@@ -89,24 +82,26 @@ class BatchTimeline:
         if window is not None:
             seen = seen & (queries[:, :, None] - own[:, None, :] < window)
         itself = order[None, None, :] == order[None, num_own - num_queries :, None]
-        mask = torch.from_numpy(seen | itself)[:, None].to(self._device)  # [B, 1, T, n]
-        return Sights(segments=self.segments, seen=sights, tail_mask=mask)
+        own_mask = torch.from_numpy(seen | itself)[:, None].to(self._device)  # [B, 1, T, n]
+        return ForwardMask(segments=self.segments, masks=masks, own_mask=own_mask)
 
-    def _own_positions(self, row: int, num_own: int) -> Positions:
+    def _own_positions(self, row: int, num_own: int) -> PositionArray:
         pad = min(self._pads[row], num_own)
-        return np.concatenate([np.full(pad, -1, dtype=np.int64), self.rows[row].positions(0, num_own - pad)])
+        return np.concatenate([np.full(pad, -1, dtype=np.int64), self.rows[row].of_own_tokens(0, num_own - pad)])
 
-    def _look_at(self, segment: Segment, rows: tuple[int, ...], queries: Positions, window: int | None) -> Sight | None:
-        seen = queries > segment.last  # [R, T]
-        if not seen.any():
+    def _segment_mask(
+        self, segment: Segment, rows: tuple[int, ...], queries: PositionArray, window: int | None
+    ) -> SegmentMask | None:
+        above = queries > segment.last  # [R, T]
+        if not above.any():
             return None
         mask = None
         if window is not None and queries.max() - segment.first >= window:
             near = queries[:, :, None] - segment.position_array() < window
-            mask = torch.from_numpy(seen[:, :, None] & near).to(self._device)  # [R, T, S]
-        unseen = None if seen.all() else torch.from_numpy(~seen).to(self._device)
+            mask = torch.from_numpy(above[:, :, None] & near).to(self._device)  # [R, T, S]
+        hidden = None if above.all() else torch.from_numpy(~above).to(self._device)
         some = None if len(rows) == len(self.rows) else torch.tensor(rows, device=self._device)
-        return Sight(first_row=0, start=0, stop=segment.num_tokens, mask=mask, rows=some, unseen=unseen)
+        return SegmentMask(first_query=0, start=0, stop=segment.num_tokens, mask=mask, rows=some, hidden=hidden)
 
 
 def link_batch(
@@ -124,23 +119,24 @@ def link_batch(
     for token_ids, _ in fed:
         model.check_vocabulary(token_ids)
     width = max(len(token_ids) for token_ids, _ in fed)
+    segments = [segments_of(plan, each) for plan, each in zip(plans, runs, strict=True)]
     rows = [
-        Timeline(segments_of(plan, each), positions, model.device)
-        for plan, each, (_, positions) in zip(plans, runs, fed, strict=True)
+        RequestPositions(each, position_ids, model.device)
+        for each, (_, position_ids) in zip(segments, fed, strict=True)
     ]
-    pieces = tuple(shared_pieces([row.segments for row in rows]))
+    pieces = tuple(shared_pieces(segments))
     copied = [0] * len(rows)
     if pool is not None:
         pieces, copied = coalesced_pieces(pieces, [new_starts(plan) for plan in plans], pool)
-    timeline = BatchTimeline(rows, [len(token_ids) for token_ids, _ in fed], pieces, model.device)
+    positions = BatchPositions(rows, [len(token_ids) for token_ids, _ in fed], pieces, model.device)
     # each row is filled up with a token of its own: repetition penalties go by which tokens a row has
     rows_of_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
-    positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
+    rows_of_positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
     return LinkedBatch(
-        cache=model.cache(timeline),
+        cache=model.cache(positions),
         token_ids=torch.tensor(rows_of_ids, device=model.device),
-        position_ids=torch.tensor(positions, device=model.device),
-        num_cached=timeline.num_cached,
+        position_ids=torch.tensor(rows_of_positions, device=model.device),
+        num_cached=positions.num_cached,
         copied_bytes=tuple(num_tokens * model.shape.token_bytes for num_tokens in copied),
     )
 

@@ -1,8 +1,8 @@
 """Masks for models outside the attention interface, whose KV is concatenated into plain caches.
 
-Comes in: a timeline. Goes out: the custom mask under which new tokens see what stands at lower positions, and nothing
-else. Stock masks go by the order of the cache, which is not the order of positions when an argument stands between
-modules.
+Comes in: the positions of a request. Goes out: the custom mask under which new tokens see what stands at lower
+positions, and nothing else. Stock masks go by the order of the cache, which is not the order of positions when an
+argument stands between modules.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.segments import Timeline
 
 
-def position_mask(model: Model, timeline: Timeline, num_new: int) -> Any:
+def position_mask(model: Model, positions: RequestPositions, num_new: int) -> Any:
     """Return the mask for the first `num_new` own tokens over everything cached and over themselves, by position ID."""
-    own = timeline.positions(0, num_new)
-    keys = np.concatenate([*(segment.position_array() for segment in timeline.segments), own])
+    own = positions.of_own_tokens(0, num_new)
+    keys = np.concatenate([*(segment.position_array() for segment in positions.segments), own])
     distance = torch.from_numpy(own[:, None] - keys[None, :])  # [T, P + T]
     return model.attention_masks(distance >= 0, distance)

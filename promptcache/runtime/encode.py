@@ -18,10 +18,11 @@ from promptcache.kv.keys import Recipe
 from promptcache.kv.store import Store
 from promptcache.kv.types import RunKV, Slab
 from promptcache.layout.types import Encoding
+from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model
 from promptcache.runtime.link import whole_segments
-from promptcache.runtime.segments import Segment, Timeline
+from promptcache.runtime.segments import Segment
 
 CHUNK_TOKENS = 2048
 """New tokens in one forward pass at most, over all rows of a batch: what bounds the memory of activations."""
@@ -205,8 +206,8 @@ def _compute(
     longest = batch[0]
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    timeline = Timeline(context, longest.position_ids, model.device)
-    cache = model.cache(timeline)
+    positions = RequestPositions(context, longest.position_ids, model.device)
+    cache = model.cache(positions)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
     if model.linking is Linking.SEGMENTED:
@@ -214,8 +215,8 @@ def _compute(
         for start in range(0, longest.num_tokens, width):
             model.encode(token_ids[:, start : start + width], position_ids[:, start : start + width], cache)
     else:
-        model.encode(token_ids, position_ids, cache, position_mask(model, timeline, longest.num_tokens))
-    own = [_own_tail(layer, timeline) for layer in cache.layers]
+        model.encode(token_ids, position_ids, cache, position_mask(model, positions, longest.num_tokens))
+    own = [_own_tail(layer, positions) for layer in cache.layers]
     for row, chain in enumerate(batch):
         start = 0
         for encoding in chain.links:
@@ -226,11 +227,11 @@ def _compute(
             start = stop
 
 
-def _own_tail(layer: object, timeline: Timeline) -> tuple[torch.Tensor, torch.Tensor]:
+def _own_tail(layer: object, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
     if hasattr(layer, "tail"):
         tail: tuple[torch.Tensor, torch.Tensor] = layer.tail()
         return tail
-    return layer.keys[:, :, timeline.num_cached :], layer.values[:, :, timeline.num_cached :]  # type: ignore[attr-defined]
+    return layer.keys[:, :, positions.num_cached :], layer.values[:, :, positions.num_cached :]  # type: ignore[attr-defined]
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:

@@ -105,7 +105,7 @@ def generate(
         linked.cache,
         token_tensor(linked.token_ids[start:], model.device),
         token_tensor(linked.position_ids[start:], model.device),
-        linked.timeline.num_cached + len(linked.token_ids),
+        linked.positions.num_cached + len(linked.token_ids),
         eos_ids,
         max_new_tokens,
         dict(options),
@@ -176,7 +176,7 @@ def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of the new tokens of a linked request, in position order; uses its cache up."""
     mask = None
     if model.linking is Linking.CONCATENATED:
-        mask = position_mask(model, linked.timeline, len(linked.token_ids))
+        mask = position_mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
 
@@ -189,7 +189,7 @@ def _prefill_for_plain_cache(model: Model, linked: Linked, num_rows: int) -> int
     if before:
         token_ids = token_tensor(linked.token_ids[:before], model.device)
         positions = token_tensor(linked.position_ids[:before], model.device)
-        model.encode(token_ids, positions, linked.cache, position_mask(model, linked.timeline, before))
+        model.encode(token_ids, positions, linked.cache, position_mask(model, linked.positions, before))
     if num_rows > 1:
         linked.cache.batch_repeat_interleave(num_rows)
     return before

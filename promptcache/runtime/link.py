@@ -13,9 +13,10 @@ from typing import Any
 
 from promptcache.kv.types import RunKV
 from promptcache.layout.types import Encoding, Plan
+from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.segments import Part, Segment, Timeline
+from promptcache.runtime.segments import Part, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,14 +24,14 @@ class Linked:
     """Stored KV and new tokens, ready for one request. Its cache is private to the request; the segments are shared.
 
     Attributes:
-        cache: A transformers cache that holds `timeline.num_cached` tokens.
+        cache: A transformers cache that holds `positions.num_cached` tokens.
         token_ids: New tokens in position order; never empty.
         position_ids: As long as `token_ids`, strictly increasing; generation continues after the last.
         copied_bytes: KV that had to be copied: small segments that were coalesced, or everything by concatenation.
     """
 
     cache: Any
-    timeline: Timeline
+    positions: RequestPositions
     token_ids: tuple[int, ...]
     position_ids: tuple[int, ...]
     copied_bytes: int
@@ -53,10 +54,10 @@ def link(plan: Plan, runs: Mapping[int, RunKV], model: Model, pool: Pool | None 
         num_copied = sum(segment.num_tokens for segment in segments)
     elif pool is not None:
         segments, num_copied = pool.coalesce(segments, new_starts(plan))
-    timeline = Timeline(segments, position_ids, model.device)
+    positions = RequestPositions(segments, position_ids, model.device)
     return Linked(
-        cache=model.cache(timeline),
-        timeline=timeline,
+        cache=model.cache(positions),
+        positions=positions,
         token_ids=token_ids,
         position_ids=position_ids,
         copied_bytes=num_copied * model.shape.token_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,19 @@ import torch
 from promptcache.kv.arena import Place
 from promptcache.kv.memory import MemoryStore
 from promptcache.runtime import concatenated, encode, link, prepare
-from promptcache.runtime.hf import segmented
+from promptcache.runtime.attention import (
+    AttentionBackend,
+    AttentionSpec,
+    CpuBackend,
+    ForwardMask,
+    Kernel,
+    RequestPositions,
+    SegmentMask,
+    register_backend,
+    unregister_backend,
+)
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.segments import Timeline
+from promptcache.runtime.hf.segmented import SegmentedLayer
 from tests.planted.registry import fault
 
 Patch = pytest.MonkeyPatch
@@ -34,44 +45,36 @@ def _late_positions(patch: Patch) -> None:
 
 @fault("the first token after a segment does not see it", law=REFERENCE, quick=True)
 def _sees_late(patch: Patch) -> None:
-    _see(patch, lambda sight, rows: min(sight.first_row + 1, rows))
+    def late(mask: SegmentMask, num_queries: int) -> SegmentMask | None:
+        first = min(mask.first_query + 1, num_queries)
+        return None if first == num_queries else replace(mask, first_query=first)
+
+    _change_masks(patch, late)
 
 
 @fault("an argument sees the future", law=REFERENCE)
 def _sees_future(patch: Patch) -> None:
-    original = Timeline._look_at
-
-    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
-        sight = original(self, index, queries, window)
-        return None if sight is None else replace(sight, first_row=0)
-
-    patch.setattr(Timeline, "_look_at", look_at)
+    _change_masks(patch, lambda mask, num_queries: replace(mask, first_query=0))
 
 
 @fault("the last cached token of a segment is not seen", law=REFERENCE)
 def _mask_off_by_one(patch: Patch) -> None:
-    original = Timeline._look_at
+    def shorter(mask: SegmentMask, num_queries: int) -> SegmentMask:
+        is_short = mask.stop - mask.start < 2 or mask.mask is not None
+        return mask if is_short else replace(mask, stop=mask.stop - 1)
 
-    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
-        sight = original(self, index, queries, window)
-        if sight is None or sight.stop - sight.start < 2 or sight.mask is not None:
-            return sight
-        return replace(sight, stop=sight.stop - 1)
-
-    patch.setattr(Timeline, "_look_at", look_at)
+    _change_masks(patch, shorter)
 
 
-def _see(patch: Patch, first_row: Any) -> None:
-    original = Timeline._look_at
+def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask | None]) -> None:
+    original = RequestPositions.forward_mask
 
-    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
-        sight = original(self, index, queries, window)
-        if sight is None:
-            return None
-        row = first_row(sight, len(queries))
-        return None if row == len(queries) else replace(sight, first_row=row)
+    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
+        mask = original(self, num_own, num_queries, window)
+        masks = tuple(None if each is None else change(each, num_queries) for each in mask.masks)
+        return replace(mask, masks=masks)
 
-    patch.setattr(Timeline, "_look_at", look_at)
+    patch.setattr(RequestPositions, "forward_mask", forward_mask)
 
 
 @fault("neighbours are joined across new tokens", law=REFERENCE)
@@ -119,8 +122,8 @@ def _chained_strangers(patch: Patch) -> None:
 def _cut_late(patch: Patch) -> None:
     original = encode._own_tail
 
-    def own_tail(layer: Any, timeline: Any) -> Any:
-        keys, values = original(layer, timeline)
+    def own_tail(layer: Any, positions: Any) -> Any:
+        keys, values = original(layer, positions)
         return keys.roll(-1, dims=2), values.roll(-1, dims=2)
 
     patch.setattr(encode, "_own_tail", own_tail)
@@ -130,8 +133,8 @@ def _cut_late(patch: Patch) -> None:
 def _swapped_rows(patch: Patch) -> None:
     original = encode._own_tail
 
-    def own_tail(layer: Any, timeline: Any) -> Any:
-        keys, values = original(layer, timeline)
+    def own_tail(layer: Any, positions: Any) -> Any:
+        keys, values = original(layer, positions)
         return keys.flip(0), values.flip(0)
 
     patch.setattr(encode, "_own_tail", own_tail)
@@ -176,41 +179,76 @@ def _other_encoding(patch: Patch) -> None:
 
 @fault("partial attentions are averaged, not merged", law=REFERENCE, quick=True)
 def _averaged(patch: Patch) -> None:
-    original = segmented.merge
-
-    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
-        return original([each._replace(lse=torch.zeros_like(each.lse)) for each in partials], fold, sinks)
-
-    patch.setattr(segmented, "merge", merge)
+    _register(patch, _WrongScores(torch.zeros_like))
 
 
 @fault("the merge takes its scores for powers of two", law=REFERENCE)
 def _base_two(patch: Patch) -> None:
-    original = segmented.merge
-
-    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
-        return original([each._replace(lse=each.lse * np.log(2)) for each in partials], fold, sinks)
-
-    patch.setattr(segmented, "merge", merge)
+    _register(patch, _WrongScores(lambda lse: lse * np.log(2)))
 
 
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
 def _old_tail_lost(patch: Patch) -> None:
-    original = segmented._attend_tail
+    def forgetful(run: Any, layer: int, query: Any, keys: Any, values: Any, **options: Any) -> Any:
+        newest = query.shape[2]
+        return run(layer, query, keys[:, :, -newest:], values[:, :, -newest:], **options)
 
-    def attend_tail(query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> Any:
-        rows = query.shape[2]
-        return original(query, key[:, :, -rows:], value[:, :, -rows:], *rest, **more)
-
-    patch.setattr(segmented, "_attend_tail", attend_tail)
+    _register(patch, _WrongRun(forgetful))
 
 
 @fault("a growing tail loses its last token", law="generation is the reference")
 def _tail_loses(patch: Patch) -> None:
-    original = segmented._resized
-    patch.setattr(
-        segmented, "_resized", lambda states, capacity, kept: original(states, capacity, kept - 1).nan_to_num(0)
-    )
+    original = SegmentedLayer.update
+
+    def update(self: Any, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+        num_own, before = self.num_own, self.tail()[0].data_ptr()
+        keys, values = original(self, key_states, value_states, *args, **kwargs)
+        if num_own and keys.data_ptr() != before:
+            keys[:, :, num_own - 1] = values[:, :, num_own - 1] = 0
+        return keys, values
+
+    patch.setattr(SegmentedLayer, "update", update)
+
+
+class _WrongScores(CpuBackend):
+    """A backend whose kernel returns another log-sum-exp."""
+
+    name = "wrong scores"
+
+    def __init__(self, wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._wrong = wrong
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the right kernel with wrong scores."""
+        right = super().kernel(spec)
+        return Kernel(unmasked=self._wrongly(right.unmasked), masked=self._wrongly(right.masked))
+
+    def _wrongly(self, attend: Any) -> Any:
+        def attend_wrongly(*args: Any, **kwargs: Any) -> Any:
+            out, lse = attend(*args, **kwargs)
+            return out, self._wrong(lse)
+
+        return attend_wrongly
+
+
+class _WrongRun(CpuBackend):
+    """A backend whose plans run in another way: a function of the right `run` and its arguments."""
+
+    name = "wrong run"
+
+    def __init__(self, run: Callable[..., torch.Tensor]) -> None:
+        self._run = run
+
+    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> Any:
+        """Return the right plan that runs wrongly."""
+        plan: Any = super().plan(mask, spec)
+        plan.run = partial(self._run, plan.run)
+        return plan
+
+
+def _register(patch: Patch, backend: AttentionBackend) -> None:
+    register_backend(backend)
+    _on_undo(patch, partial(unregister_backend, backend.name))
 
 
 @fault("generated tokens repeat the last position", law="generation is the reference")
@@ -223,12 +261,12 @@ def _decode_position(patch: Patch) -> None:
 
     original = Model.cache
 
-    def cache(self: Any, timeline: Any) -> Any:
+    def cache(self: Any, positions: Any) -> Any:
         if not getattr(self, "_late", None):
             handle = self.hf.register_forward_pre_hook(before, with_kwargs=True)
             patch.setattr(self, "_late", handle, raising=False)
             _on_undo(patch, handle.remove)
-        return original(self, timeline)
+        return original(self, positions)
 
     patch.setattr(Model, "cache", cache)
 
@@ -252,47 +290,46 @@ def _on_undo(patch: Patch, undo: Any) -> None:
 
 @fault("a sliding window is one position too wide", law="cached is the reference, windows")
 def _wide_window(patch: Patch) -> None:
-    original = Timeline._look_at
+    original = RequestPositions.forward_mask
 
-    def look_at(self: Any, index: int, queries: Any, window: Any) -> Any:
-        return original(self, index, queries, window if window is None else window + 1)
+    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
+        right = original(self, num_own, num_queries, window)
+        wide = original(self, num_own, num_queries, window if window is None else window + 1)
+        return replace(right, masks=wide.masks)
 
-    patch.setattr(Timeline, "_look_at", look_at)
+    patch.setattr(RequestPositions, "forward_mask", forward_mask)
 
 
 @fault("a sliding window is one position too narrow among new tokens", law="cached is the reference, windows")
 def _narrow_window(patch: Patch) -> None:
-    original = Timeline._look
+    original = RequestPositions.forward_mask
 
-    def look(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
-        sights = original(self, num_own, num_queries, window)
+    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
+        right = original(self, num_own, num_queries, window)
         narrow = original(self, num_own, num_queries, window if window is None else window - 1)
-        return replace(sights, tail_mask=narrow.tail_mask)
+        return replace(right, own_mask=narrow.own_mask)
 
-    patch.setattr(Timeline, "_look", look)
+    patch.setattr(RequestPositions, "forward_mask", forward_mask)
 
 
 @fault("attention sinks count twice", law="cached is the reference, sinks")
 def _two_sinks(patch: Patch) -> None:
-    original = segmented.merge
+    def run_twice(run: Any, *args: Any, scale: float, sinks: Any = None) -> Any:
+        return run(*args, scale=scale, sinks=None if sinks is None else sinks + np.log(2))
 
-    def merge(partials: Any, fold: Any, sinks: Any = None) -> Any:
-        return original(partials, fold, None if sinks is None else sinks + np.log(2))
-
-    patch.setattr(segmented, "merge", merge)
+    _register(patch, _WrongRun(run_twice))
 
 
 @fault("attention sinks are left out", law="cached is the reference, sinks")
 def _no_sinks(patch: Patch) -> None:
-    original = segmented.merge
-    patch.setattr(segmented, "merge", lambda partials, fold, sinks=None: original(partials, fold, None))
+    _register(patch, _WrongRun(lambda run, *args, scale, sinks=None: run(*args, scale=scale)))
 
 
 @fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")
 def _masked_by_order(patch: Patch) -> None:
-    def mask(model: Any, timeline: Any, num_new: int) -> Any:
-        columns = np.arange(timeline.num_cached + num_new)
-        rows = columns[timeline.num_cached :, None]
+    def mask(model: Any, positions: Any, num_new: int) -> Any:
+        columns = np.arange(positions.num_cached + num_new)
+        rows = columns[positions.num_cached :, None]
         return model.attention_masks(torch.from_numpy(columns <= rows), torch.from_numpy(rows - columns))
 
     for module in (concatenated, encode):

@@ -18,8 +18,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
-from tests.runtime.test_coalesce import SHAPE, contents, segments
-from tests.runtime.test_segments import segment
+from tests.runtime.test_coalesce import SHAPE, contents, segment, segments
 
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
@@ -121,7 +120,7 @@ def test_an_empty_batch_has_no_answers() -> None:
 @given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1, 6)), min_size=1, max_size=6))
 def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, int]]) -> None:
     """Cut where rows differ, views lose and double nothing, and no two pieces share memory."""
-    whole = segment(list(range(20)))
+    whole = segment(0, 20)
     rows: list[list] = [[], [], [], []]
     for row, start, length in cuts:
         if all(each.stop <= start or start + length <= each.start for each in rows[row]):
@@ -177,7 +176,7 @@ def test_small_pieces_that_the_same_rows_see_are_one() -> None:
     apart = link_batch(plans, fetched, engine.model)
     first, again = (link_batch(plans, fetched, engine.model, engine._pool) for _ in range(2))
 
-    pieces = [linked.cache.layers[0].timeline.segments for linked in (apart, first)]
+    pieces = [linked.cache.layers[0].attention.positions.segments for linked in (apart, first)]
     assert (len(pieces[0]), len(pieces[1])) == (5, 2)
     assert first.copied_bytes == (plans[1].num_reused_tokens * engine.model.shape.token_bytes, 0, 0)
     assert again.copied_bytes == (0, 0, 0)

@@ -39,14 +39,14 @@ def test_neighbours_become_one_view() -> None:
     """Modules that follow each other in the layout lie side by side and are one segment."""
     result, _ = linked("<a/><b/>")
 
-    assert len(result.timeline.segments) == 1
+    assert len(result.positions.segments) == 1
 
 
 def test_a_gap_parts_segments() -> None:
     """A module that is left out parts its neighbours, for its KV lies between theirs."""
     result, _ = linked("<a/><d/>")
 
-    assert [segment.num_tokens for segment in result.timeline.segments] == [
+    assert [segment.num_tokens for segment in result.positions.segments] == [
         len(ByteTokenizer().bos_ids) + len("root text\nmodule a"),
         len("\nmodule d"),
     ]
@@ -56,8 +56,8 @@ def test_an_argument_parts_a_run() -> None:
     """Where an argument stands inside a run, the view ends: what lies after it must not be seen by it."""
     result, _ = linked('<c p="word"/>')
 
-    assert len(result.timeline.segments) == 3
-    assert [segment.last < result.position_ids[0] for segment in result.timeline.segments] == [True, True, False]
+    assert len(result.positions.segments) == 3
+    assert [segment.last < result.position_ids[0] for segment in result.positions.segments] == [True, True, False]
 
 
 def test_segments_are_views_of_the_store() -> None:
@@ -66,7 +66,7 @@ def test_segments_are_views_of_the_store() -> None:
 
     memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.runs.values()}
     assert {
-        segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in result.timeline.segments
+        segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in result.positions.segments
     } <= memory
     assert result.copied_bytes == 0
 
@@ -75,10 +75,10 @@ def test_every_reused_token_is_in_one_segment() -> None:
     """Segments hold the reused tokens' KV, once each, in position order."""
     result, _fetched = linked('<b/><c p="ab"/><d/>')
 
-    positions = [int(each) for segment in result.timeline.segments for each in segment.position_array()]
+    positions = [int(each) for segment in result.positions.segments for each in segment.position_array()]
     assert positions == sorted(set(positions))
     assert not set(positions) & set(result.position_ids)
-    assert len(positions) == result.timeline.num_cached
+    assert len(positions) == result.positions.num_cached
 
 
 def test_runs_in_other_slabs_are_not_joined() -> None:
@@ -106,7 +106,7 @@ def test_generation_does_not_write_into_stored_kv() -> None:
         MODEL.hf.generate(
             torch.tensor([result.token_ids]),
             position_ids=torch.tensor([result.position_ids]),
-            attention_mask=torch.ones((1, result.timeline.num_cached + len(result.token_ids)), dtype=torch.long),
+            attention_mask=torch.ones((1, result.positions.num_cached + len(result.token_ids)), dtype=torch.long),
             past_key_values=result.cache,
             max_new_tokens=80,
             do_sample=False,

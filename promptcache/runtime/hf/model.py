@@ -19,13 +19,14 @@ from transformers.cache_utils import Cache, DynamicLayer
 from promptcache.diagnostics import UnsupportedModel, shown, whole
 from promptcache.kv.types import KVShape
 from promptcache.locks import new_lock
+from promptcache.runtime.attention import Positions, RequestPositions
 from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts
 from promptcache.runtime.hf.fingerprint import model_fingerprint
+from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.origin import Origin
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.rope import pin_rope
-from promptcache.runtime.hf.segmented import implementation_name, register, segmented_cache
-from promptcache.runtime.segments import AnyTimeline, Timeline
+from promptcache.runtime.hf.segmented import segmented_cache
 
 _LONGEST_DEFAULT = 1 << 17
 _LENGTH = whole(1, unit="positions")
@@ -103,12 +104,12 @@ class Model:
                 f"{max(token_ids)}: it belongs to another model"
             )
 
-    def cache(self, timeline: AnyTimeline) -> Cache:
-        """Return a cache over the segments of `timeline` whose tail is empty."""
+    def cache(self, positions: Positions) -> Cache:
+        """Return a cache over the segments of `positions` whose tail is empty."""
         if self.linking is Linking.SEGMENTED:
-            return segmented_cache(timeline, self.shape.num_layers)
-        assert isinstance(timeline, Timeline), "batches are linked in segments only"
-        return self._concatenated_cache(timeline)
+            return segmented_cache(positions, self.shape.num_layers)
+        assert isinstance(positions, RequestPositions), "batches are linked in segments only"
+        return self._concatenated_cache(positions)
 
     def forward(
         self,
@@ -202,11 +203,11 @@ class Model:
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
-    def _concatenated_cache(self, timeline: Timeline) -> Cache:
+    def _concatenated_cache(self, positions: RequestPositions) -> Cache:
         cache = self.plain_cache(self.shape.num_layers)
-        if timeline.segments:
+        if positions.segments:
             layers: list[Any] = cache.layers
-            views = [segment.layers().by_layer for segment in timeline.segments]
+            views = [segment.layers().by_layer for segment in positions.segments]
             for layer, parts in zip(layers, zip(*views, strict=True), strict=True):
                 layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))
         return cache

@@ -1,50 +1,29 @@
-"""Segmented attention inside transformers: a cache layer that holds views, and the attention function that reads them.
-
-Comes in: a timeline of segments, and forward passes by transformers. Goes out: attention outputs, computed without
-copying any stored KV. Rests on the attention interface and on two of its undocumented habits, which the self-test at
-load checks: the key tensor that `update` returns reaches the attention function, and the key-value length of
-`get_mask_sizes` reaches the mask function (transformers 5.4 to 5.23).
-"""
+"""The cache layer of linked requests: stored KV as segments, and a tail with the KV of the request's own tokens."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import Fold, Partial, attend_shared, merge
-from promptcache.runtime.kernels import Kernel, attend, kernel_for
-from promptcache.runtime.segments import AnyTimeline, Sights
+from promptcache.runtime.attention import Positions, SegmentedAttention
+from promptcache.runtime.hf.hook import AttendingLayer
 
-STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 _FIRST_CAPACITY = 64
 
 
-def implementation_name(stock: str) -> str:
-    """Return the name under which segmented attention is registered for models whose own attention is `stock`."""
-    return f"promptcache_{stock}"
-
-
-class SegmentedLength(int):
-    """A key-value length that tells the mask function that segmented attention needs no mask."""
-
-
-class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the base class is not annotated
-    """One layer's cache: a timeline's segments, shared and never written, and a private tail that grows in place."""
+class SegmentedLayer(AttendingLayer):
+    """One layer's cache: segments, which are shared and never written, and a private tail."""
 
     is_sliding = False
     is_compileable = False
     is_croppable = True
 
-    def __init__(self, timeline: AnyTimeline, index: int) -> None:
+    def __init__(self, attention: SegmentedAttention, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated
-        self.timeline = timeline
+        self.attention = attention
         self.index = index
         self.num_own = 0
         self._tail_keys = self._tail_values = torch.empty(0)  # [B, Hkv, C, D] once there are own tokens
@@ -69,8 +48,23 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
         self._tail_values[:, :, self.num_own : stop] = value_states
         self.num_own = stop
         keys, values = self.tail()
-        keys._promptcache_layer = self  # type: ignore[attr-defined] # the way to reach the attention function
-        return keys, values
+        return self.tagged(keys), values
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention of the newest tokens over the segments and the tail, `[B, T, Hq, D]`."""
+        return self.attention.run(
+            self.index, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
 
     def tail(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views of the own tokens' keys and values, `[B, Hkv, n, D]`."""
@@ -78,11 +72,11 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
 
     def get_seq_length(self) -> int:
         """Cached and own tokens together."""
-        return self.timeline.num_cached + self.num_own
+        return self.attention.positions.num_cached + self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The length that the next forward attends to, marked so that no mask is built for it."""
-        return SegmentedLength(self.get_seq_length() + query_length), 0
+        """The length that the next forward pass attends to; no mask is built for it."""
+        return self.unmasked(self.get_seq_length() + query_length), 0
 
     def get_max_length(self) -> int:
         """No maximum."""
@@ -122,16 +116,10 @@ class SegmentedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
             self._tail_keys, self._tail_values = change(self._tail_keys), change(self._tail_values)
 
 
-def segmented_cache(timeline: AnyTimeline, num_layers: int) -> Cache:
-    """Return a transformers cache over the segments of `timeline` with an empty tail."""
-    return Cache(layers=[SegmentedLayer(timeline, index) for index in range(num_layers)])
-
-
-def register() -> None:
-    """Make segmented attention known to transformers, beside each stock implementation it may have to stand in for."""
-    for stock in STOCK_IMPLEMENTATIONS:
-        AttentionInterface.register(implementation_name(stock), _attention_function(stock))
-        AttentionMaskInterface.register(implementation_name(stock), _mask_function(stock))
+def segmented_cache(positions: Positions, num_layers: int) -> Cache:
+    """Return a transformers cache over the segments of `positions` with an empty tail."""
+    attention = SegmentedAttention(positions)
+    return Cache(layers=[SegmentedLayer(attention, index) for index in range(num_layers)])
 
 
 def _resized(states: torch.Tensor, capacity: int, kept: int) -> torch.Tensor:
@@ -139,115 +127,3 @@ def _resized(states: torch.Tensor, capacity: int, kept: int) -> torch.Tensor:
     resized = states.new_empty((batch, heads, capacity, width))
     resized[:, :, :kept] = states[:, :, :kept]
     return resized
-
-
-def _attention_function(stock: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
-    def attention(
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        scaling: float | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        layer = getattr(key, "_promptcache_layer", None)
-        if layer is None:
-            stock_attention = _stock_attention(stock, module)
-            return stock_attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        sinks = kwargs.get("s_aux", getattr(module, "sinks", None))
-        out = _segmented_attention(
-            layer, query, key, value, scale, kwargs.get("sliding_window"), kwargs.get("softcap"), sinks
-        )
-        return out, None
-
-    return attention
-
-
-_AttentionFunction: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
-
-
-def _stock_attention(stock: str, module: torch.nn.Module) -> _AttentionFunction:
-    if stock == "eager":
-        own: _AttentionFunction = sys.modules[type(module).__module__].eager_attention_forward
-        return own
-    found: _AttentionFunction = ALL_ATTENTION_FUNCTIONS[stock]
-    return found
-
-
-def _segmented_attention(
-    layer: SegmentedLayer,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return the attention of `query [B, Hq, T, D]` over the segments and the tail `key [B, Hkv, n, D]`, as
-    `[B, T, Hq, D]`."""
-    sights = layer.timeline.sights(layer.num_own, query.shape[2], window)
-    fold = Fold.of(query, key.shape[1])
-    folded = fold.fold(query)
-    kernel = kernel_for(folded, key, value, scale=scale, softcap=softcap)
-    partials = _attend_tail(query, key, value, folded, fold, kernel, scale, softcap, sights)
-    for views, sight in sights.looks:
-        keys, values = views.by_layer[layer.index]
-        if sight is None:
-            partials.append(Partial(*kernel(folded.expand(len(keys), -1, -1, -1), keys, values)))
-            continue
-        partials.append(
-            attend_shared(
-                folded,
-                fold,
-                keys,
-                values,
-                scale=scale,
-                first_token=sight.first_row,
-                rows=sight.rows,
-                mask=sight.mask,
-                unseen=sight.unseen,
-                softcap=softcap,
-            )
-        )
-    return fold.unfold(merge(partials, fold, sinks))
-
-
-def _attend_tail(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    folded: torch.Tensor,
-    fold: Fold,
-    kernel: Kernel,
-    scale: float,
-    softcap: float | None,
-    sights: Sights,
-) -> list[Partial]:
-    rows, num_own = query.shape[2], key.shape[2]
-    if fold.batch == rows == 1 and sights.tail_mask is None:
-        return [Partial(*kernel(folded, key, value))]
-
-    def partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
-        return Partial(fold.fold(out), fold.fold_lse(lse))
-
-    if sights.tail_mask is not None or rows == 1:
-        return [partial(*attend(query, key, value, scale=scale, mask=sights.tail_mask, softcap=softcap))]
-    older = num_own - rows
-    new = attend(query, key[:, :, older:], value[:, :, older:], scale=scale, causal=True, softcap=softcap)
-    if not older:
-        return [partial(*new)]
-    old = attend(query, key[:, :, :older], value[:, :, :older], scale=scale, softcap=softcap)
-    return [partial(*new), partial(*old)]
-
-
-def _mask_function(stock: str) -> Callable[..., torch.Tensor | None]:
-    def mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
-        if any(isinstance(size, SegmentedLength) for size in (*args, *kwargs.values())):
-            return None
-        own: Callable[..., torch.Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS[stock]
-        return own(*args, **kwargs)
-
-    return mask

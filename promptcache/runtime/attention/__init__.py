@@ -1,0 +1,51 @@
+"""Attention over stored and new keys: what a forward attends to, and the backends that compute it.
+
+Everything here works on plain tensors and positions. Nothing here knows a model, transformers, a schema or a prompt.
+"""
+
+from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
+from promptcache.runtime.attention.cpu import CpuBackend
+from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend, KernelCall, KernelPlan, kernel_calls
+from promptcache.runtime.attention.masks import (
+    ForwardMask,
+    KVView,
+    PositionArray,
+    Positions,
+    RequestPositions,
+    SegmentMask,
+)
+from promptcache.runtime.attention.merge import PartialAttention, merge
+from promptcache.runtime.attention.portable import PortableBackend
+from promptcache.runtime.attention.segmented_attention import (
+    SegmentedAttention,
+    choose_backend,
+    register_backend,
+    unregister_backend,
+)
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionPlan",
+    "AttentionSpec",
+    "CpuBackend",
+    "ForwardMask",
+    "GroupedQueries",
+    "KVView",
+    "Kernel",
+    "KernelBackend",
+    "KernelCall",
+    "KernelPlan",
+    "PartialAttention",
+    "PortableBackend",
+    "PositionArray",
+    "Positions",
+    "RequestPositions",
+    "SegmentMask",
+    "SegmentedAttention",
+    "choose_backend",
+    "kernel_calls",
+    "merge",
+    "register_backend",
+    "unregister_backend",
+]

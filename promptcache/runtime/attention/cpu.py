@@ -1,0 +1,43 @@
+"""The CPU backend: PyTorch's fused attention kernel for CPUs, which returns its log-sum-exp."""
+
+from __future__ import annotations
+
+import torch
+
+from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
+
+_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+class CpuBackend(KernelBackend):
+    """PyTorch's fused attention on CPUs; it has no soft cap."""
+
+    name = "cpu"
+
+    def supports(self, spec: AttentionSpec) -> bool:
+        """Return whether tensors are on a CPU and scores are not capped."""
+        return spec.device.type == "cpu" and spec.softcap is None
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the fused kernel."""
+        return Kernel(unmasked=_FUSED, masked=_attend)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scale: float,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    bias = None
+    if mask is not None:
+        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        bias = bias if bias.ndim == 4 else bias[None, None]
+    out, lse = _FUSED(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
+    if mask is not None:  # for a query without any key the kernel returns 0 (torch 2.13)
+        lse = lse.masked_fill(~mask.any(-1), -torch.inf)
+    return out, lse

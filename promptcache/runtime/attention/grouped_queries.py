@@ -1,0 +1,68 @@
+"""Grouped queries: heads that share keys, tokens and batch rows as one long query over the same keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedQueries:
+    """How queries `[B, Hq, T, D]` over `Hkv` heads of keys become grouped queries `[1, Hkv, M, D]`.
+
+    M = B * T * G in this order. Keys are read once for all of them, nothing is repeated, and the last tokens of a
+    single request are the last rows.
+
+    Attributes:
+        batch: B.
+        num_tokens: T.
+        num_kv_heads: Hkv.
+        num_groups: G, the number of query heads for each head of keys.
+        size: M, the number of grouped queries for each head of keys.
+    """
+
+    batch: int
+    num_tokens: int
+    num_kv_heads: int
+    num_groups: int
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self.batch * self.num_tokens * self.num_groups)
+
+    @staticmethod
+    def of(query: torch.Tensor, num_kv_heads: int) -> GroupedQueries:
+        """Return the grouping of `query [B, Hq, T, D]` over so many heads of keys."""
+        batch, heads, tokens, _ = query.shape
+        return GroupedQueries(
+            batch=batch, num_tokens=tokens, num_kv_heads=num_kv_heads, num_groups=heads // num_kv_heads
+        )
+
+    def group(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `[B, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token of one request."""
+        split = states.reshape(self.batch, self.num_kv_heads, self.num_groups, self.num_tokens, -1)
+        return split.permute(1, 0, 3, 2, 4).reshape(1, self.num_kv_heads, self.size, -1)
+
+    def group_lse(self, lse: torch.Tensor) -> torch.Tensor:
+        """Return `[B, Hq, T]` as `[1, Hkv, M]`."""
+        return self.group(lse[..., None])[..., 0]
+
+    def ungroup(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `[1, Hkv, M, D]` as `[B, T, Hq, D]`."""
+        split = states.view(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
+        heads = self.num_kv_heads * self.num_groups
+        return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.num_tokens, heads, -1)
+
+    def group_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return `[T', S]` (all rows alike) or `[R, T', S]` as `[R * T' * G, S]`."""
+        every_row = mask if mask.ndim == 3 else mask.expand(self.batch, *mask.shape)
+        return every_row[:, :, None].expand(-1, -1, self.num_groups, -1).flatten(0, 2)
+
+    def group_sinks(self, sinks: torch.Tensor) -> torch.Tensor:
+        """Return `[Hq]` as `[1, Hkv, M]`."""
+        return sinks.view(self.num_kv_heads, self.num_groups).repeat(1, self.batch * self.num_tokens)[None]
+
+    def by_row(self, states: torch.Tensor) -> torch.Tensor:
+        """Return `[1, Hkv, M, D]` as `[1, Hkv, B, T * G, D]`, a view."""
+        return states.view(1, self.num_kv_heads, self.batch, self.num_tokens * self.num_groups, -1)

@@ -1,0 +1,199 @@
+"""Attention as calls of one kernel: over the own tokens, over each segment, and merged.
+
+A kernel computes attention over one set of keys, with the log-sum-exp of the scores. The backends that have such a
+kernel share this plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from promptcache.kv.types import LayerViews, Slab
+from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
+from promptcache.runtime.attention.merge import PartialAttention, merge
+
+Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel for attention over one set of keys.
+
+    Both functions take `query [B, Hq, T, D]` and `key` and `value` `[B, Hkv, S, D]`, T and S > 0, and a `scale`. They
+    return `out [B, Hq, T, D]` in the dtype of the query and `lse [B, Hq, T]`: the natural log-sum-exp of the scores, in
+    float32, or float64 for float64 inputs, and minus infinity where a query attends to no key.
+
+    Attributes:
+        unmasked: Every query attends to every key; Hq == Hkv.
+        masked: Also takes `mask`, bool `[T, S]` or `[B, 1, T, S]` or None, and `causal`: query i attends to keys 0..i
+            only, with T == S and no mask. Hq is a multiple of Hkv.
+    """
+
+    unmasked: Attend
+    masked: Attend
+
+
+class KernelBackend:
+    """A backend with a kernel; a subclass says what it supports, and which kernel it has."""
+
+    name: str
+
+    def supports(self, spec: AttentionSpec) -> bool:
+        """Return whether the kernel can compute such attention."""
+        raise NotImplementedError
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the kernel."""
+        raise NotImplementedError
+
+    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> KernelPlan:
+        """Return the kernel calls of one forward pass."""
+        return KernelPlan(mask, spec.queries, self.kernel(spec))
+
+
+class KernelCall(NamedTuple):
+    """Keys that one call of a kernel attends to, and which queries do; None means all queries to all keys."""
+
+    views: LayerViews
+    mask: SegmentMask | None
+
+
+class KernelPlan:
+    """The kernel calls of one forward pass, the same in every layer."""
+
+    def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel) -> None:
+        self._queries = queries
+        self._kernel = kernel
+        self._own_mask = mask.own_mask
+        self._calls = kernel_calls(mask)
+
+    def run(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        own_keys: torch.Tensor,
+        own_values: torch.Tensor,
+        *,
+        scale: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention of one layer, `[B, T, Hq, D]`; arguments as of `AttentionPlan.run`."""
+        queries = self._queries
+        grouped = queries.group(query)
+        attend = partial(self._kernel.unmasked, scale=scale)
+        if self._own_mask is not None:
+            partials = [self._attend_by_row(query, own_keys, own_values, scale, mask=self._own_mask)]
+        elif query.shape[0] == query.shape[2] == 1:
+            partials = [PartialAttention(*attend(grouped, own_keys, own_values))]
+        else:
+            partials = self._attend_causal(query, own_keys, own_values, scale)
+        for views, mask in self._calls:
+            keys, values = views.by_layer[layer]
+            if mask is None:
+                sets = grouped if len(keys) == 1 else grouped.expand(len(keys), -1, -1, -1)
+                partials.append(PartialAttention(*attend(sets, keys, values)))
+            else:
+                partials.append(self._attend_segment(grouped, keys, values, mask, scale))
+        return queries.ungroup(merge(partials, queries, sinks))
+
+    def _attend_causal(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+    ) -> list[PartialAttention]:
+        """Attend to own tokens `[B, Hkv, n, D]`: to the older ones, and causally among the new ones."""
+        num_queries, num_own = query.shape[2], keys.shape[2]
+        if num_queries == 1:
+            return [self._attend_by_row(query, keys, values, scale)]
+        older = num_own - num_queries
+        new = self._attend_by_row(query, keys[:, :, older:], values[:, :, older:], scale, causal=True)
+        if not older:
+            return [new]
+        return [new, self._attend_by_row(query, keys[:, :, :older], values[:, :, :older], scale)]
+
+    def _attend_by_row(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+        mask: torch.Tensor | None = None,
+        causal: bool = False,
+    ) -> PartialAttention:
+        """Attend from `[B, Hq, T, D]` to keys `[B, Hkv, S, D]` of each row's own."""
+        queries = self._queries
+        if query.shape[2] == 1 and queries.num_groups > 1:  # heads of a group are rows over the same keys
+            query = query.reshape(queries.batch, queries.num_kv_heads, queries.num_groups, -1)
+            if mask is not None:
+                mask = mask.expand(*mask.shape[:-2], queries.num_groups, -1)
+        out, lse = self._attend_masked(query, keys, values, scale, mask, causal)
+        heads = (queries.batch, queries.num_kv_heads * queries.num_groups, queries.num_tokens)
+        return PartialAttention(queries.group(out.reshape(*heads, -1)), queries.group_lse(lse.reshape(heads)))
+
+    def _attend_segment(
+        self, grouped: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: SegmentMask, scale: float
+    ) -> PartialAttention:
+        """Attend from grouped queries `[1, Hkv, M, D]` to keys `[1, Hkv, S, D]` that all of them share."""
+        queries = self._queries
+        if mask.first_query:
+            grouped = grouped[:, :, mask.first_query * queries.num_groups :]
+        if mask.rows is not None:
+            grouped = queries.by_row(grouped).index_select(2, mask.rows).flatten(2, 3)
+        by_key = None if mask.mask is None else queries.group_mask(mask.mask)
+        out, lse = self._attend_masked(grouped, keys, values, scale, by_key)
+        if mask.hidden is not None:
+            hidden = mask.hidden[:, :, None].expand(-1, -1, queries.num_groups).flatten()
+            lse = lse.masked_fill(hidden, -torch.inf)
+        return PartialAttention(out, lse, mask.rows)
+
+    def _attend_masked(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+        mask: torch.Tensor | None,
+        causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
+        assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
+        return self._kernel.masked(query, keys, values, scale=scale, mask=mask, causal=causal)
+
+
+def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:
+    """Return the kernel calls of a forward pass over its segments.
+
+    Views of one length at equal distances in one slab are one strided tensor and share a call: always two of them,
+    often all chunks of a document. Segments without keys to attend to need no call.
+    """
+    calls: list[KernelCall] = []
+    alike: dict[tuple[Slab, int], list[int]] = {}
+    for segment, segment_mask in zip(mask.segments, mask.masks, strict=True):
+        if segment_mask is None or segment_mask.start == segment_mask.stop:
+            continue
+        if segment_mask.is_whole:
+            length = segment_mask.stop - segment_mask.start
+            alike.setdefault((segment.slab, length), []).append(segment.start + segment_mask.start)
+        else:
+            calls.append(KernelCall(segment.layers(segment_mask.start, segment_mask.stop), segment_mask))
+    for (slab, length), starts in alike.items():
+        for first, count, step in _progressions(sorted(starts)):
+            calls.append(KernelCall(slab.layers(first, first + length, count, step), None))
+    return tuple(calls)
+
+
+def _progressions(starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Cut increasing numbers into sequences with equal steps: the first, how many, and the step."""
+    begin = 0
+    while begin < len(starts):
+        stop = min(begin + 2, len(starts))
+        step = starts[stop - 1] - starts[begin]
+        while stop < len(starts) and starts[stop] - starts[stop - 1] == step:
+            stop += 1
+        yield starts[begin], stop - begin, step
+        begin = stop

@@ -1,0 +1,165 @@
+"""What each query of a forward pass attends to, from positions alone.
+
+A query attends to keys at lower positions, and to its own. Own tokens are in position order and none stands between the
+tokens of a segment. So a suffix of the queries attends to a segment, and no mask is needed unless a sliding window ends
+inside the segment. All of this is computed on the host; nothing reads a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from promptcache.kv.types import LayerViews, Slab
+
+PositionArray: TypeAlias = npt.NDArray[np.int64]
+
+
+class KVView(Protocol):
+    """A view of stored KV in one stretch of memory: what attention needs of a segment."""
+
+    @property
+    def slab(self) -> Slab:
+        """The memory."""
+
+    @property
+    def start(self) -> int:
+        """The first token in view, counted from the start of the slab."""
+
+    @property
+    def stop(self) -> int:
+        """The end of the view."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in view."""
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+
+    def position_array(self) -> PositionArray:
+        """Return all positions, `[T]`, strictly increasing."""
+
+    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
+        """Return keys and values `[1, Hkv, T, D]` of every layer, as views; of tokens `[start, stop)` if given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentMask:
+    """Which queries attend to which keys of a segment.
+
+    Queries from `first_query` on attend to keys `[start, stop)`, or to those of them in `mask`. The other attributes
+    are for several requests in one batch.
+
+    Attributes:
+        first_query: 0 in a batch of several requests.
+        start, stop: Tokens of the segment; the queries attend to no others.
+        mask: Bool `[T', S]` or `[R, T', S]`, True where a query attends to a key; None means everywhere.
+        rows: The R batch rows that attend; None means all.
+        hidden: Bool `[R, T']`, True for queries that attend to no key of the segment; None means none of them.
+    """
+
+    first_query: int
+    start: int
+    stop: int
+    mask: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every query of every row attends to every key from `start` to `stop`."""
+        return self.first_query == 0 and self.mask is None and self.rows is None and self.hidden is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardMask:
+    """What the queries of one forward pass attend to.
+
+    Attributes:
+        segments: Stored KV.
+        masks: One for each segment; None if no query attends to it.
+        own_mask: Bool `[T, n]` or `[B, 1, T, n]` over the n own tokens; None means causal by index.
+    """
+
+    segments: tuple[KVView, ...]
+    masks: tuple[SegmentMask | None, ...]
+    own_mask: torch.Tensor | None
+
+
+class Positions(Protocol):
+    """The positions of stored and own tokens of one request, or of a batch of requests."""
+
+    @property
+    def segments(self) -> Sequence[KVView]:
+        """The segments that masks are about."""
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens that the cache holds beside the own ones."""
+
+    def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
+        """Return what the last `num_queries` of `num_own` own tokens attend to."""
+
+
+class RequestPositions:
+    """The positions of one request's own tokens, and what forward passes over them attend to.
+
+    The first own tokens have the planned positions; each later one follows the token before it.
+    """
+
+    def __init__(self, segments: Sequence[KVView], planned: Sequence[int], device: torch.device) -> None:
+        assert all(low < high for low, high in pairwise(planned)), "own tokens are in position order"
+        self.segments = tuple(segments)
+        self.num_cached = sum(segment.num_tokens for segment in segments)
+        self._device = device
+        self._planned = np.asarray(planned, dtype=np.int64)
+        self._arrays: dict[int, PositionArray] = {}
+
+    def of_own_tokens(self, start: int, stop: int) -> PositionArray:
+        """Return the positions of own tokens `[start, stop)`."""
+        planned = self._planned
+        beyond = np.arange(max(start, len(planned)), max(stop, len(planned)), dtype=np.int64) - len(planned)
+        following = (planned[-1] + 1 if len(planned) else 0) + beyond
+        return np.concatenate([planned[start:stop], following])
+
+    def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
+        """Return what the last `num_queries` of `num_own` own tokens attend to."""
+        own = self.of_own_tokens(0, num_own)
+        queries = own[num_own - num_queries :]
+        masks = tuple(self._segment_mask(index, queries, window) for index in range(len(self.segments)))
+        if window is None or queries[-1] - own[0] < window:
+            return ForwardMask(segments=self.segments, masks=masks, own_mask=None)
+        order = np.arange(num_own)
+        own_mask = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
+        return ForwardMask(segments=self.segments, masks=masks, own_mask=self._tensor(own_mask))
+
+    def _segment_mask(self, index: int, queries: PositionArray, window: int | None) -> SegmentMask | None:
+        segment = self.segments[index]
+        first_query = int(np.searchsorted(queries, segment.last))
+        if first_query == len(queries):
+            return None
+        if window is None or queries[-1] - segment.first < window:
+            return SegmentMask(first_query=first_query, start=0, stop=segment.num_tokens)
+        keys = self._arrays.setdefault(index, segment.position_array())
+        queries = queries[first_query:]
+        start = int(np.searchsorted(keys, queries[0] - window, side="right"))
+        if start == len(keys):
+            return None
+        near = queries[:, None] - keys[start:] < window
+        mask = None if near.all() else self._tensor(near)
+        return SegmentMask(first_query=first_query, start=start, stop=len(keys), mask=mask)
+
+    def _tensor(self, mask: npt.NDArray[np.bool_]) -> torch.Tensor:
+        return torch.from_numpy(mask).to(self._device)

@@ -1,0 +1,313 @@
+"""Backends agree with each other and with dense attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.kv.types import KVShape
+from promptcache.runtime.attention import (
+    AttentionSpec,
+    CpuBackend,
+    ForwardMask,
+    GroupedQueries,
+    KernelBackend,
+    PortableBackend,
+    RequestPositions,
+    SegmentedAttention,
+    SegmentMask,
+    choose_backend,
+    merge,
+    register_backend,
+    unregister_backend,
+)
+from tests.conftest import law_examples
+from tests.devices import DEVICES
+from tests.planted.targets import module_of
+from tests.runtime.attention.dense import DenseBackend, dense_attention
+from tests.runtime.attention.test_masks import placed_tokens
+from tests.runtime.attention.views import View, random_slab
+
+BACKENDS: Sequence[KernelBackend] = (CpuBackend(), PortableBackend())
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+HEAD_DIM, SCALE, NUM_LAYERS = 8, 0.35, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One forward pass: what it attends to, and its tensors, on a CPU in float64."""
+
+    mask: ForwardMask
+    queries: GroupedQueries
+    query: torch.Tensor
+    own_keys: torch.Tensor
+    own_values: torch.Tensor
+    softcap: float | None
+    sinks: torch.Tensor | None
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Random shapes, masks, soft caps and sinks; segments that no query attends to, or without keys, and none at all."""
+    queries = GroupedQueries(
+        batch=draw(st.integers(1, 3)),
+        num_tokens=draw(st.integers(1, 4)),
+        num_kv_heads=draw(st.integers(1, 3)),
+        num_groups=draw(st.integers(1, 3)),
+    )
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    lengths = draw(st.lists(st.sampled_from([1, 2, 3, 3, 5]), max_size=6))
+    slab = random_slab(kv_shape(queries, "cpu", torch.float64), sum(lengths) + len(lengths) + 1, generator)
+    segments, start = [], 0
+    for length in lengths:
+        start += draw(st.integers(0, 1))
+        segments.append(View(slab, start, tuple(range(start, start + length))))
+        start += length
+    num_own = queries.num_tokens + draw(st.integers(0, 3))
+    shape = (queries.batch, queries.num_kv_heads, num_own, HEAD_DIM)
+    heads = queries.num_kv_heads * queries.num_groups
+    mask = ForwardMask(
+        segments=tuple(segments),
+        masks=tuple(draw(segment_masks(queries, length, generator)) for length in lengths),
+        own_mask=draw(own_masks(queries, num_own, generator)),
+    )
+    return Case(
+        mask=mask,
+        queries=queries,
+        query=2 * random_states((queries.batch, heads, queries.num_tokens, HEAD_DIM), generator),
+        own_keys=random_states(shape, generator),
+        own_values=random_states(shape, generator),
+        softcap=draw(st.none() | st.just(2.0)),
+        sinks=random_states((heads,), generator) if draw(st.booleans()) else None,
+    )
+
+
+@st.composite
+def segment_masks(
+    draw: st.DrawFn, queries: GroupedQueries, length: int, generator: torch.Generator
+) -> SegmentMask | None:
+    """Whole, from some query on, some keys, some rows, hidden from some queries, masked at random, or nothing."""
+    if not draw(st.integers(0, 4)):
+        return None
+    start = draw(st.just(0) | st.integers(0, length))
+    rows = draw(st.none() | st.sets(st.integers(0, queries.batch - 1), min_size=1))
+    first_query = draw(st.integers(0, queries.num_tokens - 1)) if queries.batch == 1 and rows is None else 0
+    num_rows, num_queries = queries.batch if rows is None else len(rows), queries.num_tokens - first_query
+    shapes = [(num_queries, length - start), (num_rows, num_queries, length - start)]
+    masked = draw(st.none() | st.sampled_from(shapes if rows is None else shapes[1:]))
+    hides = draw(st.booleans()) and queries.batch > 1
+    return SegmentMask(
+        first_query=first_query,
+        start=start,
+        stop=length,
+        mask=None if masked is None else torch.rand(masked, generator=generator) < 0.6,
+        rows=None if rows is None else torch.tensor(sorted(rows)),
+        hidden=torch.rand((num_rows, num_queries), generator=generator) < 0.4 if hides else None,
+    )
+
+
+@st.composite
+def own_masks(
+    draw: st.DrawFn, queries: GroupedQueries, num_own: int, generator: torch.Generator
+) -> torch.Tensor | None:
+    """Causal by index, or at random but for the query itself: of one request, or of each row."""
+    shape = (queries.num_tokens, num_own)
+    chosen = draw(st.none() | st.sampled_from([shape, (queries.batch, 1, *shape)]))
+    if chosen is None:
+        return None
+    causal = torch.ones(shape, dtype=torch.bool).tril(num_own - queries.num_tokens)
+    itself = causal & ~torch.ones(shape, dtype=torch.bool).tril(num_own - queries.num_tokens - 1)
+    return (torch.rand(chosen, generator=generator) < 0.6) & causal | itself
+
+
+def kv_shape(queries: GroupedQueries, device: str, dtype: torch.dtype) -> KVShape:
+    """The shape of stored KV for such queries."""
+    return KVShape(
+        num_layers=NUM_LAYERS,
+        num_kv_heads=queries.num_kv_heads,
+        head_dim=HEAD_DIM,
+        dtype=dtype,
+        device=torch.device(device),
+    )
+
+
+def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Random numbers in float64."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def on_device(mask: ForwardMask, device: str) -> ForwardMask:
+    """The same masks over the same segments on another device; one slab is copied once."""
+
+    def moved(states: torch.Tensor | None) -> torch.Tensor | None:
+        return None if states is None else states.to(device)
+
+    masks = [
+        None if each is None else replace(each, mask=moved(each.mask), rows=moved(each.rows), hidden=moved(each.hidden))
+        for each in mask.masks
+    ]
+    slabs = {each.slab: replace(each.slab, keys=each.slab.keys.to(device), values=each.slab.values.to(device))
+             for each in mask.segments}  # fmt: skip
+    segments = tuple(View(slabs[each.slab], each.start, tuple(each.position_array())) for each in mask.segments)
+    return ForwardMask(segments=segments, masks=tuple(masks), own_mask=moved(mask.own_mask))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("at_once", [0, 1 << 20], ids=["one by one", "at once"])
+@given(case=cases(), layer=st.integers(0, NUM_LAYERS - 1))
+@settings(max_examples=law_examples())
+def test_backends_agree_with_each_other_and_with_dense_attention(
+    device: str, at_once: int, case: Case, layer: int
+) -> None:
+    """Every backend that supports a forward pass computes dense attention, partial results merged either way."""
+    mask = on_device(case.mask, device)
+    tensors = [states.to(device) for states in (case.query, case.own_keys, case.own_values)]
+    spec = AttentionSpec(queries=case.queries, dtype=torch.float64, device=torch.device(device), softcap=case.softcap)
+    sinks = None if case.sinks is None else case.sinks.to(device)
+    expected = DenseBackend().plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
+        found = {
+            backend.name: backend.plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
+            for backend in BACKENDS
+            if backend.supports(spec)
+        }
+
+    assert "portable" in found
+    assert ("cpu" in found) is (device == "cpu" and case.softcap is None)
+    for out in found.values():
+        assert torch.allclose(out, expected, rtol=0, atol=1e-10 if device == "cuda" else 1e-12)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("device", DEVICES)
+@given(
+    placed=placed_tokens(),
+    window=st.none() | st.integers(1, 40),
+    chunk=st.integers(1, 6),
+    softcap=st.none() | st.just(2.0),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=law_examples(0.5))
+def test_requests_attend_by_position(
+    device: str,
+    placed: tuple[list[tuple[int, ...]], list[int]],
+    window: int | None,
+    chunk: int,
+    softcap: float | None,
+    seed: int,
+) -> None:
+    """In whatever chunks own tokens are fed, each attends to lower positions within its window, and to itself."""
+    stored, own = placed
+    queries = GroupedQueries(batch=1, num_tokens=len(own), num_kv_heads=2, num_groups=2)
+    generator = torch.Generator().manual_seed(seed)
+    shape = kv_shape(queries, device, torch.float64)
+    segments = [View(random_slab(shape, len(positions), generator), 0, positions) for positions in stored]
+    query, own_keys, own_values = (
+        random_states((1, heads, len(own), HEAD_DIM), generator).to(device) for heads in (4, 2, 2)
+    )
+    attention = SegmentedAttention(RequestPositions(segments, own, torch.device(device)))
+
+    outs = [
+        attention.run(
+            1,
+            query[:, :, start : start + chunk],
+            own_keys[:, :, : start + chunk],
+            own_values[:, :, : start + chunk],
+            scale=SCALE,
+            window=window,
+            softcap=softcap,
+        )
+        for start in range(0, len(own), chunk)
+    ]
+
+    distance = torch.tensor(own)[:, None] - torch.tensor([place for places in stored for place in places] + own)
+    mask = (distance >= 0) & (distance < (window or 1 << 30))
+    keys, values = (
+        torch.cat([*(view.layers().by_layer[1][index] for view in segments), tail], dim=2)
+        for index, tail in enumerate((own_keys, own_values))
+    )
+    expected, _ = dense_attention(query, keys, values, scale=SCALE, mask=mask.to(device), softcap=softcap)
+    assert torch.allclose(torch.cat(outs, dim=1), expected.transpose(1, 2), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("kind", ["all", "causal", "mask"])
+def test_kernels_equal_dense_attention(
+    device: str, backend: KernelBackend, dtype: torch.dtype, softcap: float | None, kind: str
+) -> None:
+    """Output and log-sum-exp of every kernel are those of dense attention, queries that attend to nothing included."""
+    queries = GroupedQueries(batch=2, num_tokens=7, num_kv_heads=2, num_groups=1 if kind == "all" else 2)
+    spec = AttentionSpec(queries=queries, dtype=dtype, device=torch.device(device), softcap=softcap)
+    if not backend.supports(spec):
+        pytest.skip(f"{backend.name} does not support this")
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        random_states((2, heads, 7, HEAD_DIM), generator).to(device, dtype) for heads in (2 * queries.num_groups, 2, 2)
+    )
+    random_mask = torch.rand((7, 7), generator=generator) < 0.6
+    random_mask[3] = False
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool().to(device), "mask": random_mask.to(device)}[kind]
+    kernel = backend.kernel(spec)
+
+    if kind == "all":
+        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
+    else:
+        out, lse = kernel.masked(
+            query, key, value, scale=SCALE, mask=mask if kind == "mask" else None, causal=kind == "causal"
+        )
+
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=softcap)
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse.isfinite(), seen)
+    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[dtype]
+    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[dtype]
+
+
+@given(batch=st.integers(1, 3), tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3))
+def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, groups: int) -> None:
+    """Every query is in one place of the grouped queries, and comes back to its own."""
+    query = torch.arange(batch * kv_heads * groups * tokens * 2.0).view(batch, kv_heads * groups, tokens, 2)
+    queries = GroupedQueries.of(query, kv_heads)
+
+    assert torch.equal(queries.ungroup(queries.group(query)), query.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("device", "softcap", "name"),
+    [("cpu", None, "cpu"), ("cpu", 30.0, "portable"), ("cuda", None, "portable"), ("mps", None, "portable")],
+)
+def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | None, name: str) -> None:
+    """The fused kernel is for CPUs and scores without a cap; the portable one is for everything else."""
+    queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
+    spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device(device), softcap=softcap)
+
+    assert choose_backend(spec).name == name
+
+
+def test_a_forward_pass_is_planned_once_for_each_window() -> None:
+    """All layers with the same window share a plan; the next forward pass has a new one."""
+    backend = DenseBackend()
+    positions = RequestPositions([], [0, 1], torch.device("cpu"))
+    attention = SegmentedAttention(positions)
+    query, keys = torch.zeros(1, 2, 1, HEAD_DIM), torch.zeros(1, 2, 2, HEAD_DIM)
+    register_backend(backend)
+    try:
+        for num_own in (1, 2):
+            for layer, window in enumerate((None, 4, None, 4)):
+                own = keys[:, :, :num_own]
+                attention.run(layer, query, own, own, scale=SCALE, window=window)
+    finally:
+        unregister_backend(backend.name)
+
+    assert backend.calls == 2 * ["plan", "run 0", "plan", "run 1", "run 2", "run 3"]
