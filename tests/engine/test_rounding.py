@@ -13,10 +13,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import HubTokenizer
+from promptcache.runtime.attention import register_backend, unregister_backend
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.service import distance, serve
+from tests.runtime.attention.dense import DenseBackend
 
 pytestmark = pytest.mark.law
 
@@ -83,6 +85,19 @@ def test_float32_differs_from_float64_by_the_rounding_of_scores(content: str) ->
     assert distance(cached, reference) < bound
     assert distance(cached, exact) < bound
     assert distance(reference, exact) < bound
+
+
+def test_only_attention_scores_exceed_the_common_bound() -> None:
+    """With attention in float64, and everything else in float32, cached logits lie within 1e-5 of float64."""
+    backend = DenseBackend()
+    register_backend(backend)
+    try:
+        found = [logits(content) for content in CONTENTS]
+    finally:
+        unregister_backend(backend.name)
+
+    assert backend.calls
+    assert max(distance(cached, exact) for cached, _, exact in found) < 1e-5
 
 
 def test_cached_logits_are_as_accurate_as_the_reference() -> None:
