@@ -1,0 +1,92 @@
+"""Requests from end to end on each device: the same answers, and stored KV where it belongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from promptcache.engine import Engine
+from promptcache.kv import StoreConfig, Tier
+from promptcache.runtime.generate import request_logits
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.reference import reference_logits
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from tests.devices import DEVICES
+from tests.families import random_model
+from tests.runtime.test_families import PROMPT, SCHEMA, linked, plan_for
+
+OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>'
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 0.3}  # RMSNorm rounds float64 to float32
+ROOM = 2**30
+GREEDY: dict[str, Any] = {"do_sample": False}
+
+
+def model_on(device: str, family: str = "llama", dtype: torch.dtype = torch.float64) -> Model:
+    """A random model of a family on a device."""
+    return Model(random_model(family, dtype).to(device))
+
+
+def engine_on(device: str, store: StoreConfig | None = None) -> Engine:
+    """An engine on a device, with the schema of these tests."""
+    made = Engine(model_on(device), ByteTokenizer(), store=store)
+    made.add_schema(SCHEMA)
+    return made
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
+def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
+    """Windows, soft caps, sinks and grouped heads: cached logits equal the reference on the same device."""
+    model, plan = model_on(device, family, dtype), plan_for(PROMPT)
+
+    cached = request_logits(model, linked(plan, model))
+
+    assert cached.device.type == device
+    assert distance(cached, reference_logits(plan, model)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_answers_do_not_depend_on_the_device(device: str) -> None:
+    """Alone and in a batch, requests get the tokens that they get on a CPU."""
+    engine, on_cpu = engine_on(device), engine_on("cpu")
+
+    alone = [engine.generate(prompt, max_new_tokens=8, **GREEDY) for prompt in (PROMPT, OTHER)]
+    batch = engine.generate_batch([PROMPT, OTHER], max_new_tokens=8, **GREEDY)
+
+    expected = [on_cpu.generate(prompt, max_new_tokens=8, **GREEDY).token_ids for prompt in (PROMPT, OTHER)]
+    assert [each.token_ids for each in alone] == expected
+    assert [each.token_ids for each in batch] == expected
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_host_tier_keeps_what_the_device_has_no_room_for(device: str) -> None:
+    """KV in the host's memory is found there, and gives the same answer on the device."""
+    engine = engine_on(device, StoreConfig(memory_bytes=1, host_bytes=ROOM))
+
+    first, second = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
+
+    assert {module.tier for module in first.usage.modules} == {None}
+    assert {module.tier for module in second.usage.modules} == {Tier.HOST}
+    assert (
+        first.token_ids == second.token_ids == engine_on("cpu").generate(PROMPT, max_new_tokens=8, **GREEDY).token_ids
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_host_tier_moves_kv_up_to_the_device(device: str) -> None:
+    """KV that has room on the device is copied there from the host's memory, once."""
+    config = StoreConfig(memory_bytes=ROOM, host_bytes=ROOM)
+    engine = engine_on(device, config)
+    engine.generate(PROMPT, max_new_tokens=1, **GREEDY)
+    for key in tuple(engine.store.memory.keys()):
+        engine.store.memory.delete(key)
+
+    loaded, found = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
+
+    assert {module.tier for module in loaded.usage.modules} == {Tier.HOST}
+    assert {module.tier for module in found.usage.modules} == {Tier.MEMORY}
+    assert loaded.token_ids == found.token_ids
