@@ -20,23 +20,22 @@ from promptcache.kv.opening import StoreSource, checked_source, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
 from promptcache.layout import Layout, Plan, Tokenizer
-from promptcache.runtime.answer import Request, answer, answer_batch, needed, streaming
+from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, WarmReport
 from promptcache.runtime.encode import Progress
-from promptcache.runtime.generate import request_logits
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
-from promptcache.runtime.keeping import codec_named, keys_of, pinning, warm
-from promptcache.runtime.link import link
 from promptcache.runtime.pacing import measure_pace
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
-from promptcache.runtime.prepare import Fetcher, prepare
 from promptcache.runtime.reference import reference_logits
+from promptcache.runtime.schema_state import schema_state
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.warm import codec_named, pinning, warm
 
 DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""
@@ -80,9 +79,8 @@ class Engine(Unpicklable):
         self._place = store
         opened = open_store(store, self.model.shape, lambda: self.fingerprint)
         self.store: Store = opened.store
-        self._fetcher = Fetcher(self.model, self.store)
-        self._pool = Pool(self.model.shape)
-        self._catalog = Catalog(self.store, opened.own)
+        self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
+        self._catalog = Catalog(self.store, self._executor.key, opened.own)
         self._planner = Planner(self._catalog, self.tokenizer)
 
     @classmethod
@@ -117,7 +115,7 @@ class Engine(Unpicklable):
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas that prompts can name, by name."""
-        return {prepared.schema.name: prepared.schema for prepared in self._catalog.prepared}
+        return {state.schema.name: state.schema for state in self._catalog.states}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.model.facts.name}: schemas {', '.join(self.schemas) or 'none yet'}>"
@@ -148,12 +146,20 @@ class Engine(Unpicklable):
         """
         codec = codec_named(keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
-        self._catalog.add(prepare(schema, self.tokenizer, self.fingerprint, self.model.context_length, codec))
+        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec))
         return schema
 
     def layout(self, schema: str) -> Layout:
         """Return the positions of a schema's runs and slots under this engine's tokenizer."""
         return self._catalog.find(schema).layout
+
+    def remove_schema(self, name: str) -> None:
+        """Remove a schema; requests in flight keep it, and KV that no other schema has leaves the engine's memory.
+
+        Raises:
+            UnknownSchema: No schema of that name was added.
+        """
+        self._catalog.remove(name)
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
         """Encode everything that a schema may need and that is not there yet, and bring it to every folder and URL.
@@ -165,16 +171,16 @@ class Engine(Unpicklable):
             progress: Called with the tokens that are done so far, found or encoded, and all of a schema's tokens.
         """
         (FUNCTION | None).check("progress", progress, InvalidValue)
-        chosen = self._catalog.prepared if schema is None else (self._catalog.find(schema),)
-        return tuple(warm(each, self._fetcher, self.store, self.model.shape, progress) for each in chosen)
+        chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
+        return tuple(warm(each, self._executor, progress) for each in chosen)
 
     def measure_pace(self, schema: str) -> Pace:
         """Measure how fast a schema is encoded and loaded, and keep it in the folder for `StoreConfig(pace="kept")`."""
-        return measure_pace(self._catalog.find(schema), self.model, self._place)
+        return measure_pace(self._catalog.find(schema), self._executor, self._place)
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store's keys of a schema's encodings, or of one module with all in it; errors as for `pin`."""
-        return keys_of(self._catalog.find(schema), module)
+        return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def pin(self, schema: str, module: str | None = None) -> None:
         """Keep a schema's encodings, or those of one module with all in it, from eviction; in a folder, for everybody.
@@ -199,7 +205,7 @@ class Engine(Unpicklable):
             PromptError: Every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt)[1]
+        return self._planner.plan(prompt)
 
     def generate(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Completion:
         """Answer a prompt.
@@ -218,7 +224,7 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         request = self._request(prompt, read_options(generation, max_new_tokens), started)
-        return answer(request, self.model, self._fetcher, self._pool)
+        return answer(request, self._executor)
 
     def generate_batch(
         self,
@@ -245,7 +251,7 @@ class Engine(Unpicklable):
         options = read_options(generation, max_new_tokens)
         check_for_batch(options, self.model)
         requests = [self._request(each, options, time.perf_counter()) for each in several(prompts)]
-        return answer_batch(requests, self.model, self._fetcher, self._pool, batch_bytes)
+        return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
         """Answer a prompt piece by piece; arguments and errors as for `generate`, raised before the first piece.
@@ -260,19 +266,17 @@ class Engine(Unpicklable):
         request = self._request(prompt, options, started)
 
         def produce(queue: TokenQueue) -> Completion:
-            return answer(streaming(request, queue), self.model, self._fetcher, self._pool)
+            return answer(streaming(request, queue), self._executor)
 
         return Stream(produce, self._text)
 
     def logits(self, prompt: PromptSource) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
-        prepared, plan = self._planner.plan(prompt)
-        fetched = self._fetcher.fetch(prepared, needed(plan))
-        return request_logits(self.model, link(plan, fetched.runs, self.model, self._pool))
+        return self._executor.logits(self._planner.plan(prompt).tokens)
 
     def reference(self, prompt: PromptSource) -> torch.Tensor:
         """Return what `logits` must equal, `[N, V]`: one forward pass without cache under an explicit mask. Slow."""
-        return reference_logits(self._planner.plan(prompt)[1], self.model)
+        return reference_logits(self._planner.plan(prompt).tokens, self.model)
 
     @cached_property
     def _eos_ids(self) -> tuple[int, ...]:
@@ -281,10 +285,9 @@ class Engine(Unpicklable):
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
     def _request(self, prompt: PromptSource, options: Mapping[str, Any], started: float) -> Request:
-        prepared, plan = self._planner.plan(prompt)
+        plan = self._planner.plan(prompt)
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
-            prepared=prepared,
             plan=plan,
             eos_ids=self._eos_ids,
             max_new_tokens=check_room(plan, options.get("max_new_tokens"), self.model.context_length),

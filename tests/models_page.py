@@ -50,7 +50,7 @@ def main() -> None:
         distances = []
         for dtype in (torch.float32, torch.float64):
             model = model_of(family, dtype)
-            far = distance(request_logits(model, linked(plan, model)), reference_logits(plan, model))
+            far = distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model))
             distances.append(f"{far:.1e}")
         linking = model_of(family, torch.float32).linking
         sys.stdout.write(f"| {family.removesuffix(' (concatenated)')} | {linking} | {' | '.join(distances)} |\n")

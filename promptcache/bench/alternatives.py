@@ -15,13 +15,13 @@ from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
 from promptcache.kv import RunKV, Slab
-from promptcache.layout.types import Encoding
+from promptcache.layout import Encoding
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.link import link
-from promptcache.runtime.segments import Part, Segment
+from promptcache.runtime.segments import Segment
 
 Alternative = Callable[[], torch.Tensor]
 
@@ -31,7 +31,7 @@ def cached(model: Model, work: Workload) -> Alternative:
     pool = Pool(model.shape)
 
     def run() -> torch.Tensor:
-        linked = link(work.plan, work.runs, model, pool)
+        linked = link(work.tokens, work.runs, model, pool)
         return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
 
     return run
@@ -42,7 +42,7 @@ def generated(model: Model, work: Workload) -> Alternative:
     pool = Pool(model.shape)
 
     def run() -> torch.Tensor:
-        linked = link(work.plan, work.runs, model, pool)
+        linked = link(work.tokens, work.runs, model, pool)
         made = generate(model, linked, eos_ids=(), max_new_tokens=1, options={"do_sample": False})
         return torch.tensor(made.sequences)
 
@@ -51,7 +51,7 @@ def generated(model: Model, work: Workload) -> Alternative:
 
 def floor(model: Model, work: Workload) -> Alternative:
     """The same forward and attention over KV that lies in one contiguous tensor: the limit for any way of linking."""
-    linked = link(work.plan, work.runs, model)
+    linked = link(work.tokens, work.runs, model)
     keys, values = zip(*map(_whole, _parts(linked.positions.segments)), strict=True)
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
     positions = tuple(int(each) for segment in linked.positions.segments for each in segment.position_array())
@@ -59,7 +59,7 @@ def floor(model: Model, work: Workload) -> Alternative:
         runs=(RunKV(slab=slab, start=0, stop=len(positions)),),
         start=0,
         stop=len(positions),
-        parts=(Part(_anything(positions), 0, len(positions)),),
+        parts=(_anything(positions).whole,),
     )
 
     def run() -> torch.Tensor:
@@ -71,8 +71,8 @@ def floor(model: Model, work: Workload) -> Alternative:
 
 def plain(model: Model, work: Workload) -> Alternative:
     """Prefill everything, modules and new tokens, as without any cache."""
-    tokens = [token_id for reuse in work.plan.reuse for token_id in work.plan.encodings[reuse.encoding].token_ids]
-    tokens.extend(token_id for prefill in work.plan.prefill for token_id in prefill.token_ids)
+    tokens = [token_id for part in work.tokens.parts for token_id in part.token_ids]
+    tokens.extend(work.tokens.token_ids)
 
     def run() -> torch.Tensor:
         return last_logits(model, tokens, range(len(tokens)), DynamicCache())
@@ -82,7 +82,7 @@ def plain(model: Model, work: Workload) -> Alternative:
 
 def concatenated(model: Model, work: Workload) -> Alternative:
     """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
-    linked = link(work.plan, work.runs, model)
+    linked = link(work.tokens, work.runs, model)
     parts = _parts(linked.positions.segments)
 
     def run() -> torch.Tensor:
@@ -93,7 +93,7 @@ def concatenated(model: Model, work: Workload) -> Alternative:
 
 def deep_copied(model: Model, work: Workload) -> Alternative:
     """Deep-copy a `DynamicCache` that was filled once for exactly this selection, then prefill the new tokens."""
-    linked = link(work.plan, work.runs, model)
+    linked = link(work.tokens, work.runs, model)
     filled: Any = DynamicCache()
     for layer, views in enumerate(_parts(linked.positions.segments)):
         filled.update(*_whole(views), layer)
@@ -109,7 +109,7 @@ def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Altern
 
     Each call goes on where a request stood after its prefill: the prefill is not part of what is measured.
     """
-    linked = link(work.plan, work.runs, model)
+    linked = link(work.tokens, work.runs, model)
     parts = _parts(linked.positions.segments)
     prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
     last_logits(model, linked.token_ids, linked.position_ids, prefilled)
@@ -139,7 +139,7 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
 
 def _anything(positions: tuple[int, ...]) -> Encoding:
     """Return an encoding that says of its tokens only where they stand."""
-    return Encoding(index=0, run=0, scaffolds=(), token_ids=positions, position_ids=positions, context=())
+    return Encoding(token_ids=positions, position_ids=positions)
 
 
 _Views: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -152,7 +152,7 @@ def _parts(segments: Sequence[KVView]) -> list[_Views]:
 
 def concatenated_cache(model: Model, work: Workload) -> Any:
     """Return a new `DynamicCache` with the modules' KV, as a user would concatenate it."""
-    return _concatenation(_parts(link(work.plan, work.runs, model).positions.segments))
+    return _concatenation(_parts(link(work.tokens, work.runs, model).positions.segments))
 
 
 def _concatenation(parts: Sequence[_Views]) -> Any:

@@ -21,16 +21,15 @@ from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
 from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import make_plan
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.encode import encode
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import generate_together
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.link import link, new_tokens
+from promptcache.runtime.link import link
 from promptcache.runtime.planner import Planner
-from promptcache.runtime.prepare import prepare
+from promptcache.runtime.schema_state import schema_state
 
 MIB = 2**20
 
@@ -73,11 +72,11 @@ def compare_memory(
 
 
 def _linked_cache(model: Model, work: Workload) -> Any:
-    return link(work.plan, work.runs, model).cache
+    return link(work.tokens, work.runs, model).cache
 
 
 def _prefilled(model: Model, work: Workload, cache: Any) -> Any:
-    token_ids, position_ids = new_tokens(work.plan)
+    token_ids, position_ids = work.tokens.token_ids, work.tokens.position_ids
     last_logits(model, token_ids, position_ids, cache)
     return cache
 
@@ -91,7 +90,7 @@ def compare_batch(
     pool = Pool(model.shape)  # as an engine's: from the second batch on, small modules were copied before
 
     def together() -> Any:
-        batch = link_batch([work.plan] * num_rows, [work.runs] * num_rows, model, pool)
+        batch = link_batch([work.tokens] * num_rows, work.runs, model, pool)
         return generate_together(model, batch, eos_ids=(), max_new_tokens=num_tokens, options=options)
 
     def copied() -> Any:
@@ -129,12 +128,11 @@ def compare_encoding(model: Model, all_sizes: Sequence[Sizes], repeats: int, pro
     """Measure encoding a schema's modules against plain prefill of equally long texts, in tokens per second."""
     cells, rows = [], []
     for sizes in all_sizes:
-        prepared = workload(model, sizes).prepared
-        needed = prepared.encodings[: sizes.num_modules]
+        needed = workload(model, sizes).state.encodings[: sizes.num_modules]
         texts = [token_tensor(each.token_ids, model.device) for each in needed]
 
-        def encoded(prepared: Any = prepared, needed: Any = needed) -> Any:
-            return encode(model, prepared.encodings, prepared.recipes, needed, MemoryStore(model.shape), {})
+        def encoded(needed: Any = needed) -> Any:
+            return Executor(model, MemoryStore(model.shape), lambda: "bench").fetch(needed)
 
         ways: dict[str, Callable[[], Any]] = {"plain": partial(_prefill_all, model, texts), "encode": encoded}
         samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))
@@ -166,17 +164,16 @@ def measure_planning(num_modules: Sequence[int], num_named: int, repeats: int, p
         draw = random.Random(0)
         modules = "".join(f'<module name="m{index}">{letters(draw, 16)}</module>' for index in range(total))
         schema = check_schema(parse_schema(f'<schema name="s">{modules}</schema>'))
-        catalog = Catalog(_Nowhere())
-        catalog.add(prepare(schema, LetterTokenizer(), "", 10**9))
+        catalog = Catalog(_Nowhere(), lambda encoding: encoding.digest)
+        catalog.add(schema_state(schema, LetterTokenizer(), 10**9))
         planner = Planner(catalog, LetterTokenizer())
         count = min(num_named, total)
         named = "".join(f"<m{index * total // count}/>" for index in range(count))
         text = f'<prompt schema="s">{named}{letters(draw, 30)}</prompt>'
 
         def cold(planner: Planner = planner, catalog: Catalog = catalog, text: str = text) -> Any:
-            prepared = catalog.find("s")
-            selection = resolve_prompt(parse_prompt(text), prepared.schema)
-            return make_plan(selection, prepared.layout, prepared.encodings, LetterTokenizer())
+            state = catalog.find("s")
+            return state.plan(resolve_prompt(parse_prompt(text), state.schema), LetterTokenizer())
 
         works: dict[str, Callable[[], Any]] = {"first": cold, "again": partial(planner.plan, text)}
         samples = interleave(works, repeats, torch.device("cpu"), partial(progress, f"{total:,} modules"))
@@ -208,7 +205,7 @@ def _prefill_all(model: Model, texts: Sequence[torch.Tensor]) -> None:
 
 
 def _generate_copies(model: Model, work: Workload, num_rows: int, num_tokens: int) -> Any:
-    linked = link(work.plan, work.runs, model)
+    linked = link(work.tokens, work.runs, model)
     cache: Any = concatenated_cache(model, work)
     cache.batch_repeat_interleave(num_rows)
     seen = linked.positions.num_cached + len(linked.token_ids)

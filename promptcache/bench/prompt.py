@@ -29,7 +29,7 @@ def compare_prompt(engine: Engine, prompt: str | Path, repeats: int, progress: P
     """
     plan = engine.plan(prompt)
     engine.warm(plan.selection.schema.name)
-    used = sorted((token for token in reference_tokens(plan) if token.in_use), key=lambda token: token.position)
+    used = sorted((token for token in reference_tokens(plan.tokens) if token.in_use), key=lambda token: token.position)
     token_ids = token_tensor([token.token_id for token in used], engine.model.device)
 
     def plain() -> Any:

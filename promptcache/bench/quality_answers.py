@@ -160,7 +160,7 @@ def plain_logits(engine: Engine, prompt: str, places: int) -> torch.Tensor:
 def plain_token_ids(engine: Engine, prompt: str) -> list[int]:
     """All tokens of a prompt, in order, as they would be fed without any cache."""
     used = sorted(
-        (each for each in reference_tokens(engine.plan(prompt)) if each.in_use), key=lambda each: each.position
+        (each for each in reference_tokens(engine.plan(prompt).tokens) if each.in_use), key=lambda each: each.position
     )
     return [each.token_id for each in used]
 

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from promptcache.bench.alternatives import last_logits
-from promptcache.bench.measure import Progress, interleave, silent
+from promptcache.bench.measure import FAST_TURNS, Progress, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.diagnostics import PromptCacheError
-from promptcache.layout import Plan
+from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import link
@@ -46,7 +46,7 @@ def compare_small(
         count = cached_tokens // size
         work = workload(model, Sizes(num_modules=count, module_tokens=size, new_tokens=new_tokens))
         shown = partial(progress, work.sizes.title)
-        samples = interleave(_ways(model, work, num_decoded), repeats, model.device, shown)
+        samples = interleave(_ways(model, work, num_decoded, repeats), repeats, model.device, shown)
         medians = [each.median for each in samples.values()]
         times = [f"{1e3 * each:.1f}" for each in medians]
         cells.append((f"{count} x {size}", *times, f"{medians[0] / medians[1]:.2f}"))
@@ -61,22 +61,32 @@ def compare_small(
     )
 
 
-def _ways(model: Model, work: Workload, num_decoded: int) -> dict[str, Callable[[], Any]]:
+def _ways(model: Model, work: Workload, num_decoded: int, repeats: int) -> dict[str, Callable[[], Any]]:
     pool = Pool(model.shape, small_tokens=work.sizes.cached_tokens)
 
-    def answer(plan: Plan, pool: Pool | None) -> Any:
-        linked = link(plan, work.runs, model, pool)
+    def answer(tokens: RequestTokens, pool: Pool | None) -> Any:
+        linked = link(tokens, runs, model, pool)
         logits = last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
         for step in range(num_decoded):
             logits = last_logits(model, [ord("a")], [linked.position_ids[-1] + 1 + step], linked.cache)
         return logits
 
-    def anew() -> Any:
-        other = replace(work.plan, encodings=tuple(replace(each) for each in work.plan.encodings))
-        return answer(other, pool)  # encodings that the pool has not met, in memory that it has
+    # other encodings with the same KV, made beforehand: the pool has memory for them, and has not met them
+    runs = dict(work.runs)
+    unmet = []
+    for number in range(1 + repeats * FAST_TURNS):
+        parts = [_renumbered(part, number) for part in work.tokens.parts]
+        runs |= {new.encoding: work.runs[part.encoding] for new, part in zip(parts, work.tokens.parts, strict=True)}
+        unmet.append(replace(work.tokens, parts=tuple(parts)))
 
     return {
-        "apart": lambda: answer(work.plan, None),
-        "coalesced": anew,
-        "coalesced before": lambda: answer(work.plan, pool),
+        "apart": lambda: answer(work.tokens, None),
+        "coalesced": lambda: answer(unmet.pop(), pool),
+        "coalesced before": lambda: answer(work.tokens, pool),
     }
+
+
+def _renumbered(part: KVPart, number: int) -> KVPart:
+    """Return the same part of an encoding with other tokens."""
+    token_ids = tuple(token_id + (number + 1) * 2**32 for token_id in part.encoding.token_ids)
+    return replace(part, encoding=Encoding(token_ids=token_ids, position_ids=part.encoding.position_ids))

@@ -43,7 +43,7 @@ def measure_linking(model: Model, all_sizes: Sequence[Sizes], repeats: int, prog
     cells, rows = [], []
     for sizes in all_sizes:
         work = workload(model, sizes)
-        ways = {"link": partial(link, work.plan, work.runs, model)}
+        ways = {"link": partial(link, work.tokens, work.runs, model)}
         samples = interleave(ways, repeats, model.device, partial(progress, sizes.title))["link"]
         segments, resident = _live_requests(work, model)
         cells.append(
@@ -64,7 +64,7 @@ def _live_requests(work: Workload, model: Model) -> tuple[int, float]:
     process = psutil.Process()
     give_back_memory()
     before = process.memory_info().rss
-    held = [link(work.plan, work.runs, model) for _ in range(20)]
+    held = [link(work.tokens, work.runs, model) for _ in range(20)]
     return len(held[0].positions.segments), (process.memory_info().rss - before) / len(held)
 
 

@@ -1,7 +1,7 @@
 """The workload of the benchmarks: modules, some of them present, and some new tokens.
 
-Comes in: sizes. Goes out: a warm engine's parts and a plan. Text is random letters, one token each, so that sizes are
-exact.
+Comes in: sizes. Goes out: encoded modules, and the tokens of one request. Text is random letters, one token
+each, so that sizes are exact.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import MemoryStore, RunKV
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
-from promptcache.layout import Plan, TurnFrame, make_plan
-from promptcache.runtime.answer import needed
+from promptcache.layout import Encoding, RequestTokens, TurnFrame
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+from promptcache.runtime.schema_state import SchemaState, schema_state
 
 _MAX_POSITIONS = 2**24
 
@@ -103,9 +103,9 @@ class Workload:
     """A schema whose present modules are encoded, and one request against it."""
 
     sizes: Sizes
-    prepared: Prepared
-    plan: Plan
-    runs: Mapping[int, RunKV]
+    state: SchemaState
+    tokens: RequestTokens
+    runs: Mapping[Encoding, RunKV]
 
 
 def letters(draw: random.Random, length: int) -> str:
@@ -133,10 +133,9 @@ def workload(model: Model, sizes: Sizes) -> Workload:
     schema_text, prompt_text = documents(sizes)
     schema = check_schema(parse_schema(schema_text))
     tokenizer = LetterTokenizer()
-    prepared = prepare(schema, tokenizer, "bench", model.context_length)
-    prompt = parse_prompt(prompt_text)
-    plan = make_plan(resolve_prompt(prompt, schema), prepared.layout, prepared.encodings, tokenizer)
-    store = MemoryStore(model.shape)
-    store.reserve(prepared.sizes)
-    runs = Fetcher(model, store).fetch(prepared, needed(plan)).runs
-    return Workload(sizes=sizes, prepared=prepared, plan=plan, runs=runs)
+    state = schema_state(schema, tokenizer, model.context_length)
+    tokens = state.plan(resolve_prompt(parse_prompt(prompt_text), schema), tokenizer).tokens
+    executor = Executor(model, MemoryStore(model.shape), lambda: "bench")
+    executor.store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
+    runs = executor.fetch(part.encoding for part in tokens.parts).runs
+    return Workload(sizes=sizes, state=state, tokens=tokens, runs=runs)

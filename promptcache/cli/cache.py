@@ -193,7 +193,7 @@ def _told(header: Header) -> dict[str, Any]:
         "codec": str(recipe.codec),
         "dtype": str(header.shape.dtype).removeprefix("torch."),
         "num_tokens": recipe.num_tokens,
-        "positions": (recipe.position_ids[0], recipe.position_ids[-1]),
+        "positions": (recipe.first_position, recipe.last_position),
         "fingerprint": recipe.fingerprint,
         "facts": dict(header.facts),
     }

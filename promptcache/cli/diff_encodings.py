@@ -1,8 +1,7 @@
 """What of the encodings of one layout can serve another: those that are the same computation.
 
 Comes in: two layouts under one tokenizer. Goes out: which encodings are kept, made and dropped, and why. Two encodings
-are the same where their keys would be: same tokens at the same positions, with contexts that are the same in turn. Keys
-themselves need a model, so the comparison is by structure.
+are the same where their digests are.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from promptcache.layout import Encoding, Layout, encodings
+from promptcache.layout import Layout, RunState, run_states
 
-_Content: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 _Place: TypeAlias = tuple[str, int, tuple[str, ...]]
 
 
@@ -67,8 +65,7 @@ def compare_encodings(old: Layout, new: Layout, renamed: Mapping[str, str]) -> E
         new: What is wanted now.
         renamed: New paths of modules by their old ones.
     """
-    interned: dict[object, int] = {}
-    before, after = _identified(old, interned), _identified(new, interned)
+    before, after = _by_digest(old), _by_digest(new)
     at_place = {_place(each, old, renamed, ordinal): each for ordinal, each in _numbered(before.values(), old)}
     made = [
         _made(each, new, at_place.get(_place(each, new, {}, ordinal)))
@@ -85,50 +82,43 @@ def compare_encodings(old: Layout, new: Layout, renamed: Mapping[str, str]) -> E
     )
 
 
-def _identified(layout: Layout, interned: dict[object, int]) -> dict[int, Encoding]:
-    """Return encodings by a number that is the same for the same computation, in both layouts."""
-    numbers: list[int] = []
-    contexts: dict[tuple[int, ...], int] = {}
-    found: dict[int, Encoding] = {}
-    for each in encodings(layout):
-        if each.context not in contexts:
-            seen = tuple(numbers[index] for index in each.context)
-            contexts[each.context] = interned.setdefault(seen, len(interned))
-        content: _Content = (each.token_ids, each.position_ids, contexts[each.context])
-        numbers.append(interned.setdefault(content, len(interned)))
-        found.setdefault(numbers[-1], each)
+def _by_digest(layout: Layout) -> dict[str, RunState]:
+    """Return one state for each computation, by the digest of its encoding."""
+    found: dict[str, RunState] = {}
+    for state in run_states(layout):
+        found.setdefault(state.encoding.digest, state)
     return found
 
 
-def _numbered(found: Iterable[Encoding], layout: Layout) -> Iterator[tuple[int, Encoding]]:
-    """Yield encodings with the place of their run among the runs of its module."""
+def _numbered(found: Iterable[RunState], layout: Layout) -> Iterator[tuple[int, RunState]]:
+    """Yield states with the place of their run among the runs of its module."""
     for each in found:
         yield layout.runs_of[layout.runs[each.run].module].index(each.run), each
 
 
-def _place(each: Encoding, layout: Layout, renamed: Mapping[str, str], ordinal: int) -> _Place:
+def _place(each: RunState, layout: Layout, renamed: Mapping[str, str], ordinal: int) -> _Place:
     module = layout.runs[each.run].module
     return renamed.get(module, module), ordinal, each.scaffolds
 
 
-def _made(each: Encoding, layout: Layout, old: Encoding | None) -> MadeEncoding:
+def _made(each: RunState, layout: Layout, old: RunState | None) -> MadeEncoding:
     return MadeEncoding(
         module=layout.runs[each.run].module,
         scaffolds=each.scaffolds,
-        num_tokens=len(each.token_ids),
+        num_tokens=each.encoding.num_tokens,
         reason=_reason(each, old),
-        start=each.position_ids[0],
-        old_start=None if old is None else old.position_ids[0],
+        start=each.encoding.position_ids[0],
+        old_start=None if old is None else old.encoding.position_ids[0],
     )
 
 
-def _reason(each: Encoding, old: Encoding | None) -> Reason:
+def _reason(each: RunState, old: RunState | None) -> Reason:
     if old is None:
         return Reason.NEW
-    if each.token_ids != old.token_ids:
+    if each.encoding.token_ids != old.encoding.token_ids:
         return Reason.TEXT
-    return Reason.MOVED if each.position_ids != old.position_ids else Reason.CONTEXT
+    return Reason.MOVED if each.encoding.position_ids != old.encoding.position_ids else Reason.CONTEXT
 
 
-def _num_tokens(found: Sequence[Encoding]) -> int:
-    return sum(len(each.token_ids) for each in found)
+def _num_tokens(found: Sequence[RunState]) -> int:
+    return sum(each.encoding.num_tokens for each in found)

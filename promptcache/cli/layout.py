@@ -15,7 +15,7 @@ from promptcache.cli.model_folder import Dtype, read_facts
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity
 from promptcache.language.counting import count_combinations
-from promptcache.layout import Encoding, HubTokenizer, Layout, check_length, encodings, lay_out, model_folder
+from promptcache.layout import HubTokenizer, Layout, RunState, check_length, lay_out, model_folder, run_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class LaidOut:
 
     view: View
     layout: Layout
-    encodings: tuple[Encoding, ...]
+    states: tuple[RunState, ...]
     tokenizer: HubTokenizer
     diagnostics: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
@@ -63,11 +63,11 @@ def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOu
             check_length(layout, facts.max_positions, f"model '{model}'")
         except SchemaError as error:  # shown with the layout, which says where the positions go
             diagnostics += error.diagnostics
-    states = encodings(layout)
+    states = run_states(layout)
     return LaidOut(
         view=view_layout(layout, states, facts, count_combinations(schema.rules)),
         layout=layout,
-        encodings=states,
+        states=states,
         tokenizer=tokenizer,
         diagnostics=diagnostics,
         notes=tokenizer.warnings,

@@ -15,7 +15,7 @@ from promptcache.diagnostics import Span
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.language.counting import Count
 from promptcache.language.schema import Parameter
-from promptcache.layout import Encoding, Layout, Piece, Slot, Stretch
+from promptcache.layout import Layout, Piece, RunState, Slot, Stretch
 
 
 class NodeKind(StrEnum):
@@ -93,22 +93,22 @@ class View:
     scaffolds: tuple[ScaffoldView, ...]
 
 
-def view_layout(layout: Layout, encodings: Sequence[Encoding], model: ModelFacts, combinations: Count) -> View:
+def view_layout(layout: Layout, states: Sequence[RunState], model: ModelFacts, combinations: Count) -> View:
     """Return a layout as it is shown.
 
     Args:
         layout: Of the schema, under the model's tokenizer.
-        encodings: What `encodings(layout)` returned.
+        states: What `run_states(layout)` returned.
         model: Says what a token costs.
         combinations: Valid sets of the schema's modules.
     """
-    viewer = _Viewer(layout, encodings, model.token_bytes)
-    num_tokens = sum(len(each.token_ids) for each in encodings)
+    viewer = _Viewer(layout, states, model.token_bytes)
+    num_tokens = sum(each.encoding.num_tokens for each in states)
     return View(
         schema=layout.schema.name,
         model=model,
         num_positions=layout.stop,
-        num_encodings=len(encodings),
+        num_encodings=len(states),
         num_tokens=num_tokens,
         kv_bytes=num_tokens * model.token_bytes,
         num_combinations=combinations.number,
@@ -122,28 +122,28 @@ def view_layout(layout: Layout, encodings: Sequence[Encoding], model: ModelFacts
 class _Viewer:
     """Walks a checked schema and looks every part up in the layout, by its place in the document."""
 
-    def __init__(self, layout: Layout, encodings: Sequence[Encoding], token_bytes: int) -> None:
+    def __init__(self, layout: Layout, states: Sequence[RunState], token_bytes: int) -> None:
         self._layout = layout
-        self._encodings = encodings
+        self._states = states
         self._token_bytes = token_bytes
         self._pieces: dict[tuple[str, Span], list[Piece]] = {}
         for run in layout.runs[layout.has_bos :]:
             for piece in run.pieces:
                 self._pieces.setdefault((run.module, piece.span), []).append(piece)
-        self._states: dict[str, list[Encoding]] = {}
-        for each in encodings:
+        self._plain: dict[str, list[RunState]] = {}
+        for each in states:
             if not each.scaffolds:
-                self._states.setdefault(self._module_of(each), []).append(each)
+                self._plain.setdefault(self._module_of(each), []).append(each)
 
     def root(self) -> RootView:
         """Return what stands outside all modules."""
-        num_tokens = sum(len(each.token_ids) for each in self._states.get("", ()))
+        num_tokens = sum(each.encoding.num_tokens for each in self._plain.get("", ()))
         return RootView(num_tokens=num_tokens, kv_bytes=num_tokens * self._token_bytes, sees=self._seen_by(""))
 
     def scaffolds(self) -> Iterator[ScaffoldView]:
         """Yield what each scaffold adds, in declared order."""
         for scaffold in self._layout.schema.scaffolds:
-            num_tokens = sum(len(each.token_ids) for each in self._encodings if scaffold.name in each.scaffolds)
+            num_tokens = sum(each.encoding.num_tokens for each in self._states if scaffold.name in each.scaffolds)
             yield ScaffoldView(
                 name=scaffold.name,
                 members=scaffold.members,
@@ -232,14 +232,14 @@ class _Viewer:
 
     def _seen_by(self, module: str) -> tuple[str, ...]:
         """Return the modules whose text the plain states of a module attend to, in document order, without itself."""
-        contexts = dict.fromkeys(index for each in self._states.get(module, ()) for index in each.context)
-        seen = [self._encodings[index] for index in contexts]
+        indices = dict.fromkeys(index for each in self._plain.get(module, ()) for index in each.sees)
+        seen = [self._states[index] for index in indices]
         bos = 0 if self._layout.has_bos else None  # everything sees it
         paths = dict.fromkeys(self._module_of(each) for each in seen if each.run != bos)
         return tuple(path for path in paths if path != module)
 
-    def _module_of(self, encoding: Encoding) -> str:
-        return self._layout.runs[encoding.run].module
+    def _module_of(self, state: RunState) -> str:
+        return self._layout.runs[state.run].module
 
 
 def _num_tokens(piece: Piece) -> int:

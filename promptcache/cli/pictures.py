@@ -29,7 +29,7 @@ def write_pictures(shown: LaidOut, prompt: str | None, svg: Path | None, html: P
     plan = None if prompt is None else _plan(shown, prompt, sources)
     token_bytes = shown.view.model.token_bytes
     pictures = {
-        path: draw(shown.layout, shown.encodings, plan=plan, token_bytes=token_bytes)
+        path: draw(shown.layout, shown.states, plan=plan, token_bytes=token_bytes)
         for path, draw in ((svg, layout_svg), (html, layout_html))
         if path is not None
     }
@@ -39,4 +39,4 @@ def write_pictures(shown: LaidOut, prompt: str | None, svg: Path | None, html: P
 def _plan(shown: LaidOut, file: str, sources: Sources) -> Plan:
     prompt = parsed_prompt(read(file, sources))
     selection = resolve_prompt(prompt, shown.layout.schema)
-    return make_plan(selection, shown.layout, shown.encodings, shown.tokenizer)
+    return make_plan(selection, shown.layout, shown.states, shown.tokenizer)

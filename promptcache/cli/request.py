@@ -16,7 +16,16 @@ from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, Prompt, Selection, resolve_prompt
 from promptcache.language.schema import Parameter
-from promptcache.layout import HubTokenizer, Layout, Plan, check_length, check_positions, encodings, lay_out, make_plan
+from promptcache.layout import (
+    HubTokenizer,
+    Layout,
+    Plan,
+    check_length,
+    check_positions,
+    lay_out,
+    make_plan,
+    run_states,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,7 @@ class TokenLimits:
             PromptError: An argument longer than its slot, or an empty prompt.
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
-        plan = make_plan(selection, layout, encodings(layout), self.tokenizer)
+        plan = make_plan(selection, layout, run_states(layout), self.tokenizer)
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan

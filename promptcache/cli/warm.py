@@ -17,7 +17,7 @@ from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema
-from promptcache.layout import HubTokenizer, check_length, encodings, lay_out, model_folder
+from promptcache.layout import HubTokenizer, check_length, lay_out, model_folder, run_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,13 @@ def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[E
         layout = lay_out(schema, tokenizer)
         if positions is not None:
             check_length(layout, positions, f"model '{options.model}'")
-        states = encodings(layout)
-        lengths = [len(each.token_ids) for each in states]
-        seen = (sum(lengths[index] for index in (*each.context, each.index)) for each in states)
+        encodings = tuple(dict.fromkeys(state.encoding for state in run_states(layout)))
+        lengths = [each.num_tokens for each in encodings]
+        seen = (sum(part.num_tokens for part in (*each.context, each.whole)) for each in encodings)
         found.append(
             Estimate(
                 schema=schema.name,
-                num_encodings=len(states),
+                num_encodings=len(encodings),
                 num_tokens=sum(lengths),
                 longest=max(seen, default=0),
                 nbytes=sum(map(kept_bytes, lengths)),

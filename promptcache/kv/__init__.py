@@ -1,6 +1,6 @@
 """Keys and values: what they are, what names them, and where they rest."""
 
-from promptcache.kv.keys import Codec, Recipe, context_digest
+from promptcache.kv.keys import Codec, Recipe, store_key
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.opening import StoreConfig
 from promptcache.kv.pace import Pace
@@ -26,5 +26,5 @@ __all__ = [
     "StoreConfig",
     "Tier",
     "TieredStore",
-    "context_digest",
+    "store_key",
 ]

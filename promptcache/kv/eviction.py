@@ -29,8 +29,7 @@ Cost: TypeAlias = Callable[[Recipe], float]
 
 def encoding_cost(recipe: Recipe) -> float:
     """Return what an encoding costs to compute, in token equivalents: its tokens, dearer the more lies before them."""
-    last = max(recipe.position_ids, default=0)
-    return recipe.num_tokens * (1 + last / CONTEXT_FREE_TOKENS)
+    return recipe.num_tokens * (1 + recipe.last_position / CONTEXT_FREE_TOKENS)
 
 
 @dataclass(slots=True)

@@ -31,11 +31,8 @@ def pack(resting: Resting) -> tuple[bytes, tuple[memoryview, ...]]:
         StoreError: The tensors are not those that the recipe's codec prescribes, or hold no tokens, or none that the
             format can hold.
     """
-    token_ids = resting.recipe.token_ids
-    if not token_ids:
+    if resting.recipe.num_tokens < 1:
         raise StoreError(f"cannot keep {resting.recipe.key}: it has no tokens")
-    if min(token_ids) < 0 or max(token_ids) >= 2**32:
-        raise StoreError(f"cannot keep {resting.recipe.key}: it has token ids that do not fit into 32 bits")
     header = Header(recipe=resting.recipe, shape=resting.shape, facts=resting.facts, payload_sha256=NO_DIGEST)
     prescribed = header.forms
     given = {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in resting.tensors.items()}

@@ -6,16 +6,13 @@ is believed: a header is right only if writing it anew gives the same bytes.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
-import numpy as np
 import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
@@ -165,10 +162,10 @@ def _fields(header: Header) -> dict[str, str]:
         "num_kv_heads": str(shape.num_kv_heads),
         "head_dim": str(shape.head_dim),
         "num_tokens": str(recipe.num_tokens),
+        "first_position": str(recipe.first_position),
+        "last_position": str(recipe.last_position),
         "fingerprint": recipe.fingerprint,
-        "context": recipe.context,
-        "position_ids": _write_positions(recipe.position_ids),
-        "token_ids": base64.b64encode(np.asarray(recipe.token_ids, dtype="<u4").tobytes()).decode(),
+        "digest": recipe.digest,
         **facts,
     }
 
@@ -176,16 +173,19 @@ def _fields(header: Header) -> dict[str, str]:
 def _header(fields: Mapping[str, str], max_numbers: int) -> Header:
     sizes = {name: int(fields[name]) for name in ("num_layers", "num_kv_heads", "head_dim")}
     num_tokens = int(fields["num_tokens"])
-    token_ids = np.frombuffer(base64.b64decode(fields["token_ids"], validate=True), dtype="<u4").tolist()
-    if num_tokens != len(token_ids) or min(num_tokens, *sizes.values()) < 1:
+    if min(num_tokens, *sizes.values()) < 1:
         raise ValueError("its sizes are not those of any KV")
     if num_tokens * math.prod(sizes.values()) > max_numbers:
         raise ValueError("its sizes are beyond the file's")
+    first, last = int(fields["first_position"]), int(fields["last_position"])
+    if not (0 <= first <= last - num_tokens + 1 and last < 2**63):
+        raise ValueError("its positions are not those of any encoding")
     recipe = Recipe(
         fingerprint=fields["fingerprint"],
-        token_ids=tuple(token_ids),
-        position_ids=_read_positions(fields["position_ids"], num_tokens),
-        context=fields["context"],
+        digest=fields["digest"],
+        num_tokens=num_tokens,
+        first_position=first,
+        last_position=last,
         codec=Codec(fields["codec"]),
     )
     return Header(
@@ -194,26 +194,6 @@ def _header(fields: Mapping[str, str], max_numbers: int) -> Header:
         facts={name.removeprefix(_FACT): text for name, text in fields.items() if name.startswith(_FACT)},
         payload_sha256=fields["payload_sha256"],
     )
-
-
-def _write_positions(position_ids: Sequence[int]) -> str:
-    """Write positions as ranges that hold their ends: `0-511 600`."""
-    cuts = [0, *(at for at, (a, b) in enumerate(pairwise(position_ids), 1) if b != a + 1), len(position_ids)]
-    ranges = ((position_ids[start], position_ids[stop - 1]) for start, stop in pairwise(cuts))
-    return " ".join(f"{first}-{last}" if first != last else str(first) for first, last in ranges)
-
-
-def _read_positions(text: str, num_tokens: int) -> tuple[int, ...]:
-    positions: list[int] = []
-    for part in text.split(" "):
-        first, _, last = part.partition("-")
-        start, stop = int(first), int(last or first) + 1
-        if stop - start > num_tokens - len(positions):
-            raise ValueError("it has more positions than tokens")
-        positions.extend(range(start, stop))
-    if len(positions) != num_tokens:
-        raise ValueError("it has fewer positions than tokens")
-    return tuple(positions)
 
 
 def _entries(all_forms: Mapping[str, Form]) -> dict[str, object]:

@@ -1,23 +1,19 @@
-"""The identity of an encoding: everything its KV depends on, and a digest over that.
+"""What a store knows of an encoding beside its keys and values, and the key that names it.
 
-Comes in: the model's fingerprint, tokens, positions and the keys of the context. Goes out: a hexadecimal sha256.
-Because the keys of the context are digested too, keys form a Merkle tree: change one word and exactly the keys of what
-has seen it change.
+The digest of an encoding covers its tokens, their positions and all that they attend to (`promptcache.layout`). A key
+is a digest over that and the model, so that models never share KV.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-import numpy as np
-
 from promptcache.diagnostics import Short
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Codec(StrEnum):
@@ -35,41 +31,29 @@ class Codec(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe(Short):
-    """Everything that an encoding's KV depends on: two of them with the same recipe are the same.
+    """What a store keeps about an encoding: two of them with the same key are the same.
 
     Attributes:
         fingerprint: Of the model, tokenizer and numerical regime.
-        token_ids: In position order.
-        position_ids: As long as `token_ids`.
-        context: Digest over the keys of the encodings it attends to, as `context_digest` gives it.
-        codec: How it is kept. What was computed from quantized KV differs, too: the keys of its context say so.
+        digest: Of the encoding, 64 hexadecimal digits.
+        num_tokens: Tokens of its KV.
+        first_position, last_position: The lowest and highest position of its tokens.
+        codec: How the KV is kept. It enters the digest, too.
     """
 
     fingerprint: str
-    token_ids: tuple[int, ...]
-    position_ids: tuple[int, ...]
-    context: str
+    digest: str
+    num_tokens: int
+    first_position: int
+    last_position: int
     codec: Codec = Codec.FULL
-
-    def __post_init__(self) -> None:
-        assert len(self.token_ids) == len(self.position_ids), "one position for each token"
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the run."""
-        return len(self.token_ids)
 
     @cached_property
     def key(self) -> str:
         """64 hexadecimal digits."""
-        head = f"promptcache encoding {FORMAT_VERSION}\n{self.fingerprint}\n{self.codec}\n{self.num_tokens}\n"
-        digest = hashlib.sha256(head.encode())
-        digest.update(np.asarray(self.token_ids, dtype="<i8").tobytes())
-        digest.update(np.asarray(self.position_ids, dtype="<i8").tobytes())
-        digest.update(self.context.encode())
-        return digest.hexdigest()
+        return store_key(self.fingerprint, self.digest)
 
 
-def context_digest(keys: Iterable[str]) -> str:
-    """Return one digest for the keys of a context, in position order; 64 hexadecimal digits."""
-    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+def store_key(fingerprint: str, digest: str) -> str:
+    """Return the key of an encoding under one model, 64 hexadecimal digits."""
+    return hashlib.sha256(f"promptcache encoding {FORMAT_VERSION}\n{fingerprint}\n{digest}".encode()).hexdigest()

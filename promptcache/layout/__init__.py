@@ -4,7 +4,7 @@ Comes in: checked schemas, selections, and a tokenizer. Goes out: `Layout`, `Enc
 tensors.
 """
 
-from promptcache.layout.encodings import encodings, find_encoding
+from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.layout.hub import model_folder
 from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
@@ -12,10 +12,10 @@ from promptcache.layout.limits import check_length, check_positions
 from promptcache.layout.picture import layout_html, layout_svg
 from promptcache.layout.plan import make_plan
 from promptcache.layout.rendering import Part, Rendering, render
+from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.tokenizer import Tokenizer, TurnFrame
 from promptcache.layout.types import (
-    Encoding,
     Extent,
     Layout,
     Level,
@@ -25,6 +25,7 @@ from promptcache.layout.types import (
     Prefill,
     Reuse,
     Run,
+    RunState,
     Slot,
     Stretch,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Encoding",
     "Extent",
     "HubTokenizer",
+    "KVPart",
     "Layout",
     "Level",
     "Origin",
@@ -41,21 +43,23 @@ __all__ = [
     "Plan",
     "Prefill",
     "Rendering",
+    "RequestTokens",
     "Reuse",
     "Run",
+    "RunState",
     "Slot",
     "Stretch",
     "Tokenizer",
     "TurnFrame",
     "check_length",
     "check_positions",
-    "encodings",
-    "find_encoding",
+    "find_state",
     "lay_out",
     "layout_html",
     "layout_svg",
     "make_plan",
     "model_folder",
     "render",
+    "run_states",
     "scaffolds_in_use",
 ]

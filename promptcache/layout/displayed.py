@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from promptcache.layout.encodings import encodings
 from promptcache.layout.picture import layout_svg
+from promptcache.layout.run_states import run_states
 from promptcache.layout.types import Layout, Plan
 
 
@@ -18,7 +18,7 @@ class DisplayedLayout(Layout):
     """A layout that a notebook shows as a picture."""
 
     def _repr_html_(self) -> str:
-        return layout_svg(self, encodings(self))
+        return layout_svg(self, run_states(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -26,4 +26,4 @@ class DisplayedPlan(Plan):
     """A plan that a notebook shows as a picture of what it reuses and prefills."""
 
     def _repr_html_(self) -> str:
-        return layout_svg(self.layout, self.encodings, plan=self)
+        return layout_svg(self.layout, run_states(self.layout), plan=self)

@@ -1,7 +1,7 @@
 """Selection to plan: which stored tokens one request reuses, what it prefills, and where.
 
-Comes in: a checked prompt with the layout and encodings of its schema. Goes out: a `Plan`. The work grows with the
-selection, not with the schema. This file knows no tensors and no store.
+Comes in: a checked prompt with the layout of its schema and the states of its runs. Goes out: a `Plan`. The work grows
+with the selection, not with the schema. This file knows no tensors and no store.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from dataclasses import dataclass, replace
 from promptcache.diagnostics import Diagnostic, PromptError
 from promptcache.language.checked import FilledSlot, Selection
 from promptcache.layout.displayed import DisplayedPlan
-from promptcache.layout.encodings import find_encoding
+from promptcache.layout.encoding import KVPart
 from promptcache.layout.level import level_of
+from promptcache.layout.run_states import find_state
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.turns import added_tokens
-from promptcache.layout.types import Encoding, Layout, Origin, Plan, Prefill, Reuse, Run, Slot, Stretch
+from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState, Slot, Stretch
 
 
-def make_plan(selection: Selection, layout: Layout, encodings: tuple[Encoding, ...], tokenizer: Tokenizer) -> Plan:
+def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer) -> Plan:
     """Decide for every token of a prompt whether it is reused or prefilled, and at which position.
 
     Args:
         selection: A valid prompt of the layout's schema.
         layout: The schema's positions under `tokenizer`.
-        encodings: What `encodings(layout)` returned.
+        states: What `run_states(layout)` returned.
         tokenizer: Gives arguments and added text their token IDs.
 
     Raises:
@@ -40,7 +41,7 @@ def make_plan(selection: Selection, layout: Layout, encodings: tuple[Encoding, .
     for run in _runs_in_use(selection, layout):
         position = run.stop
         if run.cached:
-            _reuse_run(run, find_encoding(encodings, run.index, scaffolds.get(run.module)), contents, reuse, prefill)
+            _reuse_run(run, find_state(states, run.index, scaffolds.get(run.module)), contents, reuse, prefill)
         else:
             prefill.extend(_new_run(run, contents))
     if contents.faults:
@@ -50,14 +51,13 @@ def make_plan(selection: Selection, layout: Layout, encodings: tuple[Encoding, .
             prefill.append(Prefill(start=position, token_ids=token_ids, origin=origin))
             position += len(token_ids)
     _refuse_empty(selection, layout, reuse, prefill)
-    _refeed_last(layout, encodings, reuse, prefill)
+    _refeed_last(layout, reuse, prefill)
     return DisplayedPlan(
         selection=selection,
         layout=layout,
-        encodings=encodings,
         reuse=tuple(reuse),
         prefill=tuple(prefill),
-        level=level_of(reuse, prefill, encodings),
+        level=level_of([each.part for each in reuse], prefill),
     )
 
 
@@ -109,7 +109,7 @@ def _runs_in_use(selection: Selection, layout: Layout) -> list[Run]:
 
 
 def _reuse_run(
-    run: Run, encoding: Encoding | None, contents: _Contents, reuse: list[Reuse], prefill: list[Prefill]
+    run: Run, state: RunState | None, contents: _Contents, reuse: list[Reuse], prefill: list[Prefill]
 ) -> None:
     """Add what a cached run gives to `reuse`, its fillers cut out, and what fills its slots to `prefill`."""
     start = stop = 0  # the range of the encoding's tokens that is growing
@@ -123,15 +123,17 @@ def _reuse_run(
             continue
         if content.token_ids:
             prefill.append(content.prefill(piece))
-        _add_range(encoding, start, stop, reuse)  # no range reaches across new tokens
+        _add_range(state, start, stop, reuse)  # no range reaches across new tokens
         start = stop = stop + len(piece.filler_ids)
-    _add_range(encoding, start, stop, reuse)
+    _add_range(state, start, stop, reuse)
 
 
-def _add_range(encoding: Encoding | None, start: int, stop: int, reuse: list[Reuse]) -> None:
+def _add_range(state: RunState | None, start: int, stop: int, reuse: list[Reuse]) -> None:
     if start < stop:
-        assert encoding is not None, "a run with tokens has an encoding"
-        reuse.append(Reuse(encoding=encoding.index, start=start, stop=stop))
+        assert state is not None, "a run with tokens has a state"
+        whole = state.encoding.whole
+        part = whole if stop - start == whole.num_tokens else KVPart(state.encoding, start, stop)
+        reuse.append(Reuse(part=part, run=state.run))
 
 
 def _new_run(run: Run, contents: _Contents) -> list[Prefill]:
@@ -155,21 +157,20 @@ def _refuse_empty(selection: Selection, layout: Layout, reuse: Sequence[Reuse], 
         raise PromptError([_empty(selection)])
 
 
-def _refeed_last(layout: Layout, encodings: Sequence[Encoding], reuse: list[Reuse], prefill: list[Prefill]) -> None:
+def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> None:
     """Where the highest token is a reused one, make it a new token: only a new token says what comes next."""
     if not reuse:
         return
-    last = reuse[-1]
-    encoding = encodings[last.encoding]
-    position = encoding.position_ids[last.stop - 1]
-    if prefill and prefill[-1].start > position:
+    part, run = reuse[-1].part, reuse[-1].run
+    if prefill and prefill[-1].start > part.last:
         return
-    reuse[-1] = replace(last, stop=last.stop - 1)
-    if reuse[-1].start == reuse[-1].stop:
+    if part.num_tokens > 1:
+        reuse[-1] = Reuse(part=replace(part, stop=part.stop - 1), run=run)
+    else:
         reuse.pop()
-    token_id = encoding.token_ids[last.stop - 1]
-    module = layout.runs[encoding.run].module
-    prefill.append(Prefill(start=position, token_ids=(token_id,), origin=Origin.LAST, module=module))
+    prefill.append(
+        Prefill(start=part.last, token_ids=part.token_ids[-1:], origin=Origin.LAST, module=layout.runs[run].module)
+    )
 
 
 def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int) -> Diagnostic:

@@ -63,11 +63,10 @@ def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
 
 def _reused(plan: Plan) -> Iterator[Part]:
     for reuse in plan.reuse:
-        encoding, taken = plan.encodings[reuse.encoding], slice(reuse.start, reuse.stop)
         yield Part(
-            token_ids=encoding.token_ids[taken],
-            position_ids=encoding.position_ids[taken],
-            module=plan.layout.runs[encoding.run].module,
+            token_ids=reuse.part.token_ids,
+            position_ids=reuse.part.position_ids,
+            module=plan.layout.runs[reuse.run].module,
         )
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
 from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 
 
 class Level(StrEnum):
@@ -123,26 +124,22 @@ class Layout(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Encoding(Short):
-    """What is computed once for a run: its tokens (fillers included) at their positions, and the encodings it attends
-    to.
+class RunState(Short):
+    """One state of a cached run: its encoding under one context. A run has a plain state, and others in scaffolds.
 
     Attributes:
-        index: Place in the schema's tuple of encodings; every context has lower indices.
+        index: Place in the schema's tuple of states.
         run: Index of the run in the layout.
         scaffolds: Names of the scaffolds whose state this is; none for the run's plain state.
-        token_ids: Tokens in position order, slot fillers included.
-        position_ids: As long as `token_ids`, strictly increasing.
-        context: Indices of the encodings whose tokens it sees, in position order; all of their tokens lie before its
-            own.
+        sees: Indices of the states whose encodings are this one's context, all lower than `index`.
+        encoding: What is computed.
     """
 
     index: int
     run: int
     scaffolds: tuple[str, ...]
-    token_ids: tuple[int, ...]
-    position_ids: tuple[int, ...]
-    context: tuple[int, ...]
+    sees: tuple[int, ...]
+    encoding: Encoding
 
 
 class Origin(StrEnum):
@@ -159,11 +156,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reuse(Short):
-    """Stored KV that a request uses: tokens `[start, stop)` of encoding `encoding` (token indices, not positions)."""
+    """Stored KV that a request uses, and the run of the layout that it belongs to."""
 
-    encoding: int
-    start: int
-    stop: int
+    part: KVPart
+    run: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -192,7 +188,6 @@ class Plan(Short):
 
     selection: Selection
     layout: Layout = field(repr=False)
-    encodings: tuple[Encoding, ...] = field(repr=False)
     reuse: tuple[Reuse, ...]
     prefill: tuple[Prefill, ...]
     level: Level
@@ -203,9 +198,18 @@ class Plan(Short):
         return self.prefill[-1].stop
 
     @property
+    def tokens(self) -> RequestTokens:
+        """All tokens of the prompt, without what they are for."""
+        return RequestTokens(
+            parts=tuple(reuse.part for reuse in self.reuse),
+            token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
+            position_ids=tuple(position for each in self.prefill for position in range(each.start, each.stop)),
+        )
+
+    @property
     def num_reused_tokens(self) -> int:
         """Tokens whose KV comes from the store."""
-        return sum(reuse.stop - reuse.start for reuse in self.reuse)
+        return sum(reuse.part.num_tokens for reuse in self.reuse)
 
     @property
     def num_new_tokens(self) -> int:

@@ -1,6 +1,6 @@
 """One request after its plan: fetch, link, generate, and the account of it.
 
-Comes in: a plan, and the schema as prepared. Goes out: a `Completion`. This file knows no XML.
+Comes in: a plan. Goes out: a `Completion`. This file knows no XML.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from promptcache.kv import Tier
+from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.batch import link_batch
-from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
+from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.model import Linking
 from promptcache.runtime.hf.options import sees_padding
-from promptcache.runtime.link import link
-from promptcache.runtime.prepare import Fetched, Fetcher, Prepared
 from promptcache.runtime.stream import TokenQueue
 
 
@@ -34,7 +32,6 @@ class Request:
         text: Token IDs to text, control tokens left out.
     """
 
-    prepared: Prepared
     plan: Plan
     eos_ids: Sequence[int]
     max_new_tokens: int
@@ -43,26 +40,22 @@ class Request:
     text: Callable[[Sequence[int]], str]
 
 
-def needed(plan: Plan) -> tuple[int, ...]:
-    """Return the indices of the encodings that a plan reuses, each once."""
-    return tuple(dict.fromkeys(reuse.encoding for reuse in plan.reuse))
-
-
 def streaming(request: Request, queue: TokenQueue) -> Request:
     """Return a request that puts its tokens into a queue, and stops when nobody reads them any more."""
     criteria = [*(request.options.get("stopping_criteria") or ()), queue.should_stop]
     return replace(request, options={**request.options, "streamer": queue, "stopping_criteria": criteria})
 
 
-def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Completion:
-    """Carry out a planned request; its small segments are coalesced in `pool`."""
+def answer(request: Request, executor: Executor) -> Completion:
+    """Carry out a planned request."""
     planned = time.perf_counter()
-    fetched = fetcher.fetch(request.prepared, needed(request.plan))
+    tokens = request.plan.tokens
+    fetched = executor.fetch(part.encoding for part in tokens.parts)
     fetched_at = time.perf_counter()
-    linked = link(request.plan, fetched.runs, model, pool)
+    linked = executor.link_fetched(tokens, fetched)
     linked_at = time.perf_counter()
     generated = generate(
-        model, linked, eos_ids=request.eos_ids, max_new_tokens=request.max_new_tokens, options=request.options
+        executor.model, linked, eos_ids=request.eos_ids, max_new_tokens=request.max_new_tokens, options=request.options
     )
     timing = Timing(
         plan_s=planned - request.started,
@@ -75,9 +68,7 @@ def answer(request: Request, model: Model, fetcher: Fetcher, pool: Pool) -> Comp
     return _completion(request, fetched, copied_bytes, generated.sequences, generated.ended[0], timing, output)
 
 
-def answer_batch(
-    requests: Sequence[Request], model: Model, fetcher: Fetcher, pool: Pool, batch_bytes: int
-) -> tuple[Completion, ...]:
+def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
     """Carry out planned requests together, in batches whose own tokens take `batch_bytes` of KV at most.
 
     A model that links by concatenation answers them one after another. Timings are those of the batch.
@@ -85,12 +76,13 @@ def answer_batch(
     Args:
         requests: All with the same options.
     """
+    model = executor.model
     if model.linking is not Linking.SEGMENTED:
-        return tuple(answer(request, model, fetcher, pool) for request in requests)
+        return tuple(answer(request, executor) for request in requests)
     answers: list[Completion] = []
     padded = not (requests and sees_padding(requests[0].options, model))
     for batch in _batches(requests, model.shape.token_bytes, batch_bytes, padded):
-        answers.extend(_answer_together(batch, model, fetcher, pool))
+        answers.extend(_answer_together(batch, executor))
     return tuple(answers)
 
 
@@ -119,14 +111,16 @@ def _batches(
         yield tuple(batch)
 
 
-def _answer_together(batch: tuple[Request, ...], model: Model, fetcher: Fetcher, pool: Pool) -> Iterator[Completion]:
+def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator[Completion]:
     planned = time.perf_counter()
-    fetched = [fetcher.fetch(request.prepared, needed(request.plan)) for request in batch]
+    rows_of_tokens = [request.plan.tokens for request in batch]
+    fetched = [executor.fetch(part.encoding for part in tokens.parts) for tokens in rows_of_tokens]
     fetched_at = time.perf_counter()
-    linked = link_batch([request.plan for request in batch], [each.runs for each in fetched], model, pool)
+    runs = {encoding: run for each in fetched for encoding, run in each.runs.items()}
+    linked = link_batch(rows_of_tokens, runs, executor.model, executor.pool)
     linked_at = time.perf_counter()
     made = generate_together(
-        model,
+        executor.model,
         linked,
         eos_ids=batch[0].eos_ids,
         max_new_tokens=batch[0].max_new_tokens,
@@ -171,7 +165,7 @@ def _completion(
         token_ids=first,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
-        lossy=any(request.prepared.recipes[index].codec.lossy for index in fetched.runs),
+        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.runs),
         usage=usage,
         timing=timing,
         plan=request.plan,
@@ -184,9 +178,9 @@ def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
     tokens: dict[str, int] = {}
     tiers: dict[str, set[Tier | None]] = {}
     for reuse in plan.reuse:
-        module = plan.layout.runs[plan.encodings[reuse.encoding].run].module
-        tokens[module] = tokens.get(module, 0) + reuse.stop - reuse.start
-        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.encoding))
+        module = plan.layout.runs[reuse.run].module
+        tokens[module] = tokens.get(module, 0) + reuse.part.num_tokens
+        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
     return tuple(_module(module, count, tiers[module]) for module, count in tokens.items())
 
 

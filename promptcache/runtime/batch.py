@@ -1,6 +1,6 @@
 """Several requests in one batch: shared segments held once, and computed once for all rows that see them.
 
-Comes in: plans with their KV. Goes out: one cache for all of them, and left-padded new tokens. Rows may differ in
+Comes in: requests with their KV. Goes out: one cache for all of them, and left-padded new tokens. Rows may differ in
 selection, schema and length. What several rows reuse is found by address: their views are cut where they differ, and
 each piece is attended to once, with the rows that see it folded into the query length. Small pieces that the same rows
 see are coalesced as those of one request are.
@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from promptcache.kv.types import RunKV
-from promptcache.layout.types import Plan
+from promptcache.kv import RunKV, Slab
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import ForwardMask, PositionArray, RequestPositions, SegmentMask
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import new_starts, new_tokens, segments_of
-from promptcache.runtime.segments import Part, Segment
+from promptcache.runtime.link import segments_of
+from promptcache.runtime.segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,40 +105,43 @@ class BatchPositions:
 
 
 def link_batch(
-    plans: Sequence[Plan], runs: Sequence[Mapping[int, RunKV]], model: Model, pool: Pool | None = None
+    requests: Sequence[RequestTokens], runs: Mapping[Encoding, RunKV], model: Model, pool: Pool | None = None
 ) -> LinkedBatch:
-    """Put the stored KV and the new tokens of several plans together.
+    """Put the stored KV and the new tokens of several requests together.
 
     Args:
-        plans: One for each row.
-        runs: For each row, KV by encoding index.
+        requests: One for each row.
+        runs: KV of at least every encoding that they have parts of.
         model: Links in segments.
         pool: Where small pieces are coalesced; None leaves them as they are.
     """
-    fed = [new_tokens(plan) for plan in plans]
-    for token_ids, _ in fed:
-        model.check_vocabulary(token_ids)
-    width = max(len(token_ids) for token_ids, _ in fed)
-    segments = [segments_of(plan, each) for plan, each in zip(plans, runs, strict=True)]
+    for request in requests:
+        model.check_vocabulary(request.token_ids)
+    lengths = [len(request.token_ids) for request in requests]
+    width = max(lengths)
+    segments = [segments_of(each.parts, runs, each.position_ids) for each in requests]
     rows = [
-        RequestPositions(each, position_ids, model.device)
-        for each, (_, position_ids) in zip(segments, fed, strict=True)
+        RequestPositions(own, each.position_ids, model.device) for own, each in zip(segments, requests, strict=True)
     ]
     pieces = tuple(shared_pieces(segments))
     copied = [0] * len(rows)
     if pool is not None:
-        pieces, copied = coalesced_pieces(pieces, [new_starts(plan) for plan in plans], pool)
-    positions = BatchPositions(rows, [len(token_ids) for token_ids, _ in fed], pieces, model.device)
+        pieces, copied = coalesced_pieces(pieces, [request.position_ids for request in requests], pool)
+    positions = BatchPositions(rows, lengths, pieces, model.device)
     # each row is filled up with a token of its own: repetition penalties go by which tokens a row has
-    rows_of_ids = [[each[0]] * (width - len(each)) + list(each) for each, _ in fed]
-    rows_of_positions = [[each[0]] * (width - len(each)) + list(each) for _, each in fed]
+    token_ids = [_padded(request.token_ids, width) for request in requests]
+    position_ids = [_padded(request.position_ids, width) for request in requests]
     return LinkedBatch(
         cache=model.cache(positions),
-        token_ids=torch.tensor(rows_of_ids, device=model.device),
-        position_ids=torch.tensor(rows_of_positions, device=model.device),
+        token_ids=torch.tensor(token_ids, device=model.device),
+        position_ids=torch.tensor(position_ids, device=model.device),
         num_cached=positions.num_cached,
         copied_bytes=tuple(num_tokens * model.shape.token_bytes for num_tokens in copied),
     )
+
+
+def _padded(row: Sequence[int], width: int) -> list[int]:
+    return [row[0]] * (width - len(row)) + list(row)
 
 
 def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[Piece]:
@@ -146,29 +149,29 @@ def shared_pieces(rows: Sequence[Sequence[Segment]]) -> Iterator[Piece]:
 
     Every token of every row is in exactly one piece, and a piece is a view of one stretch of memory.
     """
-    slabs: dict[int, list[tuple[int, Segment]]] = {}
+    slabs: dict[Slab, list[tuple[int, Segment]]] = {}
     for row, segments in enumerate(rows):
         for segment in segments:
-            slabs.setdefault(id(segment.slab), []).append((row, segment))
+            slabs.setdefault(segment.slab, []).append((row, segment))
     for views in slabs.values():
         yield from _pieces_of_slab(views)
 
 
 def coalesced_pieces(
-    pieces: Sequence[Piece], starts: Sequence[Sequence[int]], pool: Pool
+    pieces: Sequence[Piece], new_positions: Sequence[Sequence[int]], pool: Pool
 ) -> tuple[tuple[Piece, ...], list[int]]:
     """Return the pieces with small ones that the same rows see as one, and for each row the tokens copied for it.
 
     Args:
-        starts: For each row the positions of its new tokens, in order; what lies on both sides of one stays apart.
+        new_positions: For each row those of its new tokens, in order; pieces on both sides of one stay apart.
     """
     alike: dict[tuple[int, ...], list[Segment]] = {}
     for segment, rows in pieces:
         alike.setdefault(rows, []).append(segment)
     found: list[Piece] = []
-    copied = [0] * len(starts)
+    copied = [0] * len(new_positions)
     for rows, segments in alike.items():
-        between = sorted({start for row in rows for start in starts[row]})
+        between = sorted({position for row in rows for position in new_positions[row]})
         fewer, num_copied = pool.coalesce(sorted(segments, key=lambda segment: segment.first), between)
         found.extend(Piece(segment, rows) for segment in fewer)
         copied[rows[0]] += num_copied
@@ -181,7 +184,7 @@ def _pieces_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[Piece]:
     for row, segment in views:
         beginning.setdefault(segment.start, []).append((row, segment))
     edges = sorted({*beginning, *(segment.stop for _, segment in views)})
-    places: dict[int, list[int]] = {}  # of the parts of a segment that is cut
+    places: dict[Segment, list[int]] = {}  # of the parts of a segment that is cut
     seen: dict[int, Segment] = {}
     for start, stop in pairwise(edges):
         seen = {row: segment for row, segment in seen.items() if segment.stop > start}
@@ -189,10 +192,10 @@ def _pieces_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[Piece]:
         if seen:
             rows = tuple(sorted(seen))
             segment = seen[rows[0]]
-            if id(segment) not in places:
+            if segment not in places:
                 sizes = (part.stop - part.start for part in segment.parts)
-                places[id(segment)] = list(accumulate(sizes, initial=segment.start))
-            yield Piece(_cut(segment, start, stop, places[id(segment)]), rows)
+                places[segment] = list(accumulate(sizes, initial=segment.start))
+            yield Piece(_cut(segment, start, stop, places[segment]), rows)
 
 
 def _cut(segment: Segment, start: int, stop: int, places: Sequence[int]) -> Segment:
@@ -201,5 +204,7 @@ def _cut(segment: Segment, start: int, stop: int, places: Sequence[int]) -> Segm
     for index in range(bisect_right(places, start) - 1, bisect_left(places, stop)):
         part = segment.parts[index]
         offset = part.start - places[index]
-        parts.append(Part(part.encoding, max(start, places[index]) + offset, min(stop, places[index + 1]) + offset))
+        parts.append(
+            replace(part, start=max(start, places[index]) + offset, stop=min(stop, places[index + 1]) + offset)
+        )
     return Segment(runs=segment.runs, start=start, stop=stop, parts=tuple(parts))

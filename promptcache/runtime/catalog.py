@@ -1,73 +1,93 @@
-"""The schemas that an engine serves: added, replaced as a whole, and found by name.
+"""The schemas that an engine serves: added, replaced as a whole, removed, and found by name.
 
-Comes in: prepared schemas. Goes out: the one that a prompt names. A store is told what will be needed, and which
-encodings no schema has any more. This file knows no prompt.
+Comes in: states of schemas. Goes out: the one that a prompt names. The store hears which encodings will be needed, and
+which no schema has any more. This file knows no prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from promptcache.diagnostics import TEXT, InvalidValue, UnknownSchema, did_you_mean
 from promptcache.kv import MemoryStore, SharedStore, Store
+from promptcache.layout import Encoding
 from promptcache.locks import new_lock
-from promptcache.runtime.prepare import Prepared
+from promptcache.runtime.schema_state import SchemaState
 
 
 class Catalog:
-    """Prepared schemas by name. Any thread may call any method."""
+    """States of schemas by name. Any thread may call any method."""
 
-    def __init__(self, store: Store, own: Sequence[MemoryStore] = ()) -> None:
+    def __init__(self, store: Store, key: Callable[[Encoding], str], own: Sequence[MemoryStore] = ()) -> None:
         """Start with no schemas.
 
         Args:
-            store: Where their encodings rest.
-            own: What of it nobody else uses: encodings that no schema has any more are deleted from there, and never
-                from a folder that others share, or that an earlier version of the schema may come back to.
+            store: Has the KV of their encodings.
+            key: Returns the store's key of an encoding.
+            own: Memory tiers of the store that only this catalog uses: encodings that no schema has any more are
+                deleted there. They are never deleted from a folder: others may share it, and an earlier version of the
+                schema may come back.
         """
         self._store = store
+        self._key = key
         self._own = own
-        self._prepared: dict[str, Prepared] = {}
+        self._states: dict[str, SchemaState] = {}
         self._lock = new_lock()
 
     @property
-    def prepared(self) -> tuple[Prepared, ...]:
+    def states(self) -> tuple[SchemaState, ...]:
         """All schemas, in the order in which their names were first added."""
-        return tuple(self._prepared.values())
+        return tuple(self._states.values())
 
-    def add(self, prepared: Prepared) -> None:
-        """Add a schema; one of the same name is replaced at once, and who holds the old one keeps it."""
+    def add(self, state: SchemaState) -> None:
+        """Add a schema; one of the same name is replaced at once, and requests that began with it keep it."""
+        key, store = self._key, self._store
         with self._lock:
-            old = self._prepared.get(prepared.schema.name)
-            self._prepared[prepared.schema.name] = prepared
-            self._store.reserve(prepared.sizes)
-            if isinstance(self._store, SharedStore):
-                self._store.note(prepared.notes)
-            if old is not None and self._own:
-                self._forget(set(old.keys))
+            old = self._states.get(state.schema.name)
+            self._states[state.schema.name] = state
+            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
+            if isinstance(store, SharedStore):
+                name = state.schema.name
+                store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+            if old is not None:
+                self._forget(old)
 
-    def _forget(self, keys: set[str]) -> None:
-        unused = keys - {key for each in self._prepared.values() for key in each.keys}
+    def remove(self, name: str) -> None:
+        """Remove a schema; requests that began with it keep it.
+
+        Raises:
+            UnknownSchema: With the nearest name, or all of them.
+        """
+        with self._lock:
+            old = self.find(name)
+            del self._states[name]
+            self._forget(old)
+
+    def _forget(self, old: SchemaState) -> None:
+        if not self._own:
+            return
+        used = {each for state in self._states.values() for each in state.encodings}
+        unused = {self._key(each) for each in old.encodings if each not in used}
         for memory in self._own:
             for key in unused:
                 memory.delete(key)
         if isinstance(self._store, SharedStore):
             self._store.forget(unused)
 
-    def get(self, name: str) -> Prepared | None:
+    def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""
-        return self._prepared.get(name)
+        return self._states.get(name)
 
-    def find(self, name: str) -> Prepared:
+    def find(self, name: str) -> SchemaState:
         """Return the schema of this name.
 
         Raises:
             UnknownSchema: With the nearest name, or all of them.
         """
         TEXT.check("schema", name, InvalidValue)
-        prepared = self.get(name)
-        if prepared is None:
-            known = ", ".join(self._prepared) or "none"
-            mend = did_you_mean(name, self._prepared) or f"schemas known here: {known}"
-            raise UnknownSchema(f"schema '{name}' was not added to this engine ({mend})")
-        return prepared
+        state = self.get(name)
+        if state is None:
+            known = ", ".join(self._states) or "none"
+            help_text = did_you_mean(name, self._states) or f"schemas known here: {known}"
+            raise UnknownSchema(f"schema '{name}' was not added to this engine ({help_text})")
+        return state

@@ -9,16 +9,14 @@ was linked before is linked again without copying. This file knows no store and 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from promptcache.kv.types import KVShape, RunKV, Slab
-from promptcache.layout.types import Encoding
 from promptcache.locks import new_lock
-from promptcache.runtime.segments import Part, Segment
+from promptcache.runtime.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
 """Segments of fewer tokens are coalesced: about where one copy costs what attending to one more segment does over the
@@ -29,16 +27,15 @@ IDLE_BYTES = 256 * 2**20
 
 _SMALLEST_BUFFER = 256  # tokens
 
-_Content: TypeAlias = tuple[tuple[int, int, int], ...]  # identity, start and stop of each part
+_Content: TypeAlias = tuple[tuple[str, int, int, int], ...]  # digest, start, stop and shift of each part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Buffer:
-    """A slab with what it holds; `sources` are kept so that their identities stay theirs."""
+    """A slab with what it holds."""
 
     slab: Slab
     content: _Content
-    sources: tuple[Encoding, ...]
 
 
 class Pool:
@@ -66,16 +63,16 @@ class Pool:
         with self._lock:
             return sum(buffer.slab.nbytes for buffer in (*self._idle.values(), *self._returned))
 
-    def coalesce(self, segments: Sequence[Segment], new_starts: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with small neighbours as one, and how many tokens had to be copied for it.
 
         Args:
             segments: Of one request, in position order.
-            new_starts: Positions of new tokens, in order; what lies on both sides of one stays apart.
+            new_positions: Of new tokens, in order; segments on both sides of one stay apart.
         """
         found: list[Segment] = []
         num_copied = 0
-        for group in self._groups(segments, new_starts):
+        for group in self._groups(segments, new_positions):
             if len(group) > 1:
                 segment, copied = self._one(group)
                 found.append(segment)
@@ -84,11 +81,11 @@ class Pool:
                 found.extend(group)
         return tuple(found), num_copied
 
-    def _groups(self, segments: Sequence[Segment], new_starts: Sequence[int]) -> Iterator[list[Segment]]:
+    def _groups(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> Iterator[list[Segment]]:
         group: list[Segment] = []
         for segment in segments:
             small = segment.num_tokens < self._small_tokens
-            if group and not (small and _touch(group[-1], segment, new_starts)):
+            if group and (not small or is_parted(group[-1].last, segment.first, new_positions)):
                 yield group
                 group = []
             if small:
@@ -100,7 +97,7 @@ class Pool:
 
     def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
         parts = tuple(part for segment in group for part in segment.parts)
-        content = tuple((id(part.encoding), part.start, part.stop) for part in parts)
+        content = tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
         num_tokens = sum(segment.num_tokens for segment in group)
         with self._lock:
             held, slab = self._take(content, num_tokens)
@@ -110,7 +107,7 @@ class Pool:
             held = _filled(slab, group)
             copied = num_tokens
             with self._lock:
-                self._publish(held, content, parts)
+                self._lend(held, _Buffer(slab=held.slab, content=content))
         return Segment(runs=(held,), start=0, stop=num_tokens, parts=parts), copied
 
     def _take(self, content: _Content, num_tokens: int) -> tuple[RunKV | None, Slab | None]:
@@ -129,10 +126,6 @@ class Pool:
                 return None, self._idle.pop(other).slab
         return None, None
 
-    def _publish(self, held: RunKV, content: _Content, parts: Iterable[Part]) -> None:
-        sources = tuple({id(part.encoding): part.encoding for part in parts}.values())
-        self._lend(held, _Buffer(slab=held.slab, content=content, sources=sources))
-
     def _lend(self, held: RunKV, buffer: _Buffer) -> None:
         self._live[buffer.content] = weakref.ref(held)
         weakref.finalize(held, self._returned.append, buffer).atexit = False
@@ -147,11 +140,6 @@ class Pool:
             self._idle[buffer.content] = buffer
         while sum(buffer.slab.nbytes for buffer in self._idle.values()) > self._idle_limit:
             self._idle.popitem(last=False)
-
-
-def _touch(before: Segment, after: Segment, new_starts: Sequence[int]) -> bool:
-    """Whether no new token stands between two segments."""
-    return bisect_right(new_starts, before.last) == bisect_left(new_starts, after.first)
 
 
 def _filled(slab: Slab, group: Sequence[Segment]) -> RunKV:

@@ -1,8 +1,8 @@
-"""Encoding: the KV of runs, computed once.
+"""Encoding: the KV of encodings, computed by the model.
 
-Comes in: encodings and the store that may have them already. Goes out: their KV, put into the store. Runs of which each
-sees exactly the one before it, and what that one sees, are computed in one causal pass and cut afterwards; runs that
-see the same are batched. This file knows no XML and no prompt.
+Comes in: encodings, and the KV of what they attend to. Goes out: their KV. Encodings of which each attends to exactly
+the one before it, and to what that one attends to, are computed in one causal pass and cut afterwards; encodings with
+the same context are batched. This file knows no prompt, and of stores only that they may refuse a result.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from promptcache.diagnostics import StoreError
+from promptcache.kv import Codec, Recipe, RunKV, Slab, Store
 from promptcache.kv.codec import as_kept
-from promptcache.kv.keys import Recipe
-from promptcache.kv.store import Store
-from promptcache.kv.types import RunKV, Slab
-from promptcache.layout.types import Encoding
+from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.concatenated import position_mask
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.link import whole_segments
-from promptcache.runtime.segments import Segment
+from promptcache.runtime.link import segments_of
 
 CHUNK_TOKENS = 2048
 """New tokens in one forward pass at most, over all rows of a batch: what bounds the memory of activations."""
@@ -32,9 +29,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Encodings computed in one causal pass: each sees the ones before it in the chain, and all see `context`."""
+    """Encodings computed in one causal pass: each attends to the ones before it in the chain, and all to `context`."""
 
-    context: tuple[int, ...]
+    context: tuple[KVPart, ...]
     links: tuple[Encoding, ...]
 
     @property
@@ -50,45 +47,47 @@ class Chain:
     @property
     def num_tokens(self) -> int:
         """Tokens of all links."""
-        return sum(len(link.token_ids) for link in self.links)
+        return sum(link.num_tokens for link in self.links)
 
 
-def missing_encodings(
-    encodings: Sequence[Encoding], wanted: Iterable[int], is_held: Callable[[int], bool]
-) -> tuple[Encoding, ...]:
-    """Return what to compute for `wanted`, contexts first: whatever is not held of these and of the contexts of those.
+def missing_encodings(wanted: Iterable[Encoding], is_held: Callable[[Encoding], bool]) -> tuple[Encoding, ...]:
+    """Return what to compute for `wanted`, contexts first: what is not held of these and of the contexts of those.
 
     Args:
-        is_held: Asked once for each index that is wanted or that something missing attends to.
+        is_held: Asked once for each encoding that is wanted or that a missing one attends to.
     """
-    found: set[int] = set()
-    asked: set[int] = set()
-    stack = list(wanted)
+    asked: dict[Encoding, bool] = {}
+    found: dict[Encoding, None] = {}
+    stack = [iter(wanted)]
+    path: list[Encoding] = []  # the encodings whose contexts are being visited
     while stack:
-        index = stack.pop()
-        if index in asked:
-            continue
-        asked.add(index)
-        if not is_held(index):
-            found.add(index)
-            stack.extend(encodings[index].context)
-    return tuple(encodings[index] for index in sorted(found))
+        encoding = next(stack[-1], None)
+        if encoding is None:
+            stack.pop()
+            if path:
+                found[path.pop()] = None
+        elif encoding not in asked:
+            asked[encoding] = is_held(encoding)
+            if not asked[encoding]:
+                path.append(encoding)
+                stack.append(part.encoding for part in encoding.context)
+    return tuple(found)
 
 
 def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
     """Cut encodings, contexts first, into chains; every encoding is in exactly one."""
-    growing: dict[int, list[Encoding]] = {}  # by the index of a chain's last link
+    growing: dict[Encoding, list[Encoding]] = {}  # by a chain's last link
     started: list[list[Encoding]] = []
     for encoding in missing:
-        before = growing.pop(encoding.context[-1], None) if encoding.context else None
-        if before is not None and encoding.context != (*before[-1].context, before[-1].index):
-            growing[before[-1].index] = before
-            before = None
-        if before is None:
-            before = []
-            started.append(before)
-        before.append(encoding)
-        growing[encoding.index] = before
+        last = encoding.context[-1].encoding if encoding.context else None
+        links = growing.get(last) if last is not None else None
+        if links is None or last is None or encoding.context != (*last.context, last.whole):
+            links = []
+            started.append(links)
+        else:
+            del growing[last]
+        links.append(encoding)
+        growing[encoding] = links
     return tuple(Chain(context=links[0].context, links=tuple(links)) for links in started)
 
 
@@ -100,7 +99,8 @@ def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[C
     """
     groups: dict[object, list[Chain]] = {}
     for each in all_chains:
-        alike = each.context if window is None else (each.context, each.position_ids)
+        context = each.links[0].context_digest
+        alike = context if window is None else (context, each.position_ids)
         groups.setdefault(alike, []).append(each)
     for group in groups.values():  # in the order of their first chain: a context is computed before what sees it
         batch: list[Chain] = []
@@ -113,100 +113,33 @@ def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[C
         yield tuple(batch)
 
 
-def encode(
-    model: Model,
-    encodings: Sequence[Encoding],
-    recipes: Sequence[Recipe],
-    missing: Sequence[Encoding],
-    store: Store,
-    held: Mapping[str, RunKV],
-) -> dict[str, RunKV]:
-    """Compute the KV of `missing` and put it into the store.
+def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
+    """Yield what `model` computes in one forward pass, contexts before what attends to them.
 
-    Args:
-        model: Computes.
-        encodings: All encodings of the schema, by index.
-        recipes: Of each of them, by index.
-        missing: What to compute, contexts first, as `missing_encodings` returns it.
-        store: Takes each result as soon as it is there.
-        held: KV of every context that is not itself missing, by key.
-
-    Returns:
-        The KV of `missing` by key.
-
-    Raises:
-        StoreError: The store did not take a result.
+    Where KV is stored with loss, each encoding is computed by itself. So it attends to its context as the codec leaves
+    it, whether that was computed just now or comes from a store.
     """
-    runs = dict(held)
-    for batch in encoding_batches(model, missing, recipes):
-        runs |= encode_batch(model, encodings, recipes, batch, store, runs)
-    return {recipes[each.index].key: runs[recipes[each.index].key] for each in missing}
-
-
-def encoding_batches(
-    model: Model, missing: Sequence[Encoding], recipes: Sequence[Recipe]
-) -> Iterator[tuple[Chain, ...]]:
-    """Yield what `model` computes in one go, contexts before what attends to them."""
-    for batch in batches(_apart(missing, recipes), model.facts.window):
+    if any(Codec(each.codec).lossy for each in missing):
+        found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
+    else:
+        found = chains(missing)
+    for batch in batches(found, model.facts.window):
         yield from [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
 
 
 @torch.no_grad()
-def encode_batch(
-    model: Model,
-    encodings: Sequence[Encoding],
-    recipes: Sequence[Recipe],
-    batch: tuple[Chain, ...],
-    store: Store,
-    runs: Mapping[str, RunKV],
-    on_fault: Callable[[str], None] | None = None,
-) -> dict[str, RunKV]:
-    """Compute one of `encoding_batches` and put its KV into the store; arguments and errors as for `encode`.
+def compute(
+    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, RunKV]
+) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
+    """Yield the encodings of one of `encoding_batches` with their keys and values, each `[L, Hkv, T, D]`.
 
     Args:
-        runs: KV of the batch's context, by key.
-        on_fault: Called with the reason where the store did not take a result, which is returned all the same.
+        held: KV of all encodings in the batch's context.
     """
-    context = [encodings[index] for index in batch[0].context]
-    segments = whole_segments(context, {each.index: runs[recipes[each.index].key] for each in context})
-    made: dict[str, RunKV] = {}
-    for encoding, kv in _compute(model, batch, segments):
-        recipe = recipes[encoding.index]
-        made[recipe.key] = _put(store, recipe, kv, on_fault)
-    return made
-
-
-def _apart(missing: Sequence[Encoding], recipes: Sequence[Recipe]) -> tuple[Chain, ...]:
-    """Return the chains to compute; where KV is kept with loss, each encoding alone.
-
-    In a pass of its own an encoding sees its context as the codec leaves it, whether that was computed just now or came
-    from a store: inside a chain it would see what nobody else ever sees again.
-    """
-    if any(recipes[each.index].codec.lossy for each in missing):
-        return tuple(Chain(context=each.context, links=(each,)) for each in missing)
-    return chains(missing)
-
-
-def _put(
-    store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None] | None
-) -> RunKV:
-    try:
-        return store.put(recipe, *kv)
-    except StoreError as fault:
-        if on_fault is None:
-            raise
-        on_fault(str(fault))
-        keys, values = as_kept(recipe, *kv)
-        return RunKV(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
-
-
-def _compute(
-    model: Model, batch: tuple[Chain, ...], context: tuple[Segment, ...]
-) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     longest = batch[0]
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    positions = RequestPositions(context, longest.position_ids, model.device)
+    positions = RequestPositions(segments_of(longest.context, held), longest.position_ids, model.device)
     cache = model.cache(positions)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
@@ -220,11 +153,26 @@ def _compute(
     for row, chain in enumerate(batch):
         start = 0
         for encoding in chain.links:
-            stop = start + len(encoding.token_ids)
+            stop = start + encoding.num_tokens
             keys = torch.stack([tail[0][row, :, start:stop] for tail in own])  # [L, Hkv, T, D]
             values = torch.stack([tail[1][row, :, start:stop] for tail in own])
             yield encoding, (keys, values)
             start = stop
+
+
+def stored(
+    store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]
+) -> RunKV:
+    """Put keys and values into a store and return the handle of what it keeps.
+
+    Where the store refuses them, `on_fault` is called with the reason, and the handle is of memory that no store owns.
+    """
+    try:
+        return store.put(recipe, *kv)
+    except StoreError as fault:
+        on_fault(str(fault))
+        keys, values = as_kept(recipe, *kv)
+        return RunKV(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
 
 
 def _own_tail(layer: object, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:

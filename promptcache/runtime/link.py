@@ -1,8 +1,7 @@
-"""Linking: from a plan and stored KV to a cache that a forward pass can start from, without copying.
+"""Linking: from stored KV to a cache that a forward pass can start from, without copying.
 
-Comes in: a plan, and the KV of the encodings that it reuses. Goes out: the new tokens with their positions, and a cache
-whose segments are views. Neighbours by address become one view, whatever their origin. This file knows no store and no
-XML.
+Comes in: the tokens of a request, and the KV of the encodings that it has parts of. Goes out: a cache whose segments
+are views. Neighbours in memory become one view, whichever schema or request they come from. This file knows no store.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from promptcache.kv.types import RunKV
-from promptcache.layout.types import Encoding, Plan
+from promptcache.kv import RunKV
+from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.segments import Part, Segment
+from promptcache.runtime.segments import Segment, is_parted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,70 +36,53 @@ class Linked:
     copied_bytes: int
 
 
-def link(plan: Plan, runs: Mapping[int, RunKV], model: Model, pool: Pool | None = None) -> Linked:
-    """Put the stored KV of a plan and its new tokens together.
+def link(tokens: RequestTokens, runs: Mapping[Encoding, RunKV], model: Model, pool: Pool | None = None) -> Linked:
+    """Put the stored KV and the new tokens of a request together.
 
     Args:
-        plan: Of one prompt.
-        runs: KV by encoding index, at least for every encoding that the plan reuses.
+        tokens: Of one request.
+        runs: KV of at least every encoding that the request has parts of.
         model: Decides the kind of cache.
         pool: Where small segments are coalesced; None leaves them as they are.
     """
-    token_ids, position_ids = new_tokens(plan)
-    model.check_vocabulary(token_ids)
-    segments = segments_of(plan, runs)
+    model.check_vocabulary(tokens.token_ids)
+    segments = segments_of(tokens.parts, runs, tokens.position_ids)
     num_copied = 0
     if model.linking is Linking.CONCATENATED:
         num_copied = sum(segment.num_tokens for segment in segments)
     elif pool is not None:
-        segments, num_copied = pool.coalesce(segments, new_starts(plan))
-    positions = RequestPositions(segments, position_ids, model.device)
+        segments, num_copied = pool.coalesce(segments, tokens.position_ids)
+    positions = RequestPositions(segments, tokens.position_ids, model.device)
     return Linked(
         cache=model.cache(positions),
         positions=positions,
-        token_ids=token_ids,
-        position_ids=position_ids,
+        token_ids=tokens.token_ids,
+        position_ids=tokens.position_ids,
         copied_bytes=num_copied * model.shape.token_bytes,
     )
 
 
-def new_tokens(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the new tokens of a plan and their positions, in position order."""
-    token_ids = tuple(token_id for prefill in plan.prefill for token_id in prefill.token_ids)
-    return token_ids, tuple(position for prefill in plan.prefill for position in range(prefill.start, prefill.stop))
+def segments_of(
+    parts: Iterable[KVPart], runs: Mapping[Encoding, RunKV], new_positions: Sequence[int] = ()
+) -> tuple[Segment, ...]:
+    """Return views of stored KV: neighbours in memory as one, unless a new token lies between them.
+
+    Args:
+        parts: In position order.
+        runs: KV of their encodings.
+        new_positions: Positions of new tokens, in order.
+    """
+    return tuple(_joined(((runs[part.encoding], part) for part in parts), new_positions))
 
 
-def new_starts(plan: Plan) -> list[int]:
-    """Return the positions at which stretches of new tokens start, in order."""
-    return [prefill.start for prefill in plan.prefill]
-
-
-def segments_of(plan: Plan, runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
-    """Return the views that a plan reuses: neighbours in memory as one, parted where a new token stands between."""
-    views = (
-        (runs[reuse.encoding], Part(plan.encodings[reuse.encoding], reuse.start, reuse.stop)) for reuse in plan.reuse
-    )
-    return tuple(_joined(views, new_starts(plan)))
-
-
-def whole_segments(encodings: Iterable[Encoding], runs: Mapping[int, RunKV]) -> tuple[Segment, ...]:
-    """Return views of whole encodings, fillers included, neighbours as one: what a run that is being encoded sees."""
-    views = ((runs[each.index], Part(each, 0, len(each.token_ids))) for each in encodings)
-    return tuple(_joined(views, []))
-
-
-def _joined(views: Iterable[tuple[RunKV, Part]], starts: Sequence[int]) -> Iterator[Segment]:
-    """Join neighbours; `starts` are positions of new tokens, in order, at which a view has to end."""
-    held: list[tuple[RunKV, Part]] = []
-    upcoming = 0
+def _joined(views: Iterable[tuple[RunKV, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
+    held: list[tuple[RunKV, KVPart]] = []
     for run, part in views:
+        assert part.shift == 0, "stored KV stays at its own positions"
         if held:
             before, last = held[-1]
-            while upcoming < len(starts) and starts[upcoming] < last.last:
-                upcoming += 1
-            parted = upcoming < len(starts) and starts[upcoming] < part.first
             touching = before.slab is run.slab and before.start + last.stop == run.start + part.start
-            if parted or not touching:
+            if not touching or is_parted(last.last, part.first, new_positions):
                 yield _segment(held)
                 held = []
         held.append((run, part))
@@ -108,6 +90,6 @@ def _joined(views: Iterable[tuple[RunKV, Part]], starts: Sequence[int]) -> Itera
         yield _segment(held)
 
 
-def _segment(views: Sequence[tuple[RunKV, Part]]) -> Segment:
+def _segment(views: Sequence[tuple[RunKV, KVPart]]) -> Segment:
     runs, parts = zip(*views, strict=True)
     return Segment(runs=runs, start=runs[0].start + parts[0].start, stop=runs[-1].start + parts[-1].stop, parts=parts)

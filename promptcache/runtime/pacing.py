@@ -16,12 +16,11 @@ from typing import NamedTuple
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, MemoryStore, Pace, Shelf, StoreConfig, TieredStore
+from promptcache.kv import MemoryStore, Pace, Shelf, StoreConfig, TieredStore
 from promptcache.kv.home import without_tilde
 from promptcache.kv.opening import StoreSource, config_of, open_shelves
-from promptcache.runtime.encode import encode, missing_encodings
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.prepare import Prepared
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.schema_state import SchemaState
 
 Clock = Callable[[], float]
 
@@ -46,7 +45,9 @@ class Line(NamedTuple):
     latency_s: float
 
 
-def measure_pace(prepared: Prepared, model: Model, place: StoreSource | None, clock: Clock = time.perf_counter) -> Pace:
+def measure_pace(
+    state: SchemaState, executor: Executor, place: StoreSource | None, clock: Clock = time.perf_counter
+) -> Pace:
     """Measure how fast a schema is encoded and loaded, and keep the figures in the store's folder for `pace="kept"`.
 
     Files are read as after a restart: from their disk, as far as the system lets go of what it holds of them, and with
@@ -56,18 +57,18 @@ def measure_pace(prepared: Prepared, model: Model, place: StoreSource | None, cl
         StoreError: The store has no folder, or it cannot be written; or the schema has nothing to encode.
     """
     config = _with_folder(place)
-    if not prepared.encodings:
-        raise StoreError(f"schema '{prepared.schema.name}' has nothing to encode, so there is nothing to measure")
-    lines = {shelf.tier: _loading(prepared, model.shape, shelf, clock) for shelf in open_shelves(config)}
+    if not state.encodings:
+        raise StoreError(f"schema '{state.schema.name}' has nothing to encode, so there is nothing to measure")
+    lines = {shelf.tier: _loading(state, executor, shelf, clock) for shelf in open_shelves(config)}
     found = {tier: line for tier, line in lines.items() if line is not None}
     pace = Pace(
-        encode_tokens_per_s=_tokens_per_s(prepared, model, clock),
+        encode_tokens_per_s=_tokens_per_s(state, executor, clock),
         load_bytes_per_s={tier: line.bytes_per_s for tier, line in found.items()},
         latency_s={tier: line.latency_s for tier, line in found.items()},
     )
     from promptcache.kv.kept_pace import keep_pace, pace_name  # folders need POSIX; engines do not
 
-    name = pace_name(prepared.recipes[0].fingerprint, model.shape.device)
+    name = pace_name(executor.fingerprint, executor.model.shape.device)
     keep_pace(without_tilde(config.folder or ""), name, pace)
     return pace
 
@@ -97,26 +98,27 @@ def _with_folder(place: StoreSource | None) -> StoreConfig:
     return replace(config, disk_bytes=None)  # looking at files must not evict any
 
 
-def _tokens_per_s(prepared: Prepared, model: Model, clock: Clock) -> float:
-    lengths = [len(each.token_ids) for each in prepared.encodings]
-    alone = [sum(lengths[index] for index in (*each.context, each.index)) for each in prepared.encodings]
-    chosen = min(range(len(alone)), key=lambda index: abs(alone[index] - ENCODED_TOKENS))
-    missing = missing_encodings(prepared.encodings, [chosen], lambda _: False)
+def _tokens_per_s(state: SchemaState, executor: Executor, clock: Clock) -> float:
+    alone = {each: sum(part.num_tokens for part in (*each.context, each.whole)) for each in state.encodings}
+    chosen = min(alone, key=lambda each: abs(alone[each] - ENCODED_TOKENS))
+    model = executor.model
     seconds = []
     for _ in range(1 + ROUNDS):  # one to warm up
-        store = MemoryStore(model.shape)
+        fresh = Executor(model, MemoryStore(model.shape), lambda: executor.fingerprint)
         started = clock()
-        encode(model, prepared.encodings, prepared.recipes, missing, store, {})
+        fresh.fetch([chosen])
         _wait_for(model.shape.device)
         seconds.append(clock() - started)
     return alone[chosen] / median(seconds[1:])
 
 
-def _loading(prepared: Prepared, shape: KVShape, shelf: Shelf, clock: Clock) -> Line | None:
+def _loading(state: SchemaState, executor: Executor, shelf: Shelf, clock: Clock) -> Line | None:
     """Load encodings of all sizes, each of them once, to where the model has them."""
-    by_size = sorted(dict(prepared.sizes).items(), key=lambda each: each[1])
+    shape = executor.model.shape
+    by_size = sorted(state.encodings, key=lambda each: each.num_tokens)
     store, loads = TieredStore(MemoryStore(shape), (shelf,)), []
-    for key, _ in by_size[:: -(-len(by_size) // MAX_LOADS)]:
+    for encoding in by_size[:: -(-len(by_size) // MAX_LOADS)]:
+        key = executor.key(encoding)
         shelf.cool(key)
         started = clock()
         run = store.get(key).run

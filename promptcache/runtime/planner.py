@@ -1,6 +1,6 @@
 """From a prompt document to its plan: read, find the schema, check, plan – or remember having done so.
 
-Comes in: a prompt in any form. Goes out: the schema as prepared, and the plan. No model work. Text that was planned
+Comes in: a prompt in any form. Goes out: its plan. No model work. Text that was planned
 lately against the same schema is planned already.
 """
 
@@ -14,10 +14,10 @@ from typing import TypeAlias
 from promptcache.diagnostics import InvalidValue, shown
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.language.opening import is_markup, open_prompt
-from promptcache.layout import Plan, Tokenizer, check_positions, make_plan
+from promptcache.layout import Plan, Tokenizer, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
-from promptcache.runtime.prepare import Prepared
+from promptcache.runtime.schema_state import SchemaState
 
 PromptSource: TypeAlias = str | Path | Prompt
 """XML text (starting with "<"), a path, or a `Prompt`."""
@@ -35,11 +35,11 @@ class Planner:
     def __init__(self, catalog: Catalog, tokenizer: Tokenizer) -> None:
         self._catalog = catalog
         self._tokenizer = tokenizer
-        self._remembered: OrderedDict[str, tuple[Prepared, Plan]] = OrderedDict()
+        self._remembered: OrderedDict[str, tuple[SchemaState, Plan]] = OrderedDict()
         self._lock = new_lock()
 
-    def plan(self, prompt: PromptSource) -> tuple[Prepared, Plan]:
-        """Return the schema that a prompt names, and its plan.
+    def plan(self, prompt: PromptSource) -> Plan:
+        """Return the plan of a prompt.
 
         Raises:
             PromptError: Every fault with its place.
@@ -48,14 +48,14 @@ class Planner:
         if isinstance(prompt, str) and (known := self._recall(prompt)) is not None:
             return known
         read = open_prompt(prompt)
-        prepared = self._catalog.find(read.schema)
-        selection = resolve_prompt(read, prepared.schema)
-        plan = make_plan(selection, prepared.layout, prepared.encodings, self._tokenizer)
+        state = self._catalog.find(read.schema)
+        selection = resolve_prompt(read, state.schema)
+        plan = state.plan(selection, self._tokenizer)
         if is_markup(prompt):  # what a path leads to may be another text the next time
-            self._remember(prompt, (prepared, plan))
-        return prepared, plan
+            self._remember(prompt, (state, plan))
+        return plan
 
-    def _recall(self, text: str) -> tuple[Prepared, Plan] | None:
+    def _recall(self, text: str) -> Plan | None:
         with self._lock:
             known = self._remembered.get(text)
             if known is None:
@@ -64,9 +64,9 @@ class Planner:
                 del self._remembered[text]
                 return None
             self._remembered.move_to_end(text)
-            return known
+            return known[1]
 
-    def _remember(self, text: str, planned: tuple[Prepared, Plan]) -> None:
+    def _remember(self, text: str, planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
             self._remembered[text] = planned
             if len(self._remembered) > MAX_REMEMBERED:

@@ -1,8 +1,8 @@
 """The reference: what a cached request must equal, computed without any cache.
 
-Comes in: a plan. Goes out: logits of its new tokens from one plain forward pass over all tokens, with explicit position
-IDs and a mask that says who sees whom. Slow, short, and obviously right; nothing of linking, segments or stores is
-used.
+Comes in: the tokens of a request. Goes out: logits of its new tokens from one plain forward pass over all tokens, with
+explicit position IDs and a mask that says who sees whom. Slow, short, and obviously right; nothing of linking, segments
+or stores is used.
 """
 
 from __future__ import annotations
@@ -11,81 +11,95 @@ from dataclasses import dataclass
 
 import torch
 
-from promptcache.layout.types import Plan
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.hf.model import Model, token_tensor
-
-_REQUEST = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One token of the reference: `owner` is the index of its encoding, or -1 for the request's own."""
+    """One token of the reference.
 
-    owner: int
+    Attributes:
+        encoding: The one that it belongs to; None for the request's own tokens.
+        index: Its index in the encoding, or among the request's own tokens.
+        in_use: Whether the request's own tokens see it.
+    """
+
+    encoding: Encoding | None
+    index: int
     token_id: int
     position: int
     in_use: bool
 
 
-def reference_tokens(plan: Plan) -> tuple[Token, ...]:
+def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
     """Return all tokens that take part: every encoding in use, everything those have seen, and the request's own.
 
     Fillers that a prompt replaces and states that a scaffold supersedes take part as tokens not in use: only their
     dependants see them. The request's own tokens come last, in position order.
     """
-    used = {(reuse.encoding, index) for reuse in plan.reuse for index in range(reuse.start, reuse.stop)}
+    used = {(part.encoding, index) for part in request.parts for index in range(part.start, part.stop)}
     stored = (
-        Token(owner=owner, token_id=token_id, position=position, in_use=(owner, index) in used)
-        for owner in sorted(_involved(plan))
-        for index, (token_id, position) in enumerate(
-            zip(plan.encodings[owner].token_ids, plan.encodings[owner].position_ids, strict=True)
+        Token(
+            encoding=encoding,
+            index=index,
+            token_id=token_id,
+            position=position,
+            in_use=(encoding, index) in used,
         )
+        for encoding in _involved(request)
+        for index, (token_id, position) in enumerate(zip(encoding.token_ids, encoding.position_ids, strict=True))
     )
     own = (
-        Token(owner=_REQUEST, token_id=token_id, position=prefill.start + index, in_use=True)
-        for prefill in plan.prefill
-        for index, token_id in enumerate(prefill.token_ids)
+        Token(encoding=None, index=index, token_id=token_id, position=position, in_use=True)
+        for index, (token_id, position) in enumerate(zip(request.token_ids, request.position_ids, strict=True))
     )
     return (*stored, *own)
 
 
-def visibility(tokens: tuple[Token, ...], plan: Plan) -> torch.Tensor:
+def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
     """Return who sees whom, bool `[S, S]`: itself, and lower positions in its own encoding and context, or in use."""
-    sees = torch.zeros((len(tokens), len(tokens)), dtype=torch.bool)
-    for row, token in enumerate(tokens):
-        context = set() if token.owner == _REQUEST else {token.owner, *plan.encodings[token.owner].context}
-        for column, other in enumerate(tokens):
-            known = other.in_use if token.owner == _REQUEST else other.owner in context
-            sees[row, column] = row == column or (known and other.position < token.position)
-    return sees
+    positions = torch.tensor([token.position for token in tokens])
+    known: dict[Encoding | None, torch.Tensor] = {}
+    for encoding in dict.fromkeys(token.encoding for token in tokens):
+        if encoding is None:
+            known[None] = torch.tensor([token.in_use for token in tokens])
+        else:
+            parts = (encoding.whole, *encoding.context)
+            seen = {(part.encoding, index) for part in parts for index in range(part.start, part.stop)}
+            known[encoding] = torch.tensor([(token.encoding, token.index) in seen for token in tokens])
+    lower = positions[None, :] < positions[:, None]
+    sees = torch.stack([known[token.encoding] for token in tokens]) & lower
+    return sees | torch.eye(len(tokens), dtype=torch.bool)
 
 
 @torch.no_grad()
-def reference_logits(plan: Plan, model: Model) -> torch.Tensor:
-    """Return the logits `[N, V]` of the plan's N new tokens, in position order, by the masked reference."""
-    tokens = reference_tokens(plan)
-    logits = _forward(tokens, visibility(tokens, plan), model)
-    return logits[-plan.num_new_tokens :]
+def reference_logits(request: RequestTokens, model: Model) -> torch.Tensor:
+    """Return the logits `[N, V]` of a request's N new tokens, in position order, by the masked reference."""
+    tokens = reference_tokens(request)
+    return _forward(tokens, visibility(tokens), model)[-len(request.token_ids) :]
 
 
 @torch.no_grad()
-def plain_logits(plan: Plan, model: Model) -> torch.Tensor:
+def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
     """Return the same logits `[N, V]` from ordinary causal prefill of the same tokens at the same positions."""
-    tokens = sorted((token for token in reference_tokens(plan) if token.in_use), key=lambda token: token.position)
+    in_use = [token for token in reference_tokens(request) if token.in_use]
+    tokens = tuple(sorted(in_use, key=lambda token: token.position))
     causal = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
-    logits = _forward(tuple(tokens), causal, model)
-    return logits[[index for index, token in enumerate(tokens) if token.owner == _REQUEST]]
+    logits = _forward(tokens, causal, model)
+    return logits[[index for index, token in enumerate(tokens) if token.encoding is None]]
 
 
-def _involved(plan: Plan) -> set[int]:
-    found: set[int] = set()
-    stack = [reuse.encoding for reuse in plan.reuse]
+def _involved(request: RequestTokens) -> tuple[Encoding, ...]:
+    """Return the encodings that a request has parts of, and all that those attend to, each once."""
+    found: dict[Encoding, None] = {}
+    stack = [part.encoding for part in request.parts]
     while stack:
-        index = stack.pop()
-        if index not in found:
-            found.add(index)
-            stack.extend(plan.encodings[index].context)
-    return found
+        encoding = stack.pop()
+        if encoding not in found:
+            found[encoding] = None
+            stack.extend(part.encoding for part in encoding.context)
+    return tuple(found)
 
 
 def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:

@@ -5,32 +5,15 @@ A segment is what `runtime/attention` attends to (its `KVView`); the parts say w
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from promptcache.kv.types import LayerViews, RunKV, Slab
-from promptcache.layout.types import Encoding
+from promptcache.layout import KVPart
 from promptcache.runtime.attention import PositionArray
-
-
-class Part(NamedTuple):
-    """Tokens `[start, stop)` of an encoding, not copied."""
-
-    encoding: Encoding
-    start: int
-    stop: int
-
-    @property
-    def first(self) -> int:
-        """The lowest position."""
-        return self.encoding.position_ids[self.start]
-
-    @property
-    def last(self) -> int:
-        """The highest position."""
-        return self.encoding.position_ids[self.stop - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +27,7 @@ class Segment:
     runs: tuple[RunKV, ...]
     start: int
     stop: int
-    parts: tuple[Part, ...]
+    parts: tuple[KVPart, ...]
 
     @property
     def num_tokens(self) -> int:
@@ -72,5 +55,9 @@ class Segment:
 
     def position_array(self) -> PositionArray:
         """Return all positions, `[T]`."""
-        stretches = (part.encoding.position_ids[part.start : part.stop] for part in self.parts)
-        return np.concatenate([np.asarray(stretch, dtype=np.int64) for stretch in stretches])
+        return np.concatenate([np.asarray(part.position_ids, dtype=np.int64) for part in self.parts])
+
+
+def is_parted(last: int, first: int, new_positions: Sequence[int]) -> bool:
+    """Return whether a new token lies between position `last` of one view and position `first` of the next."""
+    return bisect_right(new_positions, last) != bisect_left(new_positions, first)

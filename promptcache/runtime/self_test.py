@@ -14,17 +14,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.kv.memory import MemoryStore
+from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
-from promptcache.layout import encodings, lay_out, make_plan
-from promptcache.layout.tokenizer import TurnFrame
-from promptcache.layout.types import Plan
-from promptcache.runtime.encode import encode, missing_encodings
-from promptcache.runtime.generate import request_logits
+from promptcache.layout import Plan, RequestTokens, TurnFrame, lay_out, make_plan, run_states
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.link import link
-from promptcache.runtime.prepare import make_recipes
 from promptcache.runtime.reference import reference_logits
 
 _log = logging.getLogger(__name__)
@@ -67,18 +62,19 @@ def choose_linking(model: Model) -> None:
         UnsupportedModel: Neither way does; the message names the model and how far off it is.
     """
     plan = _plan(model)
+    tokens = plan.tokens
     if model.facts.learned_positions and plan.stop > model.context_length:
         raise UnsupportedModel(
             f"{model.facts.name} has {model.context_length} positions; {plan.stop} are needed at least"
         )
-    expected = reference_logits(plan, model).double()
+    expected = reference_logits(tokens, model).double()
     distances: dict[Linking, float] = {}
     for linking in (model.linking, Linking.CONCATENATED):
         if linking in distances:
             continue
         if linking is Linking.CONCATENATED:
             model.use_concatenation()
-        distances[linking] = _distance(_cached_logits(plan, model).double(), expected)
+        distances[linking] = _distance(_cached_logits(tokens, model).double(), expected)
         if distances[linking] <= TOLERANCE.get(model.shape.dtype, 1e-3):
             _tell(model, distances)
             return
@@ -104,15 +100,11 @@ def _plan(model: Model) -> Plan:
     vocabulary: int = model.hf.get_input_embeddings().num_embeddings
     tokenizer = _LetterTokenizer(vocabulary)
     layout = lay_out(schema, tokenizer)
-    return make_plan(resolve_prompt(parse_prompt(_PROMPT), schema), layout, encodings(layout), tokenizer)
+    return make_plan(resolve_prompt(parse_prompt(_PROMPT), schema), layout, run_states(layout), tokenizer)
 
 
-def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
-    recipes = make_recipes(plan.encodings, "self-test")
-    missing = missing_encodings(plan.encodings, [reuse.encoding for reuse in plan.reuse], lambda _: False)
-    made = encode(model, plan.encodings, recipes, missing, MemoryStore(model.shape), {})
-    runs = {each.index: made[recipes[each.index].key] for each in missing}
-    return request_logits(model, link(plan, runs, model))
+def _cached_logits(tokens: RequestTokens, model: Model) -> torch.Tensor:
+    return Executor(model, MemoryStore(model.shape), lambda: "self-test").logits(tokens)
 
 
 def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -10,32 +10,33 @@ from collections.abc import Iterator, Sequence, Set
 
 from promptcache.language.checked import CheckedScaffold, CheckedSchema
 from promptcache.language.schema import Context
-from promptcache.layout.types import Encoding, Layout, Origin, Plan, Run
+from promptcache.layout import KVPart, run_states
+from promptcache.layout.types import Layout, Origin, Plan, Run, RunState
 
 
-def wrong_contexts(layout: Layout, encodings: Sequence[Encoding]) -> Iterator[str]:
+def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
     """Yield every state of a run that has seen other runs, or other states of them, than the schema says."""
     schema = layout.schema
     for run in (run for run in layout.runs if run.cached):
-        plain = _state(encodings, run.index, None)
+        plain = _state(states, run.index, None)
         if plain is not None:
-            expected = [_state(encodings, index, None) for index in _before(layout, run, *_visible(layout, run))]
-            if plain.context != tuple(each.index for each in expected if each is not None):
-                yield f"run {run.index} of '{run.module}' has seen encodings {plain.context}"
+            expected = [_state(states, index, None) for index in _before(layout, run, *_visible(layout, run))]
+            if not _has_seen(plain, expected):
+                yield f"run {run.index} of '{run.module}' has seen states {plain.sees}"
             for scaffold in schema.scaffolds:
                 if run.module in _covered(scaffold, scaffold.guaranteed):
-                    yield from _wrong_in_scaffold(layout, encodings, run, scaffold)
+                    yield from _wrong_in_scaffold(layout, states, run, scaffold)
 
 
 def wrong_states(plan: Plan) -> Iterator[str]:
     """Yield every run that a prompt takes in another state than its scaffolds say, or takes from the store or not."""
     taken = _scaffolds_taken(plan.selection.schema, frozenset(plan.selection.modules))
+    states = run_states(plan.layout)
     for reuse in plan.reuse:
-        used = plan.encodings[reuse.encoding]
-        module = plan.layout.runs[used.run].module
-        right = _state(plan.encodings, used.run, taken.get(module))
-        if right is None or used.index != right.index:
-            yield f"run {used.run} of '{module}' is in state {used.scaffolds}"
+        module = plan.layout.runs[reuse.run].module
+        right = _state(states, reuse.run, taken.get(module))
+        if right is None or reuse.part.encoding != right.encoding:
+            yield f"run {reuse.run} of '{module}' is not in state {right and right.scaffolds}"
         if module and not plan.selection.schema.modules[module].cache:
             yield f"'{module}' is not to be cached"
     for prefill in plan.prefill:
@@ -44,12 +45,12 @@ def wrong_states(plan: Plan) -> Iterator[str]:
 
 
 def _wrong_in_scaffold(
-    layout: Layout, encodings: Sequence[Encoding], run: Run, scaffold: CheckedScaffold
+    layout: Layout, states: Sequence[RunState], run: Run, scaffold: CheckedScaffold
 ) -> Iterator[str]:
-    state = _state(encodings, run.index, scaffold.name)
+    state = _state(states, run.index, scaffold.name)
     seen = _before(layout, run, scaffold.guaranteed | {""}, everything=True)
-    expected = [_state(encodings, index, scaffold.name) for index in seen]
-    if state is None or state.context != tuple(each.index for each in expected if each is not None):
+    expected = [_state(states, index, scaffold.name) for index in seen]
+    if state is None or not _has_seen(state, expected):
         yield f"run {run.index} of '{run.module}' has not seen what it must in scaffold {scaffold.name}"
 
 
@@ -72,10 +73,17 @@ def _before(layout: Layout, run: Run, modules: Set[str], everything: bool) -> li
     ]
 
 
-def _state(encodings: Sequence[Encoding], run: int, scaffold: str | None) -> Encoding | None:
+def _has_seen(state: RunState, expected: Sequence[RunState | None]) -> bool:
+    """Whether a state sees these states, in this order, and its encoding all of their tokens."""
+    present = [each for each in expected if each is not None]
+    wholes = tuple(KVPart(each.encoding, 0, len(each.encoding.token_ids)) for each in present)
+    return state.sees == tuple(each.index for each in present) and state.encoding.context == wholes
+
+
+def _state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
     """Return the state of a run in a scaffold, or its plain one: the first."""
-    states = [each for each in encodings if each.run == run]
-    return next((each for each in states if scaffold in each.scaffolds), states[0] if states else None)
+    own = [each for each in states if each.run == run]
+    return next((each for each in own if scaffold in each.scaffolds), own[0] if own else None)
 
 
 def _scaffolds_taken(schema: CheckedSchema, selected: Set[str]) -> dict[str, str]:

@@ -36,20 +36,25 @@ class EngineLaw:
 
 def cached_is_reference(service: Service, selection: Selection) -> None:
     """Linked KV gives the logits of one forward pass under an explicit mask."""
-    _near(service, service.logits(selection), reference_logits(service.plan(selection), service.model), "the reference")
+    _near(
+        service,
+        service.logits(selection),
+        reference_logits(service.plan(selection).tokens, service.model),
+        "the reference",
+    )
 
 
 def exact_is_plain(service: Service, selection: Selection) -> None:
     """Whatever is called exact equals one causal forward pass over the same tokens at the same positions."""
     plan = service.plan(selection)
     if plan.level is Level.EXACT:
-        _near(service, service.logits(selection), plain_logits(plan, service.model), "plain prefill")
+        _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
 
 
 def exact_is_models_own(service: Service, selection: Selection) -> None:
     """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
     plan = service.plan(selection)
-    tokens = sorted((each for each in reference_tokens(plan) if each.in_use), key=lambda token: token.position)
+    tokens = sorted((each for each in reference_tokens(plan.tokens) if each.in_use), key=lambda token: token.position)
     if plan.level is not Level.EXACT or [token.position for token in tokens] != list(range(len(tokens))):
         return
     with torch.no_grad():
@@ -61,7 +66,7 @@ def exact_is_models_own(service: Service, selection: Selection) -> None:
 
 def unselected_text_changes_nothing(service: Service, selection: Selection) -> None:
     """The text of modules that a prompt does not select never changes its output."""
-    schema = service.prepared.schema
+    schema = service.state.schema
     other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
     after = service.renewed(other).logits(replace(selection, schema=other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
@@ -75,7 +80,7 @@ def history_changes_nothing(service: Service, selections: Sequence[Selection]) -
 
 def models_do_not_mix(first: Service, second: Service, selection: Selection) -> None:
     """Two models that share a store answer as each does alone."""
-    sharing = replace(second, store=first.store)
+    sharing = second.on(first.store)
     first.logits(selection)
     _near(sharing, sharing.logits(selection), second.renewed().logits(selection), "the answer of a model alone")
 
@@ -84,7 +89,7 @@ def generation_is_reference(service: Service, selection: Selection) -> None:
     """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
     tokens = service.tokens(selection, _NUM_GENERATED)
     plan = service.plan(selection)
-    expected = reference_logits(continued(plan, tokens[:-1]), service.model)[plan.num_new_tokens - 1 :]
+    expected = reference_logits(continued(plan, tokens[:-1]).tokens, service.model)[plan.num_new_tokens - 1 :]
     chosen = expected.gather(1, torch.tensor(tokens, device=expected.device)[:, None])[:, 0]
     behind = float(((expected.max(dim=1).values - chosen) / expected.abs().max()).max())
     if behind > service.tolerance:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.kv import RunKV
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.runtime.prepare import Fetcher
+from promptcache.runtime.executor import Executor
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance, serve
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -36,7 +36,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
     """
     services = [serve(read_schema(source)) for source, _ in documents]
     asked = [
-        (index, resolve_prompt(parse_prompt(xml), service.prepared.schema))
+        (index, resolve_prompt(parse_prompt(xml), service.state.schema))
         for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
         for xml in prompts
     ]
@@ -86,7 +86,7 @@ class _Histories(RuleBasedStateMachine):
         """Start again with an empty store, as a process does."""
         self.store = self.fresh.services[0].renewed().store
         self.services = [
-            serve(each.prepared.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
+            serve(each.state.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
         ]
         self.held.clear()
 
@@ -111,7 +111,7 @@ class _Histories(RuleBasedStateMachine):
     def warm(self, number: int) -> None:
         """Encode all that a schema may need, before anybody asks."""
         service = self.services[number % len(self.services)]
-        Fetcher(service.model, self.store).fetch(service.prepared, range(len(service.prepared.encodings)))
+        Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.state.encodings)
 
     @rule(number=_NUMBERS)
     def evict(self, number: int) -> None:

@@ -67,7 +67,7 @@ def positions_are_disjoint(case: PromptCase) -> None:
     positions = [position for position, _ in planned_tokens(case.plan)]
     hold(len(set(positions)) == len(positions), "two tokens at one position", case)
     starts = [prefill.start for prefill in case.plan.prefill]
-    firsts = [case.plan.encodings[reuse.encoding].position_ids[reuse.start] for reuse in case.plan.reuse]
+    firsts = [reuse.part.first for reuse in case.plan.reuse]
     hold(starts == sorted(starts) and firsts == sorted(firsts), "a plan out of position order", case)
 
 
@@ -127,7 +127,7 @@ def guarantees_hold(subject: Subject) -> None:
 
 def contexts_are_as_declared(subject: Subject) -> None:
     """Every state of every run has seen the runs that its context or scaffold says, and no other."""
-    wrong = list(wrong_contexts(subject.layout, subject.encodings))
+    wrong = list(wrong_contexts(subject.layout, subject.states))
     hold(not wrong, "; ".join(wrong), subject)
 
 

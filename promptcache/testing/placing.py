@@ -29,10 +29,9 @@ def expected_tokens(selection: Selection, tokenizer: Tokenizer) -> list[Placed]:
 def planned_tokens(plan: Plan) -> list[Placed]:
     """Return every token that a plan reuses or prefills, at its position."""
     reused = (
-        (encoding.position_ids[index], encoding.token_ids[index])
-        for part in plan.reuse
-        for encoding in [plan.encodings[part.encoding]]
-        for index in range(part.start, part.stop)
+        (reuse.part.encoding.position_ids[index], reuse.part.encoding.token_ids[index])
+        for reuse in plan.reuse
+        for index in range(reuse.part.start, reuse.part.stop)
     )
     new = ((part.start + index, token_id) for part in plan.prefill for index, token_id in enumerate(part.token_ids))
     return [*reused, *new]

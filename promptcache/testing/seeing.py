@@ -5,33 +5,32 @@ Comes in: a plan. Goes out: the level that it must carry. This file trusts nothi
 
 from __future__ import annotations
 
-from promptcache.layout.types import Level, Plan
+from promptcache.layout import Encoding, Level, Plan
 
-_Token = tuple[int, int]  # encoding, index of the token
+_Token = tuple[Encoding, int]  # with the index of the token
 
 
 def true_level(plan: Plan) -> Level:
     """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and no other."""
-    in_use = {(part.encoding, index) for part in plan.reuse for index in range(part.start, part.stop)}
+    parts = [reuse.part for reuse in plan.reuse]
+    in_use = {(part.encoding, index) for part in parts for index in range(part.start, part.stop)}
     new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
     for token in in_use:
-        position = _position(plan, token)
-        lower = {other for other in in_use if _position(plan, other) < position}
-        if _seen(plan, token) != lower or any(new < position for new in new_positions):
+        position = _position(token)
+        lower = {other for other in in_use if _position(other) < position}
+        if _seen(token) != lower or any(new < position for new in new_positions):
             return Level.MODULAR
     return Level.EXACT
 
 
-def _seen(plan: Plan, token: _Token) -> set[_Token]:
+def _seen(token: _Token) -> set[_Token]:
     """Return every stored token that `token` attended to while it was encoded."""
-    own = plan.encodings[token[0]]
-    return {
-        (index, place)
-        for index in (*own.context, own.index)
-        for place, position in enumerate(plan.encodings[index].position_ids)
-        if position < _position(plan, token)
-    }
+    encoding, _ = token
+    stored = [(encoding, index) for index in range(len(encoding.token_ids))]
+    stored += [(part.encoding, index) for part in encoding.context for index in range(part.start, part.stop)]
+    return {other for other in stored if _position(other) < _position(token)}
 
 
-def _position(plan: Plan, token: _Token) -> int:
-    return plan.encodings[token[0]].position_ids[token[1]]
+def _position(token: _Token) -> int:
+    encoding, index = token
+    return encoding.position_ids[index]

@@ -14,13 +14,12 @@ import torch
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Selection
-from promptcache.layout import Plan, Tokenizer, make_plan
-from promptcache.runtime.answer import needed
+from promptcache.layout import Plan, Tokenizer
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.generate import generate, request_logits
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked, link
-from promptcache.runtime.prepare import Fetcher, Prepared, prepare
+from promptcache.runtime.schema_state import SchemaState, schema_state
 from promptcache.runtime.self_test import choose_linking
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -33,11 +32,19 @@ _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.3, t
 class Service:
     """A schema as a model serves it from one store."""
 
-    prepared: Prepared
-    store: Store
-    model: Model
+    state: SchemaState
+    executor: Executor
     tokenizer: Tokenizer
-    pool: Pool | None = None
+
+    @property
+    def model(self) -> Model:
+        """The model that answers."""
+        return self.executor.model
+
+    @property
+    def store(self) -> Store:
+        """The store that its KV comes from."""
+        return self.executor.store
 
     @property
     def tolerance(self) -> float:
@@ -50,17 +57,17 @@ class Service:
 
     def plan(self, selection: Selection) -> Plan:
         """Plan one prompt."""
-        return make_plan(selection, self.prepared.layout, self.prepared.encodings, self.tokenizer)
+        return self.state.plan(selection, self.tokenizer)
 
     def logits(self, selection: Selection) -> torch.Tensor:
         """Answer one prompt from linked KV, `[N, V]`."""
-        return request_logits(self.model, self._link(selection))
+        return self.executor.logits(self.plan(selection).tokens)
 
     def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
         """Generate greedily from linked KV."""
         generated = generate(
             self.model,
-            self._link(selection),
+            self.executor.link(self.plan(selection).tokens),
             eos_ids=(),
             max_new_tokens=num_tokens,
             options={"do_sample": False},
@@ -69,12 +76,11 @@ class Service:
 
     def renewed(self, schema: CheckedSchema | None = None) -> Service:
         """Return the same service with an empty store of its own, for another schema if one is given."""
-        return serve(self.prepared.schema if schema is None else schema, self.model, self.tokenizer)
+        return serve(self.state.schema if schema is None else schema, self.model, self.tokenizer)
 
-    def _link(self, selection: Selection) -> Linked:
-        plan = self.plan(selection)
-        fetched = Fetcher(self.model, self.store).fetch(self.prepared, needed(plan))
-        return link(plan, fetched.runs, self.model, self.pool)
+    def on(self, store: Store) -> Service:
+        """Return the same service on another store."""
+        return serve(self.state.schema, self.model, self.tokenizer, store, self.executor.pool)
 
 
 def serve(
@@ -88,10 +94,12 @@ def serve(
     read where it rests."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
-    prepared = prepare(schema, tokenizer, f"{model.fingerprint}:{tokenizer.fingerprint}", model.context_length)
     store = MemoryStore(model.shape) if store is None else store
-    store.reserve(prepared.sizes)
-    return Service(prepared=prepared, store=store, model=model, tokenizer=tokenizer, pool=pool)
+    fingerprint = f"{model.fingerprint}:{tokenizer.fingerprint}"
+    executor = Executor(model, store, lambda: fingerprint, pool)
+    state = schema_state(schema, tokenizer, model.context_length)
+    store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
+    return Service(state=state, executor=executor, tokenizer=tokenizer)
 
 
 def served_by(engine: Engine, schema: SchemaSource) -> Service:

@@ -33,16 +33,16 @@ from promptcache.language.opening import is_markup
 from promptcache.language.prompt_grammar import prompt_grammar
 from promptcache.language.template_files import is_template
 from promptcache.layout import (
-    Encoding,
     HubTokenizer,
     Layout,
     Plan,
+    RunState,
     Slot,
     Tokenizer,
-    encodings,
     lay_out,
     make_plan,
     render,
+    run_states,
 )
 from promptcache.testing.written import SchemaFiles
 
@@ -130,9 +130,9 @@ class Subject:
         return lay_out(self.schema, self.tokenizer)
 
     @cached_property
-    def encodings(self) -> tuple[Encoding, ...]:
+    def states(self) -> tuple[RunState, ...]:
         """What is computed once."""
-        return encodings(self.layout)
+        return run_states(self.layout)
 
     def lay_out_now(self) -> None:
         """Lay the schema out before the first prompt needs it: Hypothesis counts what a draw takes.
@@ -140,7 +140,7 @@ class Subject:
         Raises:
             SchemaError: a placeholder or default is longer than its slot.
         """
-        _ = self.encodings
+        _ = self.states
 
     def case(self, xml: str) -> PromptCase:
         """Return a prompt for this schema, planned.
@@ -157,7 +157,7 @@ class Subject:
             PromptError: every fault with its place.
         """
         selection = resolve_prompt(prompt, self.schema)
-        return make_plan(selection, self.layout, self.encodings, self.tokenizer)
+        return make_plan(selection, self.layout, self.states, self.tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

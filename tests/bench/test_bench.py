@@ -25,7 +25,7 @@ from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
 from promptcache.kv.types import RunKV
-from promptcache.layout import Plan
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked, link
 
@@ -55,7 +55,7 @@ def test_generate_reaches_the_same_token(model: Model) -> None:
 
 def test_coalescing_is_measured_on_the_same_request(model: Model) -> None:
     """Modules apart, coalesced anew and coalesced before end in the same logits."""
-    ways = _ways(model, workload(model, SIZES), 2)
+    ways = _ways(model, workload(model, SIZES), 2, repeats=1)
 
     logits = [way() for _ in range(2) for way in ways.values()]
 
@@ -64,9 +64,10 @@ def test_coalescing_is_measured_on_the_same_request(model: Model) -> None:
 
 def test_plain_prefill_feeds_as_many_tokens(model: Model) -> None:
     """Plain prefill computes all tokens of the request: those that are reused and those that are new."""
-    plan = workload(model, SIZES).plan
+    tokens = workload(model, SIZES).tokens
 
-    assert (plan.num_reused_tokens, plan.num_new_tokens) == (SIZES.cached_tokens, SIZES.new_tokens)
+    assert sum(part.num_tokens for part in tokens.parts) == SIZES.cached_tokens
+    assert len(tokens.token_ids) == len(tokens.position_ids) == SIZES.new_tokens
 
 
 def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
@@ -75,16 +76,16 @@ def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
         workload(model, Sizes(num_modules=3, module_tokens=20, new_tokens=4, adjacent=flag)) for flag in (False, True)
     )
 
-    assert [work.plan.prefill[-1].start for work in (apart, adjacent)] == [5 * 20, 3 * 20]
+    assert [work.tokens.position_ids[0] for work in (apart, adjacent)] == [5 * 20, 3 * 20]
 
 
 def test_uneven_modules_are_as_many_tokens_and_all_different(model: Model) -> None:
     """Whether lengths are even or not, the request reuses as many tokens; no two present modules have one length."""
     sizes = Sizes(num_modules=4, module_tokens=64, new_tokens=4, uneven=True)
 
-    plan = workload(model, sizes).plan
+    tokens = workload(model, sizes).tokens
 
-    lengths = [reuse.stop - reuse.start for reuse in plan.reuse]
+    lengths = [part.num_tokens for part in tokens.parts]
     assert (sum(lengths), len(set(lengths))) == (sizes.cached_tokens, 4)
 
 
@@ -245,10 +246,11 @@ def test_requests_of_one_size_are_gone_before_the_next_is_measured(
     """What they held would come back to the system in the midst of it, and linking would seem to need less than nothing."""
     made: list[tuple[int, weakref.ref[Cache]]] = []
 
-    def watched(plan: Plan, runs: Mapping[int, RunKV], model: Model) -> Linked:
-        assert all(cache() is None for size, cache in made if size != plan.stop)
-        linked = link(plan, runs, model)
-        made.append((plan.stop, weakref.ref(linked.cache)))
+    def watched(tokens: RequestTokens, runs: Mapping[Encoding, RunKV], model: Model) -> Linked:
+        last = tokens.position_ids[-1]
+        assert all(cache() is None for other, cache in made if other != last)
+        linked = link(tokens, runs, model)
+        made.append((last, weakref.ref(linked.cache)))
         return linked
 
     monkeypatch.setattr(ttft, "link", watched)

@@ -17,8 +17,7 @@ from promptcache.cli.diff_prompts import compare_prompts
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, resolve_prompt
 from promptcache.language.prompt import Prompt
-from promptcache.layout import Layout, encodings, lay_out
-from promptcache.runtime.prepare import make_recipes
+from promptcache.layout import Encoding, Layout, lay_out, run_states
 from promptcache.testing import strategies
 from promptcache.testing.selecting import list_selections
 from tests.cli.conftest import TRAVEL, Command
@@ -35,9 +34,13 @@ def changes(old: str, new: str) -> SchemaChanges:
     return compare_layouts(layouts[0], layouts[1], ("old", "new"), "bytes")
 
 
-def keys(layout: Layout) -> dict[str, int]:
-    """The Merkle keys of a layout's encodings, with their numbers of tokens."""
-    return {recipe.key: recipe.num_tokens for recipe in make_recipes(encodings(layout), "model")}
+def contents(layout: Layout, known: dict[object, int]) -> dict[int, int]:
+    """Numbers of tokens of a layout's encodings, by a number for each content: tokens, positions, and those of its context."""
+    numbers: dict[Encoding, int] = {}
+    for each in (state.encoding for state in run_states(layout)):
+        context = tuple((numbers[part.encoding], part.start, part.stop) for part in each.context)
+        numbers[each] = known.setdefault((each.token_ids, each.position_ids, context), len(known))
+    return {number: each.num_tokens for each, number in numbers.items()}
 
 
 @pytest.mark.law
@@ -56,10 +59,11 @@ def test_schema_compared_with_itself_is_unchanged(schema: CheckedSchema) -> None
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(old=strategies.schemas(), new=strategies.schemas())
-def test_encodings_are_kept_where_keys_are_equal(old: CheckedSchema, new: CheckedSchema) -> None:
-    """What is kept, made and dropped is what the equality of keys says, token by token."""
+def test_encodings_are_kept_where_contents_are_equal(old: CheckedSchema, new: CheckedSchema) -> None:
+    """What is kept, made and dropped is what the equality of tokens, positions and contexts says."""
     layouts = lay_out(old, ByteTokenizer()), lay_out(new, ByteTokenizer())
-    before, now = map(keys, layouts)
+    known: dict[object, int] = {}
+    before, now = (contents(layout, known) for layout in layouts)
 
     found = compare_encodings(*layouts, {})
 

@@ -16,7 +16,7 @@ from promptcache.cli.layout_view import View, view_layout
 from promptcache.cli.model_folder import Dtype, ModelFacts
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.counting import count_combinations
-from promptcache.layout import encodings, lay_out
+from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.cli.conftest import Command
 
@@ -38,7 +38,7 @@ def view(text: str = SCHEMA) -> View:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
-    return view_layout(layout, encodings(layout), facts, count_combinations(layout.schema.rules))
+    return view_layout(layout, run_states(layout), facts, count_combinations(layout.schema.rules))
 
 
 def nodes(data: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

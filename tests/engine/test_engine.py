@@ -209,7 +209,7 @@ def test_concurrent_requests_encode_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: engine.generate(PROMPT, **GREEDY), range(8)))
 
-    assert store.puts == len({reuse.encoding for reuse in engine.plan(PROMPT).reuse})
+    assert store.puts == len({part.encoding for part in engine.plan(PROMPT).tokens.parts})
 
 
 def test_stream_gives_the_text_of_generate(engine: Engine) -> None:

@@ -19,7 +19,6 @@ from promptcache.language import Prompt
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import new_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
@@ -141,7 +140,7 @@ def test_generation_of_ones_own_asks_no_criterion() -> None:
 
     answer = ENGINE.generate(PROMPT, custom_generate=twice, max_new_tokens=100)
 
-    assert answer.token_ids == new_tokens(ENGINE.plan(PROMPT))[0]
+    assert answer.token_ids == ENGINE.plan(PROMPT).tokens.token_ids
 
 
 def test_a_criterion_at_the_last_token_stops() -> None:
@@ -241,15 +240,12 @@ def run_of(num_tokens: int) -> RunKV:
 
 def test_padding_is_made_of_a_rows_own_tokens() -> None:
     """A penalty on tokens that a row has meets no others in a batch."""
-    plans = [ENGINE.plan(each) for each in (PROMPT, LONGER)]
-    runs = [
-        {reuse.encoding: run_of(len(plan.encodings[reuse.encoding].token_ids)) for reuse in plan.reuse}
-        for plan in plans
-    ]
+    rows = [ENGINE.plan(each).tokens for each in (PROMPT, LONGER)]
+    runs = {part.encoding: run_of(part.encoding.num_tokens) for row in rows for part in row.parts}
 
-    linked = link_batch(plans, runs, ENGINE.model)
+    linked = link_batch(rows, runs, ENGINE.model)
 
-    assert [set(row) for row in linked.token_ids.tolist()] == [set(new_tokens(plan)[0]) for plan in plans]
+    assert [set(row) for row in linked.token_ids.tolist()] == [set(row.token_ids) for row in rows]
 
 
 @pytest.mark.parametrize(

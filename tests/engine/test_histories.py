@@ -45,7 +45,7 @@ def prompt(schema: CheckedSchema, references: str) -> str:
 
 def ask(service: Service, references: str) -> torch.Tensor:
     """Answer one prompt."""
-    schema = service.prepared.schema
+    schema = service.state.schema
     return service.logits(resolve_prompt(parse_prompt(prompt(schema, references)), schema))
 
 

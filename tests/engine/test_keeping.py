@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,8 @@ from promptcache import Engine
 from promptcache.kv import Codec, MemoryStore, Tier, TieredStore
 from promptcache.kv.disk import DiskShelf
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.answer import needed
 from promptcache.runtime.completion import Source
-from promptcache.runtime.prepare import Fetcher, prepare
+from promptcache.runtime.schema_state import schema_state
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import ENGINE_LAWS, EngineLaw
@@ -70,16 +70,16 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     combinations = list(itertools.combinations(MODULES, 3))
     chance.shuffle(combinations)
     model = default_model()
-    whole = sum(size for _, size in serve(BOOKS).prepared.sizes) * model.shape.token_bytes
+    whole = sum(each.num_tokens for each in serve(BOOKS).state.encodings) * model.shape.token_bytes
     store = MemoryStore(model.shape, budget_bytes=whole // 3)
     service = serve(BOOKS, store=store)
-    fetcher = Fetcher(model, store)
 
     encoded, hits = [], []
     for names in combinations[:1000]:
         prompt = f'<prompt schema="books">{"".join(f"<{name}/>" for name in names)}?</prompt>'
-        wanted = needed(service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)))
-        fetched = fetcher.fetch(service.prepared, wanted)
+        tokens = service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)).tokens
+        wanted = {part.encoding for part in tokens.parts}
+        fetched = service.executor.fetch(wanted)
         encoded.append(fetched.num_encoded_tokens)
         hits.append(len(wanted) - len(fetched.encoded))
         assert store.held_bytes <= whole // 3
@@ -134,9 +134,7 @@ def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
 def lossy(schema: CheckedSchema, codec: Codec) -> Service:
     """A service whose KV is kept quantized."""
     plain = serve(schema)
-    fingerprint = plain.prepared.recipes[0].fingerprint
-    prepared = prepare(schema, plain.tokenizer, fingerprint, plain.model.context_length, codec)
-    return Service(prepared=prepared, store=plain.store, model=plain.model, tokenizer=plain.tokenizer)
+    return replace(plain, state=schema_state(schema, plain.tokenizer, plain.model.context_length, codec))
 
 
 @pytest.mark.parametrize("codec", [Codec.INT8, Codec.INT4])

@@ -105,10 +105,10 @@ def test_encoding_is_measured_by_the_clock(tmp_path: Path) -> None:
     """Tokens per second are the tokens of one encoding with its context, over the middle time of several."""
     made = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
     made.add_schema('<schema name="one">Just this.</schema>')
-    prepared = made._catalog.find("one")
-    num_tokens = sum(recipe.num_tokens for recipe in prepared.recipes)  # its text attends to all that is before it
+    state = made._catalog.find("one")
+    num_tokens = sum(each.num_tokens for each in state.encodings)  # its text attends to all that is before it
 
-    pace = measure_pace(prepared, made.model, tmp_path, Clock(tick_s=0.25))
+    pace = measure_pace(state, made._executor, tmp_path, Clock(tick_s=0.25))
 
     assert pace == Pace(encode_tokens_per_s=num_tokens / 0.25, load_bytes_per_s={}, latency_s={})
 
@@ -129,7 +129,7 @@ def test_loading_is_measured_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pacing, "open_shelves", lambda config: (SlowShelf(config.folder),))
 
-    pace = measure_pace(made._catalog.find("books"), made.model, StoreConfig(folder=tmp_path, pace="kept"), clock)
+    pace = measure_pace(made._catalog.find("books"), made._executor, StoreConfig(folder=tmp_path, pace="kept"), clock)
 
     assert pace.load_bytes_per_s == {Tier.DISK: pytest.approx(BYTES_PER_S, rel=1e-3)}
     assert pace.latency_s == {Tier.DISK: pytest.approx(LATENCY_S, rel=1e-3)}

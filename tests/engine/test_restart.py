@@ -33,7 +33,7 @@ def restarted(store: Path) -> dict[str, object]:
         "encoded": answer.usage.num_encoded_tokens,
         "sources": sorted({str(each.source) for each in answer.usage.modules}),
         "faults": list(answer.usage.faults),
-        "kv": stored(engine.store, [recipe.key for recipe in engine._catalog.find("travel").recipes]),
+        "kv": stored(engine.store, engine.keys("travel")),
         "logits": digest(engine.logits(PROMPT)),
     }
 
@@ -62,7 +62,7 @@ def test_a_new_process_encodes_nothing_and_computes_the_same(tmp_path: Path) -> 
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, env=environment
     ).stdout
 
-    keys = [recipe.key for recipe in engine._catalog.find("travel").recipes]
+    keys = engine.keys("travel")
     assert report.num_encoded == report.num_encodings == len(set(keys))
     assert json.loads(output.splitlines()[-1]) == {
         "text": answer.text,
@@ -97,7 +97,7 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
 
     assert second.generate(SHORT, max_new_tokens=1).usage.num_encoded_tokens == 0
     assert torch.equal(second.logits(SHORT), first.logits(SHORT))
-    keys = [recipe.key for recipe in first._catalog.find("travel").recipes]
+    keys = first.keys("travel")
     assert stored(first.store, keys) == stored(second.store, keys) == stored(again.store, keys)
 
 
@@ -116,4 +116,4 @@ def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> 
     assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
     assert first.warm()[0].num_encoded == 0
     assert isinstance(first.store, TieredStore)
-    assert not set(first._catalog.find("travel").keys) & set(second._catalog.find("travel").keys)
+    assert not set(first.keys("travel")) & set(second.keys("travel"))

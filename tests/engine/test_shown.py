@@ -46,7 +46,7 @@ def results(engine: Engine) -> Mapping[str, Any]:
         "selection": answer.plan.selection,
         "layout": answer.plan.layout,
         "run": answer.plan.layout.runs[0],
-        "encoding": answer.plan.encodings[0],
+        "encoding": answer.plan.reuse[0].part.encoding,
         "plan": answer.plan,
         "completion": answer,
         "usage": answer.usage,

@@ -246,9 +246,10 @@ def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None
     first = engine(store)
     made = first.generate(PROMPT, **GREEDY)
     shape = first.model.shape
+    recipes = [first._executor.recipe(each) for each in first._catalog.find("travel").encodings]
     wrong = [replace(shape, dtype=torch.float16), replace(shape, head_dim=2 * shape.head_dim)]
     for number, path in enumerate(sorted((tmp_path / "encodings").glob("*.safetensors"))[:2]):
-        recipe = next(each for each in first._catalog.find("travel").recipes if each.key == path.stem)
+        recipe = next(recipe for recipe in recipes if recipe.key == path.stem)
         other = wrong[number]
         path.unlink()
         path.write_bytes(whole_file(random_resting(recipe, replace(other, device=torch.device("cpu")))))

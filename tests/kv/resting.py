@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import torch
@@ -21,10 +22,16 @@ def shape(
     return KVShape(num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype, device=HOST)
 
 
-def recipe(name: str, num_tokens: int = 3, codec: Codec = Codec.FULL) -> Recipe:
-    """A recipe that differs from every other name's."""
-    tokens, positions = tuple(range(7, 7 + num_tokens)), tuple(range(num_tokens))
-    return Recipe(fingerprint=name, token_ids=tokens, position_ids=positions, context="c" * 64, codec=codec)
+def recipe(name: str, num_tokens: int = 3, codec: Codec = Codec.FULL, first: int = 0) -> Recipe:
+    """A recipe that differs from that of every other name, number of tokens and codec; it starts at position `first`."""
+    return Recipe(
+        fingerprint=name,
+        digest=hashlib.sha256(f"{codec} {num_tokens} {first}".encode()).hexdigest(),
+        num_tokens=num_tokens,
+        first_position=first,
+        last_position=first + num_tokens - 1,
+        codec=codec,
+    )
 
 
 def random_resting(made_of: Recipe, kv: KVShape, facts: dict[str, str] | None = None, seed: int = 0) -> Resting:

@@ -22,6 +22,7 @@ from promptcache.kv.disk import DiskShelf
 from promptcache.kv.remote import RemoteShelf
 from promptcache.kv.shelf import Resting
 from tests.conftest import law_examples
+from tests.kv.resting import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 MEMORY_TOKENS, HOST_TOKENS, DISK_BYTES = 6, 8, 6_000
@@ -32,8 +33,7 @@ def recipe(name: str) -> Recipe:
     """An encoding of one to six tokens; every third one is quantized."""
     number = NAMES.index(name)
     codec = (Codec.FULL, Codec.FULL, Codec.INT8)[number % 3]
-    positions = tuple(range(number, 2 * number + 1))
-    return Recipe(fingerprint="f", token_ids=positions, position_ids=positions, context=name, codec=codec)
+    return recipe_of(name, number + 1, codec, first=number)
 
 
 RECIPES = {name: recipe(name) for name in NAMES}

@@ -9,19 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import Codec, Recipe
+from promptcache.kv import Codec
 from promptcache.kv.codec import QUANTIZERS, as_kept, forms, pack, unpack
 from promptcache.kv.types import KVShape
+from tests.kv.resting import recipe
 
 LOSSY = [Codec.INT8, Codec.INT4]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def recipe(codec: Codec, num_tokens: int) -> Recipe:
-    """The recipe of some tokens."""
-    return Recipe(
-        fingerprint="", token_ids=(0,) * num_tokens, position_ids=tuple(range(num_tokens)), context="", codec=codec
-    )
 
 
 @st.composite
@@ -47,7 +41,7 @@ def kv(draw: st.DrawFn, finite: bool = True) -> tuple[torch.Tensor, torch.Tensor
 def test_what_rests_has_the_form_that_is_announced(given_kv: tuple, codec: Codec) -> None:
     """Names, dtypes and shapes are those of `forms`; all of it lies on the host, contiguous, in memory of its own."""
     keys, values = given_kv
-    resting = pack(recipe(codec, keys.shape[2]), keys, values)
+    resting = pack(recipe("", keys.shape[2], codec), keys, values)
 
     expected = forms(codec, resting.shape, keys.shape[2])
     assert {name: (each.dtype, tuple(each.shape)) for name, each in resting.tensors.items()} == dict(expected)
@@ -58,7 +52,9 @@ def test_what_rests_has_the_form_that_is_announced(given_kv: tuple, codec: Codec
 @given(given_kv=kv(finite=False))
 def test_full_is_bit_exact(given_kv: tuple) -> None:
     """Without quantization every bit comes back, NaN and infinities too."""
-    for before, after in zip(given_kv, unpack(pack(recipe(Codec.FULL, given_kv[0].shape[2]), *given_kv)), strict=True):
+    for before, after in zip(
+        given_kv, unpack(pack(recipe("", given_kv[0].shape[2], Codec.FULL), *given_kv)), strict=True
+    ):
         assert torch.equal(before.contiguous().view(torch.uint8), after.contiguous().view(torch.uint8))
 
 
@@ -67,7 +63,7 @@ def test_no_number_moves_by_more_than_half_a_step(given_kv: tuple, codec: Codec)
     """Keys per channel and values per token stay within half a step of their group and the rounding of their dtype; the
     lowest and the highest of a group do not move at all."""
     keys, values = given_kv
-    near_keys, near_values = as_kept(recipe(codec, keys.shape[2]), keys, values)
+    near_keys, near_values = as_kept(recipe("", keys.shape[2], codec), keys, values)
     steps, itemsize = QUANTIZERS[codec].steps, keys.dtype.itemsize
 
     for before, after, size in (
@@ -92,8 +88,8 @@ def test_no_number_moves_by_more_than_half_a_step(given_kv: tuple, codec: Codec)
 @given(given_kv=kv(), codec=st.sampled_from(LOSSY))
 def test_quantizing_again_changes_nothing(given_kv: tuple, codec: Codec) -> None:
     """What a codec leaves, it leaves: KV that moves from tier to tier never drifts."""
-    once = as_kept(recipe(codec, given_kv[0].shape[2]), *given_kv)
-    twice = as_kept(recipe(codec, given_kv[0].shape[2]), *once)
+    once = as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv)
+    twice = as_kept(recipe("", given_kv[0].shape[2], codec), *once)
 
     assert torch.equal(once[0], twice[0])
     assert torch.equal(once[1], twice[1])
@@ -108,15 +104,15 @@ def test_numbers_too_near_for_their_dtype_do_not_drift(codec: Codec, dtype: torc
         for above in range(1, 12):
             numbers = torch.arange(-below, above, dtype=torch.int16).add(one).view(dtype)
             keys = numbers[None, None, :, None]
-            once = as_kept(recipe(codec, keys.shape[2]), keys, keys)
-            twice = as_kept(recipe(codec, keys.shape[2]), *once)
+            once = as_kept(recipe("", keys.shape[2], codec), keys, keys)
+            twice = as_kept(recipe("", keys.shape[2], codec), *once)
             assert torch.equal(once[0], twice[0])
 
 
 @given(given_kv=kv(finite=False), codec=st.sampled_from(LOSSY))
 def test_what_is_no_number_never_becomes_one(given_kv: tuple, codec: Codec) -> None:
     """NaN and infinity come back as NaN."""
-    for before, after in zip(given_kv, as_kept(recipe(codec, given_kv[0].shape[2]), *given_kv), strict=True):
+    for before, after in zip(given_kv, as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
         assert after[~before.isfinite()].isnan().all()
 
 
@@ -125,7 +121,7 @@ def test_constants_are_exact(codec: Codec) -> None:
     """Keys whose channels do not change and values whose tokens are one number come back as they are."""
     keys = torch.randn(2, 1, 1, 6).expand(2, 1, 300, 6)
     values = torch.randn(2, 1, 300, 1).expand(2, 1, 300, 6)
-    near_keys, near_values = as_kept(recipe(codec, 300), keys, values)
+    near_keys, near_values = as_kept(recipe("", 300, codec), keys, values)
 
     assert torch.equal(near_keys, keys)
     assert torch.equal(near_values, values)
@@ -137,7 +133,7 @@ def test_one_loud_channel_costs_the_others_nothing() -> None:
     loud = keys.clone()
     loud[..., 3] *= 1000
     quiet = [channel for channel in range(8) if channel != 3]
-    alone, beside = (as_kept(recipe(Codec.INT4, 256), each, keys)[0][..., quiet] for each in (keys, loud))
+    alone, beside = (as_kept(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
 
     assert torch.equal(alone, beside)
 

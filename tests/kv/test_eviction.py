@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from promptcache.kv import Recipe
 from promptcache.kv.eviction import GreedyDual, encoding_cost
+from tests.kv.resting import recipe
 
 KEYS = st.sampled_from([f"k{number}" for number in range(8)])
 
@@ -149,7 +149,6 @@ def test_later_tokens_cost_more() -> None:
     """An encoding costs more to make again the more tokens it has and the more lies before them."""
 
     def cost(num_tokens: int, start: int) -> float:
-        positions = tuple(range(start, start + num_tokens))
-        return encoding_cost(Recipe(fingerprint="", token_ids=(0,) * num_tokens, position_ids=positions, context=""))
+        return encoding_cost(recipe("", num_tokens, first=start))
 
     assert cost(10, 0) < cost(20, 0) < cost(20, 5_000)

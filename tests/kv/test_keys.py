@@ -1,39 +1,44 @@
-"""Keys name everything that KV depends on."""
+"""A key names an encoding under one model; `tests/layout/test_encoding.py` holds that digests tell encodings apart."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import Codec, Recipe, context_digest
+from promptcache.kv import Codec, Recipe, store_key
 
-INPUTS = st.tuples(
-    st.text(max_size=4),
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=3),
-    st.lists(st.sampled_from(["k1", "k2"]), max_size=2),
-    st.sampled_from(Codec),
+FINGERPRINTS = st.text(alphabet="ab0\nä", max_size=3)
+DIGESTS = st.text(alphabet="0a", min_size=2, max_size=2).map(lambda end: end.rjust(64, "f"))
+
+
+@given(one=st.tuples(FINGERPRINTS, DIGESTS), other=st.tuples(FINGERPRINTS, DIGESTS))
+def test_keys_are_equal_when_model_and_digest_are(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Two encodings share a key exactly when the fingerprint of the model and the digest are the same."""
+    assert (store_key(*one) == store_key(*other)) == (one == other)
+
+
+@given(
+    fingerprint=FINGERPRINTS,
+    digest=DIGESTS,
+    num_tokens=st.integers(1, 5),
+    first=st.integers(0, 5),
+    codec=st.sampled_from(Codec),
 )
-
-
-def recipe(fingerprint: str, tokens: list[tuple[int, int]], context: list[str], codec: Codec = Codec.FULL) -> Recipe:
-    """A recipe of tokens with their positions, and of the keys of a context."""
-    return Recipe(
+def test_a_recipe_is_named_by_model_and_digest(
+    fingerprint: str, digest: str, num_tokens: int, first: int, codec: Codec
+) -> None:
+    """A recipe has the key of its model and digest; what else it says enters the digest, and not the key again."""
+    recipe = Recipe(
         fingerprint=fingerprint,
-        token_ids=tuple(token for token, _ in tokens),
-        position_ids=tuple(position for _, position in tokens),
-        context=context_digest(context),
+        digest=digest,
+        num_tokens=num_tokens,
+        first_position=first,
+        last_position=first + num_tokens - 1,
         codec=codec,
     )
 
-
-@given(one=INPUTS, other=INPUTS)
-def test_keys_are_equal_when_everything_is(one: tuple, other: tuple) -> None:
-    """Two encodings share a key exactly when model, tokens, positions, context and codec are the same."""
-    assert (recipe(*one).key == recipe(*other).key) == (one == other)
-
-
-def test_a_key_changes_with_what_its_context_has_seen() -> None:
-    """Keys form a Merkle tree: another word deep in the context is another key at the top."""
-    one, other = (recipe("model", [(word, 0)], []).key for word in (1, 2))
-
-    assert recipe("model", [(3, 1)], [one]).key != recipe("model", [(3, 1)], [other]).key
+    assert recipe.key == store_key(fingerprint, digest)
+    assert replace(recipe, fingerprint=f"{fingerprint}!").key != recipe.key
+    assert len(recipe.key) == 64

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, MemoryStore, Recipe, RunKV, Slab, Store
+from promptcache.kv import KVShape, MemoryStore, RunKV, Slab, Store
+from tests.kv.resting import recipe
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 5, "f": 4}
-RECIPES = {
-    name: Recipe(fingerprint=name, token_ids=(0,) * size, position_ids=tuple(range(size)), context="")
-    for name, size in SIZES.items()
-}
+RECIPES = {name: recipe(name, size) for name, size in SIZES.items()}
 NAMES = st.sampled_from(sorted(SIZES))
 
 
@@ -230,7 +228,7 @@ def test_freed_ranges_are_used_again(budget: int | None) -> None:
 def test_many_holes_are_one_in_the_end() -> None:
     """Room that is there, but in pieces, is moved together; what moves keeps its content, and what is held stays."""
     store = MemoryStore(SHAPE, budget_bytes=12 * SHAPE.token_bytes)
-    made = [Recipe(fingerprint=str(n), token_ids=(0, 0), position_ids=(0, 1), context="") for n in range(6)]
+    made = [recipe(str(number), 2) for number in range(6)]
     for number, each in enumerate(made):
         store.put(each, *kv(2, float(number)))
     held = store.get(made[0].key).run
@@ -253,9 +251,9 @@ def filled(sizes: list[int]) -> tuple[MemoryStore, list[str]]:
     store = MemoryStore(SHAPE, budget_bytes=sum(sizes) * SHAPE.token_bytes)
     keys = []
     for number, size in enumerate(sizes):
-        recipe = Recipe(fingerprint=str(number), token_ids=(0,) * size, position_ids=tuple(range(size)), context="")
-        store.put(recipe, *kv(size, float(number)))
-        keys.append(recipe.key)
+        made_of = recipe(str(number), size)
+        store.put(made_of, *kv(size, float(number)))
+        keys.append(made_of.key)
     return store, keys
 
 

@@ -14,14 +14,14 @@ from promptcache.kv import Codec, KVShape, Lookup, MemoryStore, Pace, Recipe, Ti
 from promptcache.kv.disk import DiskShelf
 from promptcache.kv.remote import RemoteShelf
 from promptcache.kv.shelf import Resting
+from tests.kv.resting import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
 
 
 def recipe(name: str, num_tokens: int = 4, codec: Codec = Codec.FULL) -> Recipe:
     """The recipe of some tokens."""
-    positions = tuple(range(num_tokens))
-    return Recipe(fingerprint="f", token_ids=positions, position_ids=positions, context=name, codec=codec)
+    return recipe_of(name, num_tokens, codec)
 
 
 def kv(num_tokens: int = 4) -> tuple[torch.Tensor, torch.Tensor]:

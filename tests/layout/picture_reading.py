@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from lxml import etree
 
-from promptcache.layout import Layout, encodings, layout_svg
+from promptcache.layout import Layout, layout_svg, run_states
 from promptcache.layout.picture.excerpt import columns
 from promptcache.layout.picture.scale import CHAR_WIDTH, MARGIN
 
@@ -116,7 +116,7 @@ class Picture:
 
 def drawn(layout: Layout, width: int = 1000) -> Picture:
     """Draw a layout, and read the picture back."""
-    return Picture(layout_svg(layout, encodings(layout), width=width))
+    return Picture(layout_svg(layout, run_states(layout), width=width))
 
 
 def _meet(above: list[Words], below: list[Words]) -> bool:

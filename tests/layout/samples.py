@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Level, Plan, Prefill, Reuse, Tokenizer, encodings, lay_out, make_plan
+from promptcache.layout import Layout, Level, Plan, Prefill, Tokenizer, lay_out, make_plan, run_states
 from tests.fakes import ByteTokenizer
 
 
@@ -29,14 +29,14 @@ def plan_of(schema: str, prompt: str, *, bos: bool = True) -> Plan:
     """Plan a prompt against a schema."""
     tokenizer = ByteTokenizer(bos=bos)
     layout = lay_out(read(schema), tokenizer)
-    return make_plan(choose(layout.schema, prompt), layout, encodings(layout), tokenizer)
+    return make_plan(choose(layout.schema, prompt), layout, run_states(layout), tokenizer)
 
 
 def plan_selection(selection: Selection, tokenizer: Tokenizer | None = None) -> Plan:
     """Plan a selection with the byte tokenizer or another."""
     tokenizer = tokenizer or ByteTokenizer()
     layout = lay_out(selection.schema, tokenizer)
-    return make_plan(selection, layout, encodings(layout), tokenizer)
+    return make_plan(selection, layout, run_states(layout), tokenizer)
 
 
 def level_of(schema: str, prompt: str) -> Level:
@@ -44,11 +44,12 @@ def level_of(schema: str, prompt: str) -> Level:
     return plan_of(schema, prompt).level
 
 
-def reused_tokens(plan: Plan, reuse: Sequence[Reuse] | None = None) -> list[tuple[int, int]]:
+def reused_tokens(plan: Plan) -> list[tuple[int, int]]:
     """Return position and ID of every reused token."""
+    parts = [reuse.part for reuse in plan.reuse]
     return [
-        (plan.encodings[part.encoding].position_ids[index], plan.encodings[part.encoding].token_ids[index])
-        for part in (plan.reuse if reuse is None else reuse)
+        (part.encoding.position_ids[index], part.encoding.token_ids[index])
+        for part in parts
         for index in range(part.start, part.stop)
     ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.layout import Layout, Level, Plan, Slot, encodings, lay_out, make_plan
+from promptcache.layout import Layout, Level, Plan, Slot, lay_out, make_plan, run_states
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, read
 
@@ -18,7 +18,7 @@ SCHEMA, PROMPT = re.findall(r"```xml\n(.*?)```", DOCUMENT, flags=re.DOTALL)[:2]
 
 def planned(schema: str = SCHEMA, prompt: str = PROMPT) -> Plan:
     layout = lay_out(read(schema), ByteTokenizer())
-    return make_plan(choose(layout.schema, prompt), layout, encodings(layout), ByteTokenizer())
+    return make_plan(choose(layout.schema, prompt), layout, run_states(layout), ByteTokenizer())
 
 
 def table(*rows: tuple[object, ...]) -> str:
@@ -40,18 +40,18 @@ def layout_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
 
 def encoding_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
     yield "encoding", "tokens", "sees the encodings"
-    for encoding in encodings(layout):
-        text = ByteTokenizer().detokenize(encoding.token_ids)
-        yield encoding.index, shown(text), ", ".join(str(index) for index in encoding.context) or "–"
+    for state in run_states(layout):
+        text = ByteTokenizer().detokenize(state.encoding.token_ids)
+        yield state.index, shown(text), ", ".join(str(index) for index in state.sees) or "–"
 
 
 def plan_rows(plan: Plan) -> Iterator[tuple[object, ...]]:
     yield "positions", "tokens", "from"
     rows = [(new.start, new.stop - 1, new.token_ids, f"new: {new.origin}") for new in plan.prefill]
-    for part in plan.reuse:
-        encoding, cut = plan.encodings[part.encoding], slice(part.start, part.stop)
-        positions = encoding.position_ids[cut]
-        rows.append((positions[0], positions[-1], encoding.token_ids[cut], f"encoding {part.encoding}"))
+    index_of = {(state.run, state.encoding): state.index for state in run_states(plan.layout)}
+    for reuse in plan.reuse:
+        part = reuse.part
+        rows.append((part.first, part.last, part.token_ids, f"encoding {index_of[reuse.run, part.encoding]}"))
     for first, last, token_ids, origin in sorted(rows):
         yield f"{first}–{last}" if first < last else first, shown(ByteTokenizer().detokenize(token_ids)), origin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptcache.layout import Level, encodings, find_encoding, layout_html, layout_svg
+from promptcache.layout import Level, find_state, layout_html, layout_svg, run_states
 from promptcache.layout.tokenizer_rules import with_declared_tokens
 from tests.layout.samples import layout_of, plan_of
 
@@ -15,12 +15,12 @@ def test_what_nobody_can_use_sees_nothing_beside_it() -> None:
         '<schema name="s">Root.<union><module name="a">A long one.</module><module name="b" requires="a">B.</module>'
         "</union></schema>"
     )
-    made = encodings(layout)
+    states = run_states(layout)
 
-    encoding = find_encoding(made, layout.runs_of["b"][0], None)
-    assert encoding is not None
+    state = find_state(states, layout.runs_of["b"][0], None)
+    assert state is not None
     assert "a" in layout.schema.guaranteed["b"]
-    assert [layout.runs[made[index].run].module for index in encoding.context] == [
+    assert [layout.runs[states[index].run].module for index in state.sees] == [
         "",
         "",
     ]  # BOS, and the text of the root
@@ -51,8 +51,8 @@ def test_little_is_drawn(schema: str) -> None:
     """A layout without slots has no table of them, and a page all the same."""
     layout = layout_of(schema)
 
-    page = layout_html(layout, encodings(layout))
+    page = layout_html(layout, run_states(layout))
 
     assert "0 slots" in page
     assert "<table" not in page
-    assert layout_svg(layout, encodings(layout)).startswith("<svg")
+    assert layout_svg(layout, run_states(layout)).startswith("<svg")

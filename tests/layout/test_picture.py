@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import lay_out, layout_svg
+from promptcache.layout import lay_out, layout_svg, run_states
 from promptcache.layout.picture.measure import measure
 from promptcache.layout.picture.parts import Look, Mark, Part
 from promptcache.testing import strategies
@@ -141,7 +141,7 @@ def test_labels_never_overlap(data, schema, width):
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
     for each in (None, plan):
-        picture = Picture(layout_svg(plan.layout, plan.encodings, plan=each, width=width))
+        picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=each, width=width))
         assert picture.overlapping() == []
         assert max(words.stop for words in picture.words()) <= picture.width
 
@@ -153,7 +153,7 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
     """Reused and new positions of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    root = measure(plan.layout, plan.encodings, plan, None)
+    root = measure(plan.layout, run_states(plan.layout), plan, None)
 
     sections = [section for mark in marks(root) for section in mark.sections]
     shown = {
@@ -171,7 +171,7 @@ def test_what_a_prompt_leaves_out_is_faded(data, schema):
     """A part is drawn as absent if and only if the prompt uses none of the modules that it shows."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    picture = Picture(layout_svg(plan.layout, plan.encodings, plan=plan))
+    picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=plan))
 
     order = list(schema.modules)
     for group in picture.groups():

@@ -9,7 +9,7 @@ import pytest
 from lxml import etree, html
 
 from promptcache.language import Prompt, resolve_prompt
-from promptcache.layout import encodings, layout_html, layout_svg, make_plan
+from promptcache.layout import layout_html, layout_svg, make_plan, run_states
 from promptcache.layout.picture.measure import measure
 from promptcache.layout.picture.parts import Box
 from tests.fakes import ByteTokenizer
@@ -38,7 +38,7 @@ def test_the_picture_needs_nothing_from_outside():
     """There is no script, no handler, no link and no style from elsewhere."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    text = layout_svg(plan.layout, plan.encodings, plan=plan)
+    text = layout_svg(plan.layout, run_states(plan.layout), plan=plan)
 
     root = etree.fromstring(text)
     names = {etree.QName(element).localname for element in root.iter()}
@@ -56,12 +56,12 @@ def test_text_is_never_markup(text):
     layout = layout_of(
         f'<schema name="s"><module name="m">{escape(MARKUP)}<parameter name="p" length="900"/></module></schema>'
     )
-    contexts = encodings(layout)
+    states = run_states(layout)
     prompt = Prompt("s").use("m", p=text).text(text)
-    plan = make_plan(resolve_prompt(prompt, layout.schema), layout, contexts, ByteTokenizer())
+    plan = make_plan(resolve_prompt(prompt, layout.schema), layout, states, ByteTokenizer())
 
-    picture = Picture(layout_svg(layout, contexts, plan=plan))
-    page = html.document_fromstring(layout_html(layout, contexts, plan=plan))
+    picture = Picture(layout_svg(layout, states, plan=plan))
+    page = html.document_fromstring(layout_html(layout, states, plan=plan))
 
     assert {etree.QName(each).localname for each in picture.root.iter()} <= ELEMENTS
     assert any(MARKUP in group.notes for group in picture.groups())
@@ -73,7 +73,7 @@ def test_hovering_tells_what_stands_there():
     """A text tells its words, positions, tokens, bytes and what it may see; a slot its filler."""
     layout = layout_of(SCHEMA)
 
-    picture = Picture(layout_svg(layout, encodings(layout), token_bytes=512))
+    picture = Picture(layout_svg(layout, run_states(layout), token_bytes=512))
 
     told = [group.notes for group in picture.groups()]
     assert (
@@ -91,7 +91,7 @@ def test_hovering_tells_what_a_prompt_does():
     """With a plan, a slot tells its argument, a text whether it is reused, and the end where generation starts."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    picture = Picture(layout_svg(plan.layout, plan.encodings, plan=plan))
+    picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=plan))
 
     told = [group.notes for group in picture.groups()]
     assert any("argument “three”\nnew: 5 tokens" in notes for notes in told)
@@ -118,7 +118,7 @@ def test_the_page_has_a_row_for_every_slot():
     """The page shows the picture, and each slot with its positions and what the prompt puts there."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    page = html.document_fromstring(layout_html(plan.layout, plan.encodings, plan=plan))
+    page = html.document_fromstring(layout_html(plan.layout, run_states(plan.layout), plan=plan))
 
     cells = [[cell.text for cell in row] for row in page.findall(".//tbody/tr")]
     assert page.findtext("head/title") == "trip: layout"
@@ -134,7 +134,7 @@ def test_the_page_says_what_a_prompt_leaves_out():
     <module name="many">{slots}</module></schema>"""
     plan = plan_of(schema, '<prompt schema="s"><b/>Go.</prompt>')
 
-    page = html.document_fromstring(layout_html(plan.layout, plan.encodings, plan=plan))
+    page = html.document_fromstring(layout_html(plan.layout, run_states(plan.layout), plan=plan))
 
     rows = page.findall(".//tbody/tr")
     assert [row[-1].text for row in rows[:3]] == ["absent", "its default", "nothing"]
@@ -145,8 +145,8 @@ def test_layout_and_plan_show_themselves_in_a_notebook():
     """The notebook view is the picture."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    assert plan.layout._repr_html_() == layout_svg(plan.layout, plan.encodings)
-    assert plan._repr_html_() == layout_svg(plan.layout, plan.encodings, plan=plan)
+    assert plan.layout._repr_html_() == layout_svg(plan.layout, run_states(plan.layout))
+    assert plan._repr_html_() == layout_svg(plan.layout, run_states(plan.layout), plan=plan)
 
 
 def test_an_empty_schema_has_a_picture():
@@ -160,7 +160,7 @@ def test_the_root_box_is_as_long_as_the_longest_prompt():
     """The scale reaches to the end of what is drawn, the prompt's own text included."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    root = measure(plan.layout, plan.encodings, plan, None)
+    root = measure(plan.layout, run_states(plan.layout), plan, None)
 
     assert isinstance(root, Box)
     assert root.stop == max(plan.layout.stop, plan.stop + 1)

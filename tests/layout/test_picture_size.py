@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from promptcache.layout import Layout, encodings, layout_svg
+from promptcache.layout import Layout, layout_svg, run_states
 from tests.layout.picture_reading import drawn
 from tests.layout.samples import layout_of
 
@@ -60,10 +60,10 @@ def many(request: pytest.FixtureRequest) -> Layout:
 
 def test_two_thousand_modules_make_a_bearable_file_in_time(many):
     """2,000 modules take at most about 2 MB and a second of one core."""
-    contexts = encodings(many)
+    states = run_states(many)
     began = time.process_time()
 
-    text = layout_svg(many, contexts, token_bytes=131_072)
+    text = layout_svg(many, states, token_bytes=131_072)
 
     assert time.process_time() - began < 1.5
     assert len(text.encode()) < 2_100_000

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import ContextLengthExceeded, PromptError
-from promptcache.layout import Origin, Plan, check_positions, encodings, lay_out, make_plan
+from promptcache.layout import (
+    Origin,
+    Plan,
+    check_positions,
+    find_state,
+    lay_out,
+    make_plan,
+    run_states,
+    scaffolds_in_use,
+)
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -64,7 +73,36 @@ def test_reuse_and_prefill_are_in_position_order(data, schema):
 
     for tokens in (reused_tokens(made), new_tokens(made.prefill)):
         assert tokens == sorted(tokens)
-    assert all(part.start < part.stop for part in (*made.reuse, *made.prefill))
+    assert all(each.start < each.stop for each in (*(reuse.part for reuse in made.reuse), *made.prefill))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(data=st.data(), schema=strategies.schemas())
+def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema):
+    """`tokens` has the reused parts, and every new token at its position."""
+    made = plan_selection(data.draw(strategies.prompts(schema)))
+
+    tokens = made.tokens
+
+    assert list(zip(tokens.position_ids, tokens.token_ids, strict=True)) == new_tokens(made.prefill)
+    reused = [pair for part in tokens.parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
+    assert reused == reused_tokens(made)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(data=st.data(), schema=strategies.schemas())
+def test_reused_parts_are_of_the_state_that_serves_their_run(data, schema):
+    """Each part is of the encoding of its run, in the state that the scaffolds in use give to the run."""
+    made = plan_selection(data.draw(strategies.prompts(schema)))
+    states, runs = run_states(made.layout), made.layout.runs
+    scaffolds = scaffolds_in_use(schema.scaffolds, made.selection.modules)
+
+    for reuse in made.reuse:
+        state = find_state(states, reuse.run, scaffolds.get(runs[reuse.run].module))
+        assert state is not None
+        assert reuse.part.encoding == state.encoding
 
 
 @pytest.mark.law
@@ -198,7 +236,7 @@ def test_a_reused_range_that_loses_its_only_token_is_dropped():
     """No empty range is left when the last token was an encoding's only one."""
     made = plan('<module name="m">c</module>', "<m/>")
 
-    assert [part.encoding for part in made.reuse] == [0]
+    assert [(reuse.run, reuse.part.token_ids) for reuse in made.reuse] == [(0, ByteTokenizer().bos_ids)]
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -217,8 +255,11 @@ def test_scaffold_states_are_used_when_all_members_are_there():
 
     both, one = plan(schema, "<a/><b/>!"), plan(schema, "<b/>!")
 
-    assert both.encodings[both.reuse[-1].encoding].scaffolds == ("f",)
-    assert one.encodings[one.reuse[-1].encoding].scaffolds == ()
+    run = both.layout.runs_of["b"][0]
+    encodings = {state.scaffolds: state.encoding for state in run_states(both.layout) if state.run == run}
+    assert both.reuse[-1].part.encoding == encodings["f",]
+    assert one.reuse[-1].part.encoding == encodings[()]
+    assert len(set(encodings.values())) == 2
 
 
 def test_a_request_longer_than_the_model_is_refused_with_its_numbers():
@@ -246,7 +287,7 @@ def test_planning_twenty_of_two_thousand_modules_takes_under_a_millisecond():
         '<schema name="s">' + "".join(f'<module name="m{index}">text</module>' for index in range(2_000)) + "</schema>"
     )
     layout = lay_out(schema, ByteTokenizer())
-    made = encodings(layout)
+    states = run_states(layout)
     selection = choose(
         schema, '<prompt schema="s">' + "".join(f"<m{index}/>" for index in range(0, 2_000, 100)) + "?</prompt>"
     )
@@ -254,7 +295,7 @@ def test_planning_twenty_of_two_thousand_modules_takes_under_a_millisecond():
     seconds = []
     for _ in range(20):
         start = time.perf_counter()
-        make_plan(selection, layout, made, ByteTokenizer())
+        make_plan(selection, layout, states, ByteTokenizer())
         seconds.append(time.perf_counter() - start)
 
     assert min(seconds) < 1e-3

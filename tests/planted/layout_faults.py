@@ -12,7 +12,7 @@ from promptcache.layout.types import Level, Origin, Run, Slot
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, encodings, plan = (module_of(f"promptcache.layout.{name}") for name in ("lay_out", "encodings", "plan"))
+lay_out, run_states, plan = (module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "plan"))
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
 
@@ -94,13 +94,13 @@ def _all_cached(patch: Patch) -> None:
 
 @fault("a run's context misses its last run", law=CONTEXTS)
 def _context_misses_last(patch: Patch) -> None:
-    original = encodings._Visibility.before
-    patch.setattr(encodings._Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
+    original = run_states._Visibility.before
+    patch.setattr(run_states._Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
 
 
 @fault("context=own sees all that is guaranteed", law=CONTEXTS)
 def _own_ignored(patch: Patch) -> None:
-    patch.setattr(encodings, "Context", _Always)
+    patch.setattr(run_states, "Context", _Always)
 
 
 class _Always:
@@ -114,25 +114,25 @@ class _Always:
 
 @fault("a module sees another that may be absent", law="unselected text changes nothing", quick=True)
 def _sees_the_absent(patch: Patch) -> None:
-    original = encodings._Visibility.plain
+    original = run_states._Visibility.plain
 
     def plain(self: Any, run: Any) -> list[int]:
         if not run.module:
             return original(self, run)
         return [index for index in range(run.index) if self._layout.runs[index].stop <= run.start]
 
-    patch.setattr(encodings._Visibility, "plain", plain)
+    patch.setattr(run_states._Visibility, "plain", plain)
 
 
 @fault("a scaffold state sees plain states only", law=CONTEXTS)
 def _plain_in_scaffold(patch: Patch) -> None:
-    original = encodings._Maker.add_scaffold
+    original = run_states._Maker.add_scaffold
 
     def add(self: Any, run: Any, scaffold: str, visible: Any) -> None:
         original(self, run, scaffold, visible)
         self._scaffold[scaffold] = {}
 
-    patch.setattr(encodings._Maker, "add_scaffold", add)
+    patch.setattr(run_states._Maker, "add_scaffold", add)
 
 
 @fault("a scaffold is used when incomplete", law=STATES)
@@ -160,10 +160,10 @@ def _last_scaffold(patch: Patch) -> None:
 def _filler_stays(patch: Patch) -> None:
     original = plan._reuse_run
 
-    def reuse_run(run: Any, encoding: Any, contents: Any, reuse: Any, prefill: Any) -> None:
-        original(run, encoding, contents, reuse, prefill)
-        if encoding is not None and reuse and reuse[-1].encoding == encoding.index:
-            reuse[-1] = replace(reuse[-1], start=0)
+    def reuse_run(run: Any, state: Any, contents: Any, reuse: Any, prefill: Any) -> None:
+        original(run, state, contents, reuse, prefill)
+        if state is not None and reuse and reuse[-1].part.encoding == state.encoding:
+            reuse[-1] = replace(reuse[-1], part=replace(reuse[-1].part, start=0))
 
     patch.setattr(plan, "_reuse_run", reuse_run)
 
@@ -235,9 +235,9 @@ def _late_text(patch: Patch) -> None:
 def _not_fed_again(patch: Patch) -> None:
     original = plan._refeed_last
 
-    def refeed(layout: Any, encodings: Any, reuse: Any, prefill: Any) -> None:
+    def refeed(layout: Any, reuse: Any, prefill: Any) -> None:
         if not prefill:
-            original(layout, encodings, reuse, prefill)
+            original(layout, reuse, prefill)
 
     patch.setattr(plan, "_refeed_last", refeed)
 
@@ -246,9 +246,9 @@ def _not_fed_again(patch: Patch) -> None:
 def _fed_twice(patch: Patch) -> None:
     original = plan._refeed_last
 
-    def refeed(layout: Any, encodings: Any, reuse: Any, prefill: Any) -> None:
+    def refeed(layout: Any, reuse: Any, prefill: Any) -> None:
         before = list(reuse)
-        original(layout, encodings, reuse, prefill)
+        original(layout, reuse, prefill)
         reuse[:] = before
 
     patch.setattr(plan, "_refeed_last", refeed)
@@ -256,22 +256,21 @@ def _fed_twice(patch: Patch) -> None:
 
 @fault("every answer is called exact", law=LEVEL)
 def _always_exact(patch: Patch) -> None:
-    patch.setattr(plan, "level_of", lambda reuse, prefill, encodings: Level.EXACT)
+    patch.setattr(plan, "level_of", lambda parts, prefill: Level.EXACT)
 
 
 @fault("no answer is called exact", law=LEVEL)
 def _never_exact(patch: Patch) -> None:
-    patch.setattr(plan, "level_of", lambda reuse, prefill, encodings: Level.MODULAR)
+    patch.setattr(plan, "level_of", lambda parts, prefill: Level.MODULAR)
 
 
 @fault("the level overlooks replaced fillers", law="exact is plain prefill")
 def _level_without_fillers(patch: Patch) -> None:
     original = plan.level_of
 
-    def level(reuse: Any, prefill: Any, encodings: Any) -> Level:
-        used = dict.fromkeys(part.encoding for part in reuse)
-        whole = [replace(reuse[0], encoding=each, start=0, stop=len(encodings[each].token_ids)) for each in used]
+    def level(parts: Any, prefill: Any) -> Level:
+        whole = [encoding.whole for encoding in dict.fromkeys(part.encoding for part in parts)]
         high = [each for each in prefill if each.origin is not Origin.ARGUMENT]
-        return Level(original(whole, high, encodings))
+        return Level(original(whole, high))
 
     patch.setattr(plan, "level_of", level)

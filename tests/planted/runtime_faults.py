@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from promptcache.kv import keys, store_key
 from promptcache.kv.arena import Place
 from promptcache.kv.memory import MemoryStore
-from promptcache.runtime import concatenated, encode, link, prepare
+from promptcache.layout import Encoding
+from promptcache.runtime import concatenated, encode, executor, link
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -25,6 +28,7 @@ from promptcache.runtime.attention import (
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from tests.planted.registry import fault
@@ -80,14 +84,14 @@ def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask
 @fault("neighbours are joined across new tokens", law=REFERENCE)
 def _joined_across_new(patch: Patch) -> None:
     original = link._joined
-    patch.setattr(link, "_joined", lambda views, starts: original(views, ()))
+    patch.setattr(link, "_joined", lambda views, new_positions: original(views, ()))
 
 
 @fault("views are joined across a gap in memory", law=REFERENCE)
 def _joined_across_gap(patch: Patch) -> None:
     original = link._joined
 
-    patch.setattr(link, "_joined", lambda views, starts: original(_shifted(views), starts))
+    patch.setattr(link, "_joined", lambda views, new_positions: original(_shifted(views), new_positions))
 
 
 def _shifted(views: Any) -> Any:
@@ -102,8 +106,8 @@ def _shifted(views: Any) -> Any:
 
 @fault("a context misses a run while a module is encoded", law=REFERENCE)
 def _context_missing(patch: Patch) -> None:
-    original = encode.whole_segments
-    patch.setattr(encode, "whole_segments", lambda encodings, runs: original(list(encodings)[1:], runs))
+    original = encode.segments_of
+    patch.setattr(encode, "segments_of", lambda parts, runs: original(parts[1:], runs))
 
 
 @fault("runs are chained that do not see each other", law=REFERENCE)
@@ -167,14 +171,14 @@ def _narrow_dtype(patch: Patch) -> None:
 
 @fault("KV of another encoding of the same size is fetched", law=REFERENCE)
 def _other_encoding(patch: Patch) -> None:
-    original = prepare.Fetcher.fetch
+    original = Executor.fetch
 
     def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
         fetched = original(self, *args, **kwargs)
         by_size = {run.num_tokens: run for run in fetched.runs.values()}
-        return replace(fetched, runs={index: by_size[run.num_tokens] for index, run in fetched.runs.items()})
+        return replace(fetched, runs={each: by_size[run.num_tokens] for each, run in fetched.runs.items()})
 
-    patch.setattr(prepare.Fetcher, "fetch", fetch)
+    patch.setattr(Executor, "fetch", fetch)
 
 
 @fault("partial attentions are averaged, not merged", law=REFERENCE, quick=True)
@@ -339,34 +343,37 @@ def _masked_by_order(patch: Patch) -> None:
     patch.setattr(generate, "position_mask", mask)
 
 
-def _recipes_with(patch: Patch, **constant: Callable[[Any], Any]) -> None:
-    """Plant recipes whose parts are not what they should be."""
-    original = prepare.Recipe
-
-    def recipe(**parts: Any) -> Any:
-        return original(**parts | {name: made(parts[name]) for name, made in constant.items()})
-
-    patch.setattr(prepare, "Recipe", recipe)
+@fault("digests of encodings leave out their positions", law=HISTORY)
+def _digest_without_positions(patch: Patch) -> None:
+    _digest_with(patch, lambda each: replace_fields(each, position_ids=tuple(range(each.num_tokens))))
 
 
-@fault("keys of encodings leave out their positions", law=HISTORY)
-def _key_without_positions(patch: Patch) -> None:
-    _recipes_with(patch, position_ids=lambda places: (0,) * len(places))
+@fault("digests of encodings leave out their context", law=HISTORY)
+def _digest_without_context(patch: Patch) -> None:
+    _digest_with(patch, lambda each: replace_fields(each, context_digest=""))
 
 
-@fault("keys of encodings leave out their context", law=HISTORY)
-def _key_without_context(patch: Patch) -> None:
-    _recipes_with(patch, context=lambda _: "")
+@fault("digests of encodings leave out their tokens", law=HISTORY)
+def _digest_without_tokens(patch: Patch) -> None:
+    _digest_with(patch, lambda each: replace_fields(each, token_ids=(0,) * each.num_tokens))
 
 
-@fault("keys of encodings leave out their tokens", law=HISTORY)
-def _key_without_tokens(patch: Patch) -> None:
-    _recipes_with(patch, token_ids=lambda ids: (0,) * len(ids))
+def _digest_with(patch: Patch, changed: Callable[[Any], Any]) -> None:
+    """Plant digests of encodings that are not what they should be."""
+    original = Encoding.digest_until
+    patch.setattr(Encoding, "digest_until", lambda self, stop: original(changed(self), stop))
+
+
+def replace_fields(encoding: Any, **fields: Any) -> Any:
+    """What `digest_until` reads of an encoding, with some of it replaced."""
+    names = ("token_ids", "position_ids", "codec", "context_digest")
+    return SimpleNamespace(**{name: getattr(encoding, name) for name in names} | fields)
 
 
 @fault("keys of encodings leave out the model", law="models do not mix")
 def _key_without_model(patch: Patch) -> None:
-    _recipes_with(patch, fingerprint=lambda _: "")
+    patch.setattr(executor, "store_key", lambda fingerprint, digest: store_key("", digest))
+    patch.setattr(keys, "store_key", lambda fingerprint, digest: store_key("", digest))
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)

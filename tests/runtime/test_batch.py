@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.runtime.answer import needed
 from promptcache.runtime.batch import Piece, coalesced_pieces, link_batch, shared_pieces
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Linking, Model
@@ -50,7 +49,7 @@ def engine_of(model: Model) -> Engine:
 
 ENGINE = engine_of(tiny_model())
 APART = engine_of(tiny_model())
-APART._pool = Pool(APART.model.shape, small_tokens=0)  # coalesces nothing
+APART._executor.pool = Pool(APART.model.shape, small_tokens=0)  # coalesces nothing
 
 
 @pytest.mark.law
@@ -170,22 +169,24 @@ def test_small_pieces_that_the_same_rows_see_are_one() -> None:
     engine = engine_of(tiny_model())
     engine.add_schema(SMALL)
     prompts = [f'<prompt schema="small"><m1/><m3/><m5/>{own}Go?</prompt>' for own in ("<m7/>", "", "")]
-    plans = [engine.plan(each) for each in prompts]
-    fetched = [engine._fetcher.fetch(engine._catalog.find("small"), needed(plan)).runs for plan in plans]
+    executor = engine._executor
+    rows = [engine.plan(each).tokens for each in prompts]
+    runs = executor.fetch(part.encoding for tokens in rows for part in tokens.parts).runs
 
-    apart = link_batch(plans, fetched, engine.model)
-    first, again = (link_batch(plans, fetched, engine.model, engine._pool) for _ in range(2))
+    apart = link_batch(rows, runs, engine.model)
+    first, again = (link_batch(rows, runs, engine.model, executor.pool) for _ in range(2))
 
     pieces = [linked.cache.layers[0].attention.positions.segments for linked in (apart, first)]
     assert (len(pieces[0]), len(pieces[1])) == (5, 2)
-    assert first.copied_bytes == (plans[1].num_reused_tokens * engine.model.shape.token_bytes, 0, 0)
+    assert first.copied_bytes == (engine.plan(prompts[1]).num_reused_tokens * engine.model.shape.token_bytes, 0, 0)
     assert again.copied_bytes == (0, 0, 0)
     assert [each.usage.copied_bytes for each in engine.generate_batch(prompts, max_new_tokens=1)] == [0, 0, 0]
 
 
 def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
     """A view of part of a segment whose positions are its places."""
-    from promptcache.runtime.segments import Part, Segment
+    from promptcache.layout import KVPart
+    from promptcache.runtime.segments import Segment
 
-    view = Part(whole.parts[0].encoding, start, stop)
+    view = KVPart(whole.parts[0].encoding, start, stop)
     return Segment(runs=whole.runs, start=start, stop=stop, parts=(view,))

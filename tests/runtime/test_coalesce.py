@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from promptcache.kv.types import KVShape, RunKV, Slab
 from promptcache.layout import Encoding
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.segments import Part, Segment
+from promptcache.runtime.segments import Segment
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 
 
-def segment(start: int, size: int) -> Segment:
+def segment(start: int, size: int, token_id: int = 0) -> Segment:
     """A segment of its own memory, at the positions from `start` on; its KV says where it stands."""
     slab = Slab.empty(SHAPE, size)
     places = tuple(range(start, start + size))
     for tensor in (slab.keys, slab.values):
         tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
-    source = Encoding(index=0, run=0, scaffolds=(), token_ids=places, position_ids=places, context=())
-    return Segment(runs=(RunKV(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(Part(source, 0, size),))
+    source = Encoding(token_ids=(token_id,) * size, position_ids=places)
+    return Segment(runs=(RunKV(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
 
 
-def segments(sizes: list[int]) -> list[Segment]:
+def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
     """Segments of these sizes, a free position between any two."""
     starts = accumulate((size + 1 for size in sizes), initial=0)
-    return [segment(start, size) for start, size in zip(starts, sizes, strict=False)]
+    return [segment(start, size, token_id) for start, size in zip(starts, sizes, strict=False)]
 
 
 def contents(found: tuple[Segment, ...]) -> list[int]:
@@ -90,20 +90,21 @@ def test_a_buffer_in_use_is_never_written() -> None:
 
 
 def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
-    """What a buffer holds is told by the encodings themselves, not by where they stand."""
+    """The digests of encodings say what a buffer holds, not the positions, and not the objects."""
     pool = Pool(SHAPE)
     first, _ = pool.coalesce(segments([3, 4]), [])
     del first
 
-    second, copied = pool.coalesce(segments([3, 4]), [])
-    assert copied == 7
+    _, copied_again = pool.coalesce(segments([3, 4]), [])
+    second, copied = pool.coalesce(segments([3, 4], token_id=1), [])
+    assert (copied_again, copied) == (0, 7)
     assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_idle_buffers_are_given_back() -> None:
     """What lies idle stays within its bytes."""
     pool = Pool(SHAPE, idle_bytes=256 * SHAPE.token_bytes)
-    held = [pool.coalesce(segments([2, 3]), []) for _ in range(4)]
+    held = [pool.coalesce(segments([2, 3], token_id), []) for token_id in range(4)]
     del held
 
     pool.coalesce(segments([4, 4]), [])

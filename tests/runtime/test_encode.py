@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.kv import MemoryStore
+from promptcache.kv import MemoryStore, RunKV
 from promptcache.language import CheckedSchema
-from promptcache.layout import encodings, lay_out
+from promptcache.layout import Encoding
 from promptcache.runtime import encode as encode_module
-from promptcache.runtime.encode import batches, chains, encode, missing_encodings
-from promptcache.runtime.prepare import make_recipes
+from promptcache.runtime.encode import batches, chains, missing_encodings
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.schema_state import schema_state
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -25,34 +28,36 @@ MODEL = tiny_model()
 @settings(max_examples=100)
 def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchema, window: int | None) -> None:
     """Each encoding is computed once, and its context before it or earlier in its own chain."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
+    made = encodings_of(schema)
 
-    done: list[int] = []
+    done: list[Encoding] = []
     for batch in batches(chains(made), window):
         for chain in batch:
-            assert set(chain.context) <= set(done)
+            assert {part.encoding for part in chain.context} <= set(done)
             for position, link in enumerate(chain.links):
-                assert link.context == (*chain.context, *(each.index for each in chain.links[:position]))
-        done.extend(link.index for chain in batch for link in chain.links)
+                assert link.context == (*chain.context, *(each.whole for each in chain.links[:position]))
+        done.extend(link for chain in batch for link in chain.links)
 
-    assert sorted(done) == [each.index for each in made]
+    assert sorted(done, key=made.index) == list(made)
 
 
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=100)
 def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema) -> None:
     """Whatever a wanted encoding attends to is held or computed too, and nothing else is."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
-    indices = st.sets(st.sampled_from(range(len(made)))) if made else st.just(set())
-    wanted, held = data.draw(indices), data.draw(indices)
+    made = encodings_of(schema)
+    some = st.lists(st.sampled_from(made), unique=True) if made else st.just([])
+    wanted, held = data.draw(some), data.draw(some)
 
-    missing = {each.index for each in missing_encodings(made, wanted, held.__contains__)}
+    missing = missing_encodings(wanted, held.__contains__)
 
-    assert wanted - held <= missing
-    for index in missing:
-        assert index not in held
-        assert {*made[index].context} - held <= missing
-        assert index in wanted or any(index in made[each].context for each in missing)
+    assert {*wanted} - {*held} <= {*missing}
+    assert not {*held} & {*missing}
+    attended = {part.encoding for each in missing for part in each.context}
+    assert attended - {*held} <= {*missing}
+    assert {*missing} <= {*wanted} | attended
+    for index, each in enumerate(missing):
+        assert not {part.encoding for part in each.context} & {*missing[index:]}, "contexts come first"
 
 
 @pytest.mark.law
@@ -60,29 +65,42 @@ def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSch
 @settings(max_examples=law_examples(0.2))
 def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
     """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
-    recipes = make_recipes(made, "model")
-    together = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
+    made = encodings_of(schema)
+    together = executor().fetch(made).runs
 
-    alone = {}
-    for each in made:
-        alone |= encode(MODEL, made, recipes, [each], MemoryStore(MODEL.shape), dict(alone))
+    one_by_one = executor()
+    alone = {each: one_by_one.fetch([each]).runs[each] for each in made}
 
-    for key in together:
-        assert torch.allclose(together[key].keys, alone[key].keys, atol=1e-11)
-        assert torch.allclose(together[key].values, alone[key].values, atol=1e-11)
+    assert_alike(together, alone)
 
 
 @given(schema=strategies.schemas())
 @settings(max_examples=15)
 def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
     """A long run computed in several forward passes has the KV of one."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
-    recipes = make_recipes(made, "model")
-    whole = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
+    made = encodings_of(schema)
+    whole = executor().fetch(made).runs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_module, "CHUNK_TOKENS", 5)
-        chunked = encode(MODEL, made, recipes, made, MemoryStore(MODEL.shape), {})
+        chunked = executor().fetch(made).runs
 
-    assert all(torch.allclose(whole[key].keys, chunked[key].keys, atol=1e-11) for key in whole)
+    assert_alike(whole, chunked)
+
+
+def encodings_of(schema: CheckedSchema) -> tuple[Encoding, ...]:
+    """The encodings of a schema, each once, contexts first."""
+    return schema_state(schema, ByteTokenizer(), MODEL.context_length).encodings
+
+
+def executor() -> Executor:
+    """The model with an empty store."""
+    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "model")
+
+
+def assert_alike(first: Mapping[Encoding, RunKV], second: Mapping[Encoding, RunKV]) -> None:
+    """The same encodings have the same KV."""
+    assert first.keys() == second.keys()
+    for each, run in first.items():
+        assert torch.allclose(run.keys, second[each].keys, atol=1e-11)
+        assert torch.allclose(run.values, second[each].values, atol=1e-11)

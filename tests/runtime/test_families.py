@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Origin, Plan, Prefill, make_plan
-from promptcache.runtime.answer import needed
+from promptcache.layout import Origin, Plan, Prefill
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.model import Linking, Model
-from promptcache.runtime.link import Linked, link
-from promptcache.runtime.prepare import Fetcher, prepare
+from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
+from promptcache.runtime.schema_state import schema_state
 from promptcache.runtime.self_test import choose_linking
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import serve
 from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model
 
 SCHEMA = """<schema name="families">You are terse.
@@ -33,8 +32,8 @@ PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh
 def plan_for(prompt: str) -> Plan:
     """Plan a prompt of the schema above."""
     schema = check_schema(parse_schema(SCHEMA))
-    prepared = prepare(schema, ByteTokenizer(), "families", CONTEXT)
-    return make_plan(resolve_prompt(parse_prompt(prompt), schema), prepared.layout, prepared.encodings, ByteTokenizer())
+    state = schema_state(schema, ByteTokenizer(), CONTEXT)
+    return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer())
 
 
 @cache
@@ -47,11 +46,7 @@ def model_of(family: str, dtype: torch.dtype) -> Model:
 
 def linked(plan: Plan, model: Model) -> Linked:
     """Link a plan against a fresh store."""
-    schema = check_schema(parse_schema(SCHEMA))
-    prepared = prepare(schema, ByteTokenizer(), "families", CONTEXT)
-    store = MemoryStore(model.shape)
-    store.reserve(prepared.sizes)
-    return link(plan, Fetcher(model, store).fetch(prepared, needed(plan)).runs, model)
+    return serve(plan.layout.schema, model).executor.link(plan.tokens)
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -65,7 +60,7 @@ def test_cached_logits_are_the_reference(family: str) -> None:
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT)
 
-    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan, model)) < 1e-5
+    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -80,13 +75,12 @@ def test_wrong_positions_show(family: str) -> None:
     other = Plan(
         selection=plan.selection,
         layout=plan.layout,
-        encodings=plan.encodings,
         reuse=plan.reuse,
         prefill=tuple(moved),
         level=plan.level,
     )
 
-    assert distance(reference_logits(other, model), reference_logits(plan, model)) > 1e-4
+    assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,7 +93,7 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < 6:
-        tokens = (*tokens, int(reference_logits(extended(plan, tokens), model)[-1].argmax()))
+        tokens = (*tokens, int(reference_logits(extended(plan, tokens).tokens, model)[-1].argmax()))
     assert made.sequences[0] == tokens
 
 
@@ -118,7 +112,7 @@ def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
     plan = plan_for(PROMPT)
     before = request_logits(model, linked(plan, model))
 
-    plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)), model)
+    plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)).tokens, model)
 
     assert distance(request_logits(model, linked(plan, model)), before) < 1e-12
 
@@ -143,7 +137,6 @@ def extended(plan: Plan, tokens: tuple[int, ...]) -> Plan:
     return Plan(
         selection=plan.selection,
         layout=plan.layout,
-        encodings=plan.encodings,
         reuse=plan.reuse,
         prefill=(*plan.prefill, more),
         level=plan.level,

@@ -7,13 +7,12 @@ from dataclasses import replace
 import torch
 
 from promptcache.kv import MemoryStore
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import make_plan
-from promptcache.runtime.answer import needed
+from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.link import Linked, link, segments_of
-from promptcache.runtime.prepare import Fetched, Fetcher, prepare
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import serve
 from promptcache.testing.tiny_model import tiny_model
 
 SCHEMA = """<schema name="s">root text<module name="a">module a</module><module name="b">module b</module>
@@ -24,15 +23,16 @@ MODEL = tiny_model()
 def linked(references: str) -> tuple[Linked, Fetched]:
     """Link a prompt against a fresh store in which the whole schema has its places."""
     schema = check_schema(parse_schema(SCHEMA))
-    prepared = prepare(schema, ByteTokenizer(), "link", 512)
-    selection = resolve_prompt(parse_prompt(f'<prompt schema="s">{references}tail</prompt>'), schema)
-    plan = make_plan(selection, prepared.layout, prepared.encodings, ByteTokenizer())
-    store = MemoryStore(MODEL.shape)
-    store.reserve(prepared.sizes)
-    fetcher = Fetcher(MODEL, store)
-    fetcher.fetch(prepared, range(len(prepared.keys)))
-    fetched = fetcher.fetch(prepared, needed(plan))
-    return link(plan, fetched.runs, MODEL), fetched
+    service = serve(schema, MODEL)
+    tokens = service.plan(prompt_of(references, schema)).tokens
+    service.executor.fetch(service.state.encodings)
+    fetched = service.executor.fetch(part.encoding for part in tokens.parts)
+    return service.executor.link_fetched(tokens, fetched), fetched
+
+
+def prompt_of(references: str, schema: CheckedSchema) -> Selection:
+    """A prompt that names modules."""
+    return resolve_prompt(parse_prompt(f'<prompt schema="s">{references}tail</prompt>'), schema)
 
 
 def test_neighbours_become_one_view() -> None:
@@ -84,16 +84,15 @@ def test_every_reused_token_is_in_one_segment() -> None:
 def test_runs_in_other_slabs_are_not_joined() -> None:
     """Neighbours are found by address: the same runs in memory of their own stay apart and give the same logits."""
     schema = check_schema(parse_schema(SCHEMA))
-    prepared = prepare(schema, ByteTokenizer(), "link", 512)
-    selection = resolve_prompt(parse_prompt('<prompt schema="s"><a/><b/>tail</prompt>'), schema)
-    plan = make_plan(selection, prepared.layout, prepared.encodings, ByteTokenizer())
-    scattered = Fetcher(MODEL, MemoryStore(MODEL.shape)).fetch(prepared, needed(plan)).runs
-    store = MemoryStore(MODEL.shape)
-    store.reserve(prepared.sizes)
-    joined = Fetcher(MODEL, store).fetch(prepared, needed(plan)).runs
+    service = serve(schema, MODEL)
+    tokens = service.plan(prompt_of("<a/><b/>", schema)).tokens
+    unreserved = Executor(MODEL, MemoryStore(MODEL.shape), lambda: "link")
+    scattered, joined = (
+        executor.fetch(part.encoding for part in tokens.parts).runs for executor in (unreserved, service.executor)
+    )
 
-    assert (len(segments_of(plan, scattered)), len(segments_of(plan, joined))) == (4, 1)
-    logits = [request_logits(MODEL, link(plan, runs, MODEL)) for runs in (scattered, joined)]
+    assert [len(segments_of(tokens.parts, runs)) for runs in (scattered, joined)] == [4, 1]
+    logits = [request_logits(MODEL, link(tokens, runs, MODEL)) for runs in (scattered, joined)]
     assert torch.allclose(*logits, atol=1e-11)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import CODES, Diagnostic, PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
-from promptcache.layout import encodings, lay_out, make_plan
+from promptcache.layout import lay_out, make_plan, run_states
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.mutations import CODE_OF
@@ -37,7 +37,7 @@ NOT_DRAWN = {
 def to_plan(xml: str, schema: CheckedSchema) -> None:
     """Take a prompt as far as its plan."""
     layout = lay_out(schema, ByteTokenizer())
-    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, encodings(layout), ByteTokenizer())
+    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, run_states(layout), ByteTokenizer())
 
 
 def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:

@@ -112,7 +112,7 @@ TWO = '<schema name="s">Root.<union><module name="a">Text of a.</module><module 
 def test_histories_are_checked_for_a_service(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`check_histories` is content with a service as it is, and not where a store serves one encoding for another."""
     if planted:
-        (fault,) = (fault for fault in FAULTS if fault.name == "keys of encodings leave out their tokens")
+        (fault,) = (fault for fault in FAULTS if fault.name == "digests of encodings leave out their tokens")
         fault.plant(monkeypatch)
     cases = [case.selection for case in all_prompts(TWO, tokenizer=ByteTokenizer())]
     service = serve(Subject(TWO).schema)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.language.counting import count_combinations
-from promptcache.layout import Level, Plan, encodings, lay_out, make_plan
+from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.choices import filler_of
@@ -27,7 +27,7 @@ rich, wide = checked(RICH), checked(WIDE)
 def planned(selection: Selection) -> Plan:
     """Plan a prompt with the byte tokenizer."""
     layout = lay_out(selection.schema, ByteTokenizer())
-    return make_plan(selection, layout, encodings(layout), ByteTokenizer())
+    return make_plan(selection, layout, run_states(layout), ByteTokenizer())
 
 
 @settings(max_examples=law_examples())

@@ -13,7 +13,7 @@ from lxml import etree
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
 from promptcache.language.formatter import format_document
-from promptcache.layout import encodings, lay_out
+from promptcache.layout import lay_out, run_states
 from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, invalid_prompts, schema_files
 from promptcache.testing.comparing import content, without_places
 from promptcache.testing.dividing import divide
@@ -52,7 +52,7 @@ def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> Non
     )
 
     assert without_places(divided.runs) == without_places(whole.runs)
-    assert without_places(encodings(divided)) == without_places(encodings(whole))
+    assert run_states(divided) == run_states(whole)
 
 
 def test_a_module_that_moves_twice_has_the_options_of_its_last_file() -> None:

@@ -24,6 +24,6 @@ def test_float64_is_not_rounded_to_float32() -> None:
     selection = resolve_prompt(parse_prompt(_PROMPT), schema)
     service = serve(schema)
 
-    far = distance(service.logits(selection), reference_logits(service.plan(selection), service.model))
+    far = distance(service.logits(selection), reference_logits(service.plan(selection).tokens, service.model))
 
     assert far < 1e-14

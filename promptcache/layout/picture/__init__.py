@@ -13,14 +13,14 @@ from lxml import etree
 from promptcache.layout.picture.drawing import draw
 from promptcache.layout.picture.html import html_page
 from promptcache.layout.picture.svg import svg_element
-from promptcache.layout.types import Encoding, Layout, Plan
+from promptcache.layout.types import Layout, Plan, RunState
 
 __all__ = ["layout_html", "layout_svg"]
 
 
 def layout_svg(
     layout: Layout,
-    encodings: Sequence[Encoding],
+    states: Sequence[RunState],
     *,
     plan: Plan | None = None,
     token_bytes: int | None = None,
@@ -30,7 +30,7 @@ def layout_svg(
 
     Args:
         layout: What is drawn.
-        encodings: What `encodings(layout)` returned: they say what each run may see.
+        states: What `run_states(layout)` returned: they say what each run may see.
         plan: Of a prompt against this layout: what it reuses, what is new, what is absent.
         token_bytes: KV of one token, where it is to be told.
         width: Of the picture, in pixels; positions that do not fit side by side go to further lines.
@@ -39,16 +39,16 @@ def layout_svg(
         One SVG document, without scripts or anything from outside; what a part holds shows while the pointer rests
         on it.
     """
-    return etree.tostring(svg_element(draw(layout, encodings, plan, token_bytes, width)), encoding="unicode")
+    return etree.tostring(svg_element(draw(layout, states, plan, token_bytes, width)), encoding="unicode")
 
 
 def layout_html(
     layout: Layout,
-    encodings: Sequence[Encoding],
+    states: Sequence[RunState],
     *,
     plan: Plan | None = None,
     token_bytes: int | None = None,
     width: int = 1000,
 ) -> str:
     """Return the picture of `layout_svg` as a page of its own, with a table of the slots."""
-    return html_page(svg_element(draw(layout, encodings, plan, token_bytes, width)), layout, plan)
+    return html_page(svg_element(draw(layout, states, plan, token_bytes, width)), layout, plan)

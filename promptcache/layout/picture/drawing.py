@@ -19,7 +19,7 @@ from promptcache.layout.picture.parts import Box
 from promptcache.layout.picture.place import Detail, Placer
 from promptcache.layout.picture.scale import CHAR_WIDTH, LABEL_PAD, MARK_FONT, Scale, make_scale, wanted_lines
 from promptcache.layout.picture.shapes import Line, Shape
-from promptcache.layout.types import Encoding, Layout, Plan
+from promptcache.layout.types import Layout, Plan, RunState
 
 HEAD_HEIGHT = 48.0
 _AXIS_HEIGHT = 22.0
@@ -69,13 +69,11 @@ class _Form(NamedTuple):
     parts: list[tuple[int, Box]]
 
 
-def draw(
-    layout: Layout, encodings: Sequence[Encoding], plan: Plan | None, token_bytes: int | None, width: int
-) -> Drawing:
+def draw(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None, width: int) -> Drawing:
     """Return the drawing of a layout, or of what a prompt does with it."""
-    form = _choose_form(measure(layout, encodings, plan, token_bytes), width)
+    form = _choose_form(measure(layout, states, plan, token_bytes), width)
     lines, bottom = _draw_lines(form)
-    summary = _about(layout, encodings, token_bytes) if plan is None else _about_prompt(plan, token_bytes)
+    summary = _about(layout, states, token_bytes) if plan is None else _about_prompt(plan, token_bytes)
     return Drawing(title=layout.schema.name, summary=summary, scale=form.scale, lines=lines, bottom=bottom)
 
 
@@ -118,12 +116,12 @@ def _ticks(scale: Scale, start: int, stop: int) -> Iterator[tuple[float, str]]:
         yield x, name if columns(name) * CHAR_WIDTH * MARK_FONT + LABEL_PAD <= room else ""
 
 
-def _about(layout: Layout, encodings: Sequence[Encoding], token_bytes: int | None) -> str:
-    num_tokens = sum(len(encoding.token_ids) for encoding in encodings)
+def _about(layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> str:
+    num_tokens = sum(state.encoding.num_tokens for state in states)
     facts = [
         counted(layout.stop, "position"),
         counted(len(layout.schema.modules), "module"),
-        f"{counted(num_tokens, 'token')} in {counted(len(encodings), 'encoding')}",
+        f"{counted(num_tokens, 'token')} in {counted(len(states), 'encoding')}",
         *([] if token_bytes is None else [f"KV {size(num_tokens * token_bytes)}"]),
     ]
     return " · ".join(facts)

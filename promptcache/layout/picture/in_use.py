@@ -60,9 +60,8 @@ def _as_encoded(run: Run, piece: Piece, *, is_frame: bool) -> Iterator[Section]:
 
 def _sections(plan: Plan) -> Iterator[Section]:
     """Yield all that a request reuses and prefills."""
-    for part in plan.reuse:
-        position_ids = plan.encodings[part.encoding].position_ids[part.start : part.stop]
-        for _, group in groupby(enumerate(position_ids), key=lambda pair: pair[1] - pair[0]):
+    for reuse in plan.reuse:
+        for _, group in groupby(enumerate(reuse.part.position_ids), key=lambda pair: pair[1] - pair[0]):
             positions = [position for _, position in group]
             yield Section(start=positions[0], stop=positions[-1] + 1, look=Look.REUSED)
     for new in plan.prefill:

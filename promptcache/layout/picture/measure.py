@@ -15,19 +15,19 @@ from promptcache.layout.picture.in_use import InUse
 from promptcache.layout.picture.notes import Notes, gap, positions
 from promptcache.layout.picture.parts import Box, BoxKind, Covers, Mark, MarkKind, Part
 from promptcache.layout.picture.request import MAX_LABEL, request_box
-from promptcache.layout.types import Encoding, Layout, Piece, Plan, Run, Slot, Stretch
+from promptcache.layout.types import Layout, Piece, Plan, Run, RunState, Slot, Stretch
 
 
-def measure(layout: Layout, encodings: Sequence[Encoding], plan: Plan | None, token_bytes: int | None) -> Box:
+def measure(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> Box:
     """Return everything that a picture of `layout` shows, as one box.
 
     Args:
         layout: What is drawn.
-        encodings: What `encodings(layout)` returned: they say what each run may see.
+        states: What `run_states(layout)` returned: they say what each run may see.
         plan: Of a prompt against this layout; None draws the layout alone.
         token_bytes: KV of one token, where it is to be told.
     """
-    notes = Notes(layout, encodings, token_bytes)
+    notes = Notes(layout, states, token_bytes)
     walk = _Walk(layout, InUse(plan), notes)
     rows = [tuple(walk.all())]
     if plan is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from promptcache.language.checked import CheckedModule
 from promptcache.layout.picture.excerpt import counted, excerpt, fit, listed, size
 from promptcache.layout.picture.parts import Look, Section
-from promptcache.layout.types import Encoding, Layout, Prefill, Run, Slot, Stretch
+from promptcache.layout.types import Layout, Prefill, Run, RunState, Slot, Stretch
 
 _MANY_RUNS = 400
 _MAX_CHARS, _MAX_CHARS_OF_MANY = 160, 48  # of an excerpt
@@ -24,18 +24,18 @@ Lines = tuple[str, ...]
 class Notes:
     """Writes the lines for every part of a layout; a plan tells itself by the sections that it makes of them."""
 
-    def __init__(self, layout: Layout, encodings: Sequence[Encoding], token_bytes: int | None) -> None:
+    def __init__(self, layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> None:
         self._layout = layout
-        self._encodings = encodings
+        self._all_states = states
         self._token_bytes = token_bytes
         has_many = len(layout.runs) > _MANY_RUNS  # so many that the picture would get large
         self._max_chars = _MAX_CHARS_OF_MANY if has_many else _MAX_CHARS
         self._max_seen = _MAX_SEEN_OF_MANY if has_many else _MAX_SEEN
         self._bos_run = 0 if layout.has_bos else None
         self._modules_of: dict[tuple[int, ...], Lines] = {}
-        self._states: dict[int, list[Encoding]] = {}
-        for encoding in encodings:
-            self._states.setdefault(encoding.run, []).append(encoding)
+        self._states: dict[int, list[RunState]] = {}
+        for state in states:
+            self._states.setdefault(state.run, []).append(state)
 
     def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sequence[Section]) -> Lines:
         """Tell a text; `what` names one that is no text of the schema: BOS, or a turn's header or footer."""
@@ -92,10 +92,10 @@ class Notes:
             return
         plain: Lines = ()
         for state in self._states.get(run.index, ()):
-            seen = self._modules(state.context)
+            seen = self._modules(state.sees)
             if not state.scaffolds:
                 plain = seen
-                yield f"sees {self._names(run.module, seen) or ('BOS' if state.context else 'nothing before it')}"
+                yield f"sees {self._names(run.module, seen) or ('BOS' if state.sees else 'nothing before it')}"
                 continue
             more = [module for module in seen if module not in plain]
             yield f"in scaffold {', '.join(state.scaffolds)} it sees {self._names(run.module, more) or 'the same'}, too"
@@ -105,13 +105,13 @@ class Notes:
         names = {module: own, "": "text outside modules" if module else own}
         return listed([names.get(each) or _path(each) for each in seen], self._max_seen)
 
-    def _modules(self, context: tuple[int, ...]) -> Lines:
-        """Return the modules whose runs a context holds, in order; BOS counts for none."""
-        modules = self._modules_of.get(context)
+    def _modules(self, sees: tuple[int, ...]) -> Lines:
+        """Return the modules whose runs a state sees, in order; BOS counts for none."""
+        modules = self._modules_of.get(sees)
         if modules is None:
-            runs = [self._encodings[index].run for index in context]
+            runs = [self._all_states[index].run for index in sees]
             found = dict.fromkeys(self._layout.runs[run].module for run in runs if run != self._bos_run)
-            modules = self._modules_of[context] = tuple(found)
+            modules = self._modules_of[sees] = tuple(found)
         return modules
 
 

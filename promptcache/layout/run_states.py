@@ -1,7 +1,7 @@
 """Layout to encodings: what is computed once for every cached run, and what each may see.
 
-Comes in: a layout. Goes out: encodings in an order in which contexts come first: by run, a run's plain state before its
-scaffold states. This file does not know how an encoding is computed or kept.
+Comes in: a layout. Goes out: states of runs in an order in which contexts come first: by run, a run's plain state
+before its scaffold states. This file does not know how an encoding is computed or kept.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from operator import attrgetter
 
 from promptcache.language.checked import CheckedScaffold
 from promptcache.language.schema import Context
+from promptcache.layout.encoding import Encoding, KVPart
 from promptcache.layout.scaffolds import covered_modules
-from promptcache.layout.types import Encoding, Layout, Run, Stretch
+from promptcache.layout.types import Layout, Run, RunState, Stretch
 
 
-def encodings(layout: Layout) -> tuple[Encoding, ...]:
-    """Return every encoding of a schema: each cached run's plain state, and its state in each scaffold covering it.
+def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
+    """Return the states of a schema's runs: each cached run's plain one, and the one in each scaffold covering it.
 
-    A run without a single token while encoding (slots that nothing fills) has no encoding. A scaffold state equal to
+    A run without a single token while encoding (slots that nothing fills) has none. A scaffold state equal to
     the plain one – nothing more to see – is the plain one, and two scaffolds may share a state.
     """
-    maker = _Maker(len(layout.runs))
+    maker = _Maker(len(layout.runs), codec)
     visibility = _Visibility(layout)
     scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
@@ -32,72 +33,71 @@ def encodings(layout: Layout) -> tuple[Encoding, ...]:
             maker.add_plain(run, visibility.plain(run))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
-    return tuple(maker.encodings)
+    return tuple(maker.states)
 
 
-def find_encoding(encodings: Sequence[Encoding], run: int, scaffold: str | None) -> Encoding | None:
-    """Return the encoding that serves a run while `scaffold` is in use there, or None if the run has no tokens.
+def find_state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
+    """Return the state that serves a run while `scaffold` is in use there, or None if the run has no tokens.
 
     Args:
-        encodings: What `encodings` returned, in its order.
+        states: What `run_states` returned, in its order.
         run: Index of a cached run.
         scaffold: Name of the scaffold that `scaffolds_in_use` gives for the run's module.
     """
-    plain = index = bisect_left(encodings, run, key=attrgetter("run"))
-    if plain == len(encodings) or encodings[plain].run != run:
+    plain = index = bisect_left(states, run, key=attrgetter("run"))
+    if plain == len(states) or states[plain].run != run:
         return None
-    while scaffold is not None and index < len(encodings) and encodings[index].run == run:
-        if scaffold in encodings[index].scaffolds:
-            return encodings[index]
+    while scaffold is not None and index < len(states) and states[index].run == run:
+        if scaffold in states[index].scaffolds:
+            return states[index]
         index += 1
-    return encodings[plain]
+    return states[plain]
 
 
-_NONE = -1  # in place of an index: the run has no encoding, being without tokens or not cached
+_NONE = -1  # in place of an index: the run has no state, being without tokens or not cached
 
 
 class _Maker:
-    """Collects encodings and knows the states of every run so far."""
+    """Collects the states of all runs so far."""
 
-    def __init__(self, num_runs: int) -> None:
-        self.encodings: list[Encoding] = []
+    def __init__(self, num_runs: int, codec: str) -> None:
+        self.states: list[RunState] = []
+        self._codec = codec
         self._plain = [_NONE] * num_runs
         self._scaffold: dict[str, dict[int, int]] = {}
-        self._contexts: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
         """Add the plain state of `run`, which sees the plain states of the runs `visible`."""
-        context = _without_none(tuple(map(self._plain.__getitem__, visible)))
+        sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
         if any(_tokens(run)):
-            self._plain[run.index] = self._add(run, (), context)
+            self._plain[run.index] = self._add(run, (), sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
         """Add a scaffold state of `run`, which sees the states in that scaffold, unless there is the same state."""
         plain = self._plain[run.index]
         if plain == _NONE:
             return
-        states = self._scaffold.setdefault(scaffold, {})
-        context = _without_none(tuple(states.get(index, self._plain[index]) for index in visible))
-        for state in self.encodings[plain:]:  # all of this run
-            if state.context == context:
-                states[run.index] = state.index
+        in_scaffold = self._scaffold.setdefault(scaffold, {})
+        sees = _without_none(tuple(in_scaffold.get(index, self._plain[index]) for index in visible))
+        for state in self.states[plain:]:  # all of this run
+            if state.sees == sees:
+                in_scaffold[run.index] = state.index
                 if state.index != plain:
-                    self.encodings[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
+                    self.states[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
                 return
-        states[run.index] = self._add(run, (scaffold,), context)
+        in_scaffold[run.index] = self._add(run, (scaffold,), sees)
 
-    def _add(self, run: Run, scaffolds: tuple[str, ...], context: tuple[int, ...]) -> int:
+    def _add(self, run: Run, scaffolds: tuple[str, ...], sees: tuple[int, ...]) -> int:
         token_ids, position_ids = _tokens(run)
-        encoding = Encoding(
-            index=len(self.encodings),
-            run=run.index,
-            scaffolds=scaffolds,
-            token_ids=token_ids,
-            position_ids=position_ids,
-            context=self._contexts.setdefault(context, context),
-        )
-        self.encodings.append(encoding)
-        return encoding.index
+        known = self._contexts.get(sees)  # equal contexts are one tuple
+        if known is None:
+            known = self._contexts[sees] = sees, tuple(self.states[index].encoding.whole for index in sees)
+        sees, context = known
+        encoding = Encoding(token_ids=token_ids, position_ids=position_ids, context=context, codec=self._codec)
+        index = len(self.states)
+        self.states.append(RunState(index=index, run=run.index, scaffolds=scaffolds, sees=sees, encoding=encoding))
+        return index
 
 
 class _Visibility:

@@ -1,41 +1,44 @@
-"""Laws of encodings: what each run may see."""
+"""Laws of run states: what each run may see."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from promptcache.language.schema import Context
-from promptcache.layout import Encoding, Layout, encodings, find_encoding, lay_out, scaffolds_in_use
+from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read
 
 
-def seen(layout: Layout, made: tuple[Encoding, ...], module: str, scaffold: str | None = None) -> list[tuple[str, ...]]:
+def seen(
+    layout: Layout, states: tuple[RunState, ...], module: str, scaffold: str | None = None
+) -> list[tuple[str, ...]]:
     """Return owner and scaffold of what the first run of a module sees."""
-    encoding = find_encoding(made, layout.runs_of[module][0], scaffold)
-    assert encoding is not None
-    return [(layout.runs[made[index].run].module, *made[index].scaffolds) for index in encoding.context]
+    state = find_state(states, layout.runs_of[module][0], scaffold)
+    assert state is not None
+    return [(layout.runs[states[index].run].module, *states[index].scaffolds) for index in state.sees]
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
-def test_a_plain_encoding_sees_the_guaranteed_runs_before_it(schema):
+def test_a_plain_state_sees_the_guaranteed_runs_before_it(schema):
     """The context of a run is every cached run before it that is guaranteed with it, or its own module's only."""
     layout = lay_out(schema, ByteTokenizer())
-    made = encodings(layout)
+    states = run_states(layout)
 
-    for encoding in (encoding for encoding in made if not encoding.scaffolds):
-        run = layout.runs[encoding.run]
+    for state in (state for state in states if not state.scaffolds):
+        run = layout.runs[state.run]
         context = schema.modules[run.module].context if run.module else schema.source.context
         visible = {run.module} if context is Context.OWN else {"", *schema.guaranteed[run.module]}
-        assert {made[index].run for index in encoding.context} == {
+        assert {states[index].run for index in state.sees} == {
             other.index
             for other in layout.runs[: run.index]
-            if other.cached and (other.module in visible or other.index == 0) and find_encoding(made, other.index, None)
+            if other.cached and (other.module in visible or other.index == 0) and find_state(states, other.index, None)
         }
 
 
@@ -43,37 +46,51 @@ def test_a_plain_encoding_sees_the_guaranteed_runs_before_it(schema):
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_contexts_come_first_and_lie_before(schema):
-    """Every context has lower indices and only tokens at lower positions, in position order."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
+    """A state sees states with lower indices and only tokens at lower positions, in position order."""
+    states = run_states(lay_out(schema, ByteTokenizer()))
 
-    for index, encoding in enumerate(made):
-        assert encoding.index == index
-        assert list(encoding.context) == sorted(set(encoding.context))
-        assert all(other < index for other in encoding.context)
-        assert all(made[other].position_ids[-1] < encoding.position_ids[0] for other in encoding.context)
+    for index, state in enumerate(states):
+        assert state.index == index
+        assert list(state.sees) == sorted(set(state.sees))
+        assert all(other < index for other in state.sees)
+        own_first = state.encoding.position_ids[0]
+        assert all(states[other].encoding.position_ids[-1] < own_first for other in state.sees)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]))
+def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(schema, codec):
+    """The context of an encoding is the whole encodings of the states that are seen; one codec is used for all."""
+    states = run_states(lay_out(schema, ByteTokenizer()), codec)
+
+    for state in states:
+        assert state.encoding.codec == codec
+        assert state.encoding.context == tuple(states[other].encoding.whole for other in state.sees)
+        assert all(part.is_whole and part.shift == 0 for part in state.encoding.context)
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_contexts_are_closed(schema):
-    """What an encoding sees in its plain state sees nothing that the encoding does not, unless contexts are narrowed."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
+    """What a plain state sees has itself seen nothing more, unless contexts are narrowed."""
+    states = run_states(lay_out(schema, ByteTokenizer()))
     contexts = {schema.source.context, *(module.context for module in schema.modules.values())}
     if contexts != {Context.GUARANTEED}:
         return
 
-    for encoding in (encoding for encoding in made if not encoding.scaffolds):
-        assert all(set(made[index].context) <= set(encoding.context) for index in encoding.context)
+    for state in (state for state in states if not state.scaffolds):
+        assert all(set(states[index].sees) <= set(state.sees) for index in state.sees)
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
-def test_every_cached_run_with_tokens_has_a_plain_encoding(schema):
-    """Exactly the cached runs with text or filler have a plain encoding, which holds just that at its positions."""
+def test_every_cached_run_with_tokens_has_a_plain_state(schema):
+    """Exactly the cached runs with text or filler have a plain state, which holds just that at its positions."""
     layout = lay_out(schema, ByteTokenizer())
-    plain = {encoding.run: encoding for encoding in encodings(layout) if not encoding.scaffolds}
+    plain = {state.run: state.encoding for state in run_states(layout) if not state.scaffolds}
 
     for run in layout.runs:
         tokens = {
@@ -90,11 +107,11 @@ def test_every_cached_run_with_tokens_has_a_plain_encoding(schema):
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
-def test_no_encoding_is_made_twice(schema):
-    """No two encodings of a run have the same context."""
-    made = encodings(lay_out(schema, ByteTokenizer()))
+def test_no_state_is_made_twice(schema):
+    """No two states of a run see the same."""
+    states = run_states(lay_out(schema, ByteTokenizer()))
 
-    assert len({(encoding.run, encoding.context) for encoding in made}) == len(made)
+    assert len({(state.run, state.sees) for state in states}) == len(states)
 
 
 def test_own_context_is_bos_and_the_modules_earlier_runs():
@@ -102,20 +119,21 @@ def test_own_context_is_bos_and_the_modules_earlier_runs():
     layout = layout_of(
         '<schema name="s">t<module name="a" context="own">x<module name="b">y</module>z</module></schema>'
     )
-    made = encodings(layout)
+    states = run_states(layout)
 
-    last = find_encoding(made, layout.runs_of["a"][1], None)
+    last = find_state(states, layout.runs_of["a"][1], None)
     assert last is not None
-    assert [made[index].run for index in last.context] == [0, layout.runs_of["a"][0]]
+    assert [states[index].run for index in last.sees] == [0, layout.runs_of["a"][0]]
 
 
 def test_what_is_computed_anew_is_in_nobodys_context():
-    """Runs with cache="false" have no encoding and are seen by none."""
+    """Runs with cache="false" have no state and are seen by none."""
     layout = layout_of('<schema name="s"><module name="a" required="true" cache="false">x</module>y</schema>')
-    made = encodings(layout)
+    states = run_states(layout)
 
-    assert [encoding.run for encoding in made] == [0, 2]
-    assert made[1].context == (0,)
+    assert [state.run for state in states] == [0, 2]
+    assert states[1].sees == (0,)
+    assert states[1].encoding.context == (states[0].encoding.whole,)
 
 
 SCAFFOLD = """<schema name="s"><module name="a">aa<module name="k" required="true">kk</module><module name="o">oo</module></module>
@@ -126,7 +144,7 @@ def test_a_scaffold_covers_members_and_what_is_guaranteed_below_them():
     """Members and descendants guaranteed with them have a scaffold state where it differs from the plain one."""
     layout = layout_of(SCAFFOLD)
 
-    assert {layout.runs[encoding.run].module for encoding in encodings(layout) if encoding.scaffolds} == {"b"}
+    assert {layout.runs[state.run].module for state in run_states(layout) if state.scaffolds} == {"b"}
     assert scaffolds_in_use(layout.schema.scaffolds, ("a", "a/k", "a/o", "m", "b")) == dict.fromkeys(
         ("a", "a/k", "b"), "f"
     )
@@ -136,7 +154,7 @@ def test_a_scaffold_state_sees_all_that_is_guaranteed_with_all_members():
     """In a scaffold each member sees the others before it, and the guaranteed rest in its plain state."""
     layout = layout_of(SCAFFOLD)
 
-    assert seen(layout, encodings(layout), "b", "f") == [("",), ("a",), ("a/k",), ("m",)]
+    assert seen(layout, run_states(layout), "b", "f") == [("",), ("a",), ("a/k",), ("m",)]
 
 
 def test_scaffold_members_see_each_other_in_their_scaffold_states():
@@ -146,7 +164,7 @@ def test_scaffold_members_see_each_other_in_their_scaffold_states():
         '<scaffold name="f" modules="a b c"/></schema>'
     )
 
-    assert seen(layout, encodings(layout), "c", "f") == [("",), ("a",), ("b", "f")]
+    assert seen(layout, run_states(layout), "c", "f") == [("",), ("a",), ("b", "f")]
 
 
 def test_runs_outside_a_scaffold_see_plain_states():
@@ -156,7 +174,7 @@ def test_runs_outside_a_scaffold_see_plain_states():
         '<scaffold name="f" modules="a b"/></schema>'
     )
 
-    assert seen(layout, encodings(layout), "c") == [("",), ("a",), ("b",)]
+    assert seen(layout, run_states(layout), "c") == [("",), ("a",), ("b",)]
 
 
 TWO = read(
@@ -188,6 +206,7 @@ def test_a_scaffold_is_not_used_in_part():
 def test_equal_contexts_are_one_tuple():
     """Modules that see the same share their context, however many they are."""
     modules = "".join(f'<module name="m{index}">text</module>' for index in range(50))
-    made = encodings(layout_of(f'<schema name="s">prefix{modules}</schema>'))
+    states = run_states(layout_of(f'<schema name="s">prefix{modules}</schema>'))
 
-    assert len({id(encoding.context) for encoding in made[2:]}) == 1
+    assert len({id(state.sees) for state in states[2:]}) == 1
+    assert len({id(state.encoding.context) for state in states[2:]}) == 1

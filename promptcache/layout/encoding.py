@@ -1,0 +1,151 @@
+"""Encodings and KV parts: handles for keys and values that are computed once, without the keys and values.
+
+A handle says which tokens stand at which positions and what they attend to. Its digest is its identity: wherever the
+digest is the same, in whichever schema or request, the KV is the same. No model enters a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+DIGEST_VERSION = 3
+"""Enters every digest; a change of what is digested, or of what it means, is a new version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Encoding:
+    """Tokens at positions, and the KV parts that they attend to. Equality and hash go by `digest`.
+
+    Every token sees itself, lower positions of its own encoding, and lower positions of `context`.
+
+    Attributes:
+        token_ids: In position order, slot fillers included; at least one.
+        position_ids: As long as `token_ids`, strictly increasing.
+        context: In position order.
+        codec: How the KV is stored ("full", or a lossy one): what attends to lossy KV differs, too.
+        digest: 64 hexadecimal digits.
+        whole: The part of all tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    context: tuple[KVPart, ...] = ()
+    codec: str = "full"
+    digest: str = field(init=False)
+    whole: KVPart = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert len(self.token_ids) == len(self.position_ids) > 0, "one position for each token"
+        object.__setattr__(self, "digest", self.digest_until(len(self.token_ids)))
+        object.__setattr__(self, "whole", KVPart(self, 0, len(self.token_ids)))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens whose KV it has."""
+        return len(self.token_ids)
+
+    @property
+    def context_digest(self) -> str:
+        """The digest of `context` alone, 64 hexadecimal digits; computed at each call."""
+        return hashlib.sha256("\n".join([part.digest for part in self.context]).encode()).hexdigest()
+
+    def digest_until(self, stop: int) -> str:
+        """Return the digest of the encoding that ends before token `stop`, under the same context.
+
+        Attention is causal: the KV of the first tokens does not depend on the later ones.
+        """
+        digest = hashlib.sha256(f"promptcache encoding {DIGEST_VERSION}\n{self.codec}\n{stop}\n".encode())
+        digest.update(_int64_bytes(self.token_ids[:stop]))
+        digest.update(_int64_bytes(self.position_ids[:stop]))
+        digest.update(self.context_digest.encode())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Encoding) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        first, last = self.position_ids[0], self.position_ids[-1]
+        return (
+            f"Encoding({self.digest[:12]}, {self.num_tokens} tokens at {first}-{last}, {len(self.context)} in context)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KVPart:
+    """Tokens `[start, stop)` of an encoding (indices, not positions), at their own positions plus `shift`.
+
+    Nothing shifts KV yet, so `shift` is 0 wherever KV is linked.
+    """
+
+    encoding: Encoding
+    start: int
+    stop: int
+    shift: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the part."""
+        return self.stop - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds all tokens of its encoding."""
+        return self.num_tokens == self.encoding.num_tokens
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Its tokens, in position order."""
+        return self.encoding.token_ids[self.start : self.stop]
+
+    @property
+    def position_ids(self) -> tuple[int, ...]:
+        """The position of each token."""
+        own = self.encoding.position_ids[self.start : self.stop]
+        return tuple(position + self.shift for position in own) if self.shift else own
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+        return self.encoding.position_ids[self.start] + self.shift
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        return self.encoding.position_ids[self.stop - 1] + self.shift
+
+    @property
+    def digest(self) -> str:
+        """What names its KV: the same however long the encoding goes on behind the part."""
+        encoding = self.encoding
+        whole = encoding.digest if self.stop == len(encoding.token_ids) else encoding.digest_until(self.stop)
+        return f"{whole} {self.start} {self.shift}" if self.start or self.shift else whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTokens:
+    """All tokens of a request: stored KV by its parts, and new tokens; each in position order.
+
+    Attributes:
+        parts: No two hold the same position.
+        token_ids: New tokens; never empty. Generation continues after the last one.
+        position_ids: As long as `token_ids`, strictly increasing.
+    """
+
+    parts: tuple[KVPart, ...]
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+
+
+def _int64_bytes(numbers: Sequence[int]) -> bytes:
+    """Return numbers as signed little-endian 64-bit integers."""
+    packed = array("q", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

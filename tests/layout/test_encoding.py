@@ -1,0 +1,221 @@
+"""Laws of digests: two encodings, or two parts, have one digest exactly if their KV is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Hashable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.layout import Encoding, KVPart
+from tests.conftest import law_examples
+
+NUMBERS = st.integers(0, 2)
+CODECS = st.sampled_from(["full", "int8"])
+
+
+@st.composite
+def encodings(draw: st.DrawFn, depth: int = 2) -> Encoding:
+    """Encodings of few tokens at low positions, so that two of them are often alike in something."""
+    positions = sorted(draw(st.sets(NUMBERS, min_size=1)))
+    context = draw(st.lists(parts(depth - 1), max_size=2)) if depth else []
+    return Encoding(
+        token_ids=tuple(draw(NUMBERS) for _ in positions),
+        position_ids=tuple(positions),
+        context=tuple(context),
+        codec=draw(CODECS),
+    )
+
+
+@st.composite
+def parts(draw: st.DrawFn, depth: int = 2) -> KVPart:
+    """Parts of such encodings."""
+    encoding = draw(encodings(depth))
+    stop = draw(st.integers(1, encoding.num_tokens))
+    return KVPart(encoding, draw(st.integers(0, stop - 1)), stop, draw(NUMBERS))
+
+
+def like(encoding: Encoding) -> st.SearchStrategy[Encoding]:
+    """Encodings that differ from this one in at most one place, and others."""
+    return st.one_of(
+        encodings(),
+        st.just(rebuilt(encoding)),
+        CODECS.map(lambda codec: replace(encoding, codec=codec)),
+        NUMBERS.map(lambda token_id: replace(encoding, token_ids=(*encoding.token_ids[:-1], token_id))),
+        NUMBERS.map(lambda more: replace(encoding, position_ids=(*encoding.position_ids[:-1], 2 + more))),
+        NUMBERS.map(lambda stop: replace(encoding, context=encoding.context[:stop])),
+        st.permutations(encoding.context).map(lambda context: replace(encoding, context=tuple(context))),
+        *(
+            part_like(part).map(lambda other, at=at: replace(encoding, context=swapped(encoding.context, at, other)))
+            for at, part in enumerate(encoding.context)
+        ),
+    )
+
+
+def part_like(part: KVPart) -> st.SearchStrategy[KVPart]:
+    """Parts that differ from this one in at most one place, and others; what follows the part may differ, too."""
+    return st.one_of(
+        parts(),
+        st.lists(NUMBERS, max_size=2).map(lambda more: replace(part, encoding=extended(part, more))),
+        st.integers(0, part.stop - 1).map(lambda start: replace(part, start=start)),
+        NUMBERS.map(lambda shift: replace(part, shift=shift)),
+        like(part.encoding).filter(lambda encoding: encoding.num_tokens >= part.stop).map(
+            lambda encoding: replace(part, encoding=encoding)
+        ),
+    )  # fmt: skip
+
+
+def rebuilt(encoding: Encoding) -> Encoding:
+    """The same encoding as another object, as another schema or process would make it."""
+    context = tuple(replace(part, encoding=rebuilt(part.encoding)) for part in encoding.context)
+    return replace(encoding, context=context)
+
+
+def extended(part: KVPart, more: list[int]) -> Encoding:
+    """The encoding of a part, with other tokens behind the part, or with none."""
+    own, last = part.encoding, part.encoding.position_ids[part.stop - 1]
+    position_ids = (*own.position_ids[: part.stop], *range(last + 1, last + 1 + len(more)))
+    return replace(own, token_ids=(*own.token_ids[: part.stop], *more), position_ids=position_ids)
+
+
+def swapped(context: tuple[KVPart, ...], at: int, part: KVPart) -> tuple[KVPart, ...]:
+    """A context with another part in one place."""
+    return (*context[:at], part, *context[at + 1 :])
+
+
+def content(encoding: Encoding, stop: int | None = None) -> Hashable:
+    """Everything that the KV of an encoding's first tokens depends on, written out in full."""
+    context = tuple(map(part_content, encoding.context))
+    return encoding.codec, encoding.token_ids[:stop], encoding.position_ids[:stop], context
+
+
+def part_content(part: KVPart) -> Hashable:
+    """Everything that the KV of a part depends on."""
+    return content(part.encoding, part.stop), part.start, part.shift
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(2))
+@given(data=st.data(), one=encodings())
+def test_digests_are_equal_when_everything_is(data: st.DataObject, one: Encoding) -> None:
+    """Two encodings have one digest exactly if codec, tokens, positions and context are the same, however deep."""
+    other = data.draw(like(one))
+
+    assert (one.digest == other.digest) == (content(one) == content(other))
+    assert (one.context_digest == other.context_digest) == (content(one)[-1] == content(other)[-1])
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(2))
+@given(data=st.data(), one=parts())
+def test_digests_of_parts_are_equal_when_their_kv_is(data: st.DataObject, one: KVPart) -> None:
+    """A part's digest says its encoding up to its stop, its start and its shift, and nothing else."""
+    other = data.draw(part_like(one))
+
+    assert (one.digest == other.digest) == (part_content(one) == part_content(other))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(part=parts(), more=st.lists(NUMBERS, max_size=3))
+def test_a_parts_digest_does_not_depend_on_what_follows_it(part: KVPart, more: list[int]) -> None:
+    """However an encoding goes on behind a part, the part keeps its digest: attention is causal."""
+    other = replace(part, encoding=extended(part, more))
+
+    assert part.digest == other.digest
+    assert part.encoding.digest_until(part.stop) == extended(part, []).digest
+
+
+def test_a_digest_changes_with_what_its_context_has_seen() -> None:
+    """Digests form a Merkle tree: another token deep in the context is another digest at the top."""
+    one, other = (Encoding(token_ids=(word,), position_ids=(0,)) for word in (1, 2))
+
+    for _ in range(5):
+        one, other = (Encoding(token_ids=(3,), position_ids=(1,), context=(each.whole,)) for each in (one, other))
+
+    assert one.digest != other.digest
+
+
+def test_tokens_and_positions_are_kept_apart() -> None:
+    """A number is digested as what it is: the same numbers as tokens and as positions are another encoding."""
+    one, other = Encoding(token_ids=(1, 2), position_ids=(3, 4)), Encoding(token_ids=(3, 4), position_ids=(1, 2))
+    shorter = Encoding(token_ids=(1, 2, 3), position_ids=(3, 4, 5))
+
+    assert len({one.digest, other.digest, shorter.digest}) == 3
+
+
+def test_the_digest_is_that_of_the_specification() -> None:
+    """docs/store-format.md says byte for byte what is digested."""
+    first = Encoding(token_ids=(1, 2), position_ids=(0, 1))
+    made = Encoding(
+        token_ids=(2**40, 7),
+        position_ids=(5, 9),
+        context=(KVPart(first, 0, 1), KVPart(first, 1, 2, shift=3)),
+        codec="int8",
+    )
+
+    def sha256(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    nothing = sha256(b"").encode()
+    until_one = sha256(b"promptcache encoding 3\nfull\n1\n" + struct.pack("<2q", 1, 0) + nothing)
+    until_two = sha256(b"promptcache encoding 3\nfull\n2\n" + struct.pack("<4q", 1, 2, 0, 1) + nothing)
+    context = sha256(f"{until_one} 0 0\n{until_two} 1 3".encode())
+    tokens = struct.pack("<4q", 2**40, 7, 5, 9)
+
+    assert (first.digest, made.context_digest) == (until_two, context)
+    assert made.digest == sha256(b"promptcache encoding 3\nint8\n2\n" + tokens + context.encode())
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(data=st.data(), one=encodings())
+def test_equality_and_hash_go_by_the_digest(data: st.DataObject, one: Encoding) -> None:
+    """Encodings are equal exactly if their digests are, wherever they were made, and equal ones have one hash."""
+    other = data.draw(like(one))
+
+    assert (one == other) == (one.digest == other.digest)
+    assert (one.whole == other.whole) == (one == other)
+    assert {rebuilt(one): "found"}[one] == "found"
+    assert {rebuilt(one).whole: "found"}[one.whole] == "found"
+    assert one != one.digest
+
+
+@given(start=st.integers(0, 3), num_tokens=st.integers(1, 3), shift=st.integers(-4, 2**40))
+def test_a_shifted_part_has_the_same_tokens_at_other_positions(start: int, num_tokens: int, shift: int) -> None:
+    """A part has its encoding's tokens from `start` to `stop`, each position raised by the shift."""
+    encoding = Encoding(token_ids=(10, 11, 12, 13, 14, 15), position_ids=(4, 5, 6, 10, 11, 20))
+
+    part = KVPart(encoding, start, start + num_tokens, shift)
+
+    placed = [(4, 10), (5, 11), (6, 12), (10, 13), (11, 14), (20, 15)][start : start + num_tokens]
+    expected = [(position + shift, token_id) for position, token_id in placed]
+    assert list(zip(part.position_ids, part.token_ids, strict=True)) == expected
+    assert (part.first, part.last, part.num_tokens) == (expected[0][0], expected[-1][0], num_tokens)
+
+
+def test_the_whole_part_holds_all_tokens() -> None:
+    """`whole` is the part of all tokens where they stand; a shorter part is not whole."""
+    encoding = Encoding(token_ids=(1, 2, 3), position_ids=(4, 6, 7))
+
+    assert encoding.whole == KVPart(encoding, 0, 3)
+    assert (encoding.whole.token_ids, encoding.whole.position_ids) == ((1, 2, 3), (4, 6, 7))
+    assert [part.is_whole for part in (encoding.whole, KVPart(encoding, 0, 2), KVPart(encoding, 1, 3))] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_long_encodings_are_shown_in_one_short_line() -> None:
+    """The representation says how much there is and where, not every token, and does not go down into the context."""
+    encoding = Encoding(token_ids=(7,) * 5_000, position_ids=tuple(range(5_000)))
+    for start in range(5_000, 5_050):
+        encoding = Encoding(token_ids=(7,), position_ids=(start,), context=(encoding.whole,) * 2)
+
+    assert repr(encoding) == f"Encoding({encoding.digest[:12]}, 1 tokens at 5049-5049, 2 in context)"
+    assert repr(encoding.whole) == f"KVPart(encoding={encoding!r}, start=0, stop=1, shift=0)"

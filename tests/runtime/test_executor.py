@@ -1,0 +1,207 @@
+"""The executor: KV by handles, from any schema or none, encoded by any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache import Engine
+from promptcache.diagnostics import UnknownSchema
+from promptcache.kv import MemoryStore
+from promptcache.language import check_schema, parse_schema
+from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.reference import reference_logits
+from promptcache.runtime.schema_state import SchemaState, schema_state
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from promptcache.testing.tiny_model import tiny_model
+
+MODEL = tiny_model()
+
+
+def executor(pool: Pool | None = None) -> Executor:
+    """The model with an empty store."""
+    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "tiny", pool)
+
+
+def state_of(xml: str) -> SchemaState:
+    """A schema as an engine serves it."""
+    return schema_state(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
+
+
+def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encoding:
+    """Random tokens from position `start` on, now and then with a gap."""
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 4]), min_size=1, max_size=6))
+    positions = [start]
+    for step in steps[1:]:
+        positions.append(positions[-1] + step)
+    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(positions), max_size=len(positions)))
+    return Encoding(token_ids=tuple(token_ids), position_ids=tuple(positions), context=context)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RequestTokens:
+    """Requests over hand-made parts of encodings that attend to parts of each other, with new tokens between them."""
+    made: list[Encoding] = []
+    parts: list[KVPart] = []
+    new: list[int] = []
+    position = 0
+    for _ in range(draw(st.integers(1, 5))):
+        chosen = [each for each in made if draw(st.booleans())]
+        context = tuple(part for each in chosen if (part := cut(draw, each)) is not None)
+        each = encoding(draw, position, context)
+        made.append(each)
+        position = each.position_ids[-1] + 1
+        if draw(st.booleans()):
+            new.append(position)
+            position += 1
+        part = cut(draw, each)
+        if part is not None and draw(st.booleans()):
+            parts.append(part)
+    new += range(position, position + draw(st.integers(1, 3)))
+    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(new), max_size=len(new)))
+    return RequestTokens(parts=tuple(parts), token_ids=tuple(token_ids), position_ids=tuple(new))
+
+
+def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
+    """A part of an encoding, often the whole."""
+    if draw(st.booleans()):
+        return each.whole
+    start = draw(st.integers(0, each.num_tokens))
+    stop = draw(st.integers(start, each.num_tokens))
+    return KVPart(each, start, stop) if start < stop else None
+
+
+@pytest.mark.parametrize("coalesced", [False, True])
+@given(request=requests())
+@settings(max_examples=60)
+def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
+    """A request needs no schema: parts of encodings with parts in their context give the logits of the reference."""
+    made = executor(Pool(MODEL.shape) if coalesced else None)
+
+    assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
+
+
+def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
+    """The context of an encoding may come from anywhere: here from modules of two schemas, one of them cut."""
+    first = state_of('<schema name="one"><module name="a">The first text.</module></schema>').encodings[-1]
+    other = state_of(f'<schema name="two">{"x" * 40}<module name="b">The second text.</module></schema>').encodings[-1]
+    start = other.position_ids[-1] + 1
+    both = Encoding(
+        token_ids=tuple(b"And a third."),
+        position_ids=tuple(range(start, start + 12)),
+        context=(first.whole, KVPart(other, 2, other.num_tokens)),
+    )
+    tokens = RequestTokens(
+        parts=(first.whole, both.whole), token_ids=tuple(b"?!"), position_ids=(start + 12, start + 13)
+    )
+
+    assert distance(executor().logits(tokens), reference_logits(tokens, MODEL)) < 1e-10
+
+
+def test_another_thread_may_encode_what_was_looked_up() -> None:
+    """One thread looks up, another encodes, a third links: the answer is the same."""
+    state, made = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>'), executor()
+    wanted = state.encodings
+    lookups = made.look_up(wanted)
+    groups: list[frozenset[Encoding]] = []
+    thread = threading.Thread(
+        target=lambda: groups.extend(frozenset(each.runs) for each in made.encode_missing(wanted, lookups))
+    )
+    thread.start()
+    thread.join()
+    fetched = made.fetch(wanted)
+
+    assert frozenset().union(*groups) == set(wanted)
+    assert not fetched.encoded
+    assert fetched.runs.keys() == set(wanted)
+
+
+def test_locks_are_free_between_forward_passes() -> None:
+    """While one thread waits between two groups of `encode_missing`, another encodes the same and more."""
+    modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))
+    state, made = state_of(f'<schema name="s">{modules}</schema>'), executor()
+    groups = made.encode_missing(state.encodings, made.look_up(state.encodings))
+    next(groups)
+
+    other: list[int] = []
+    thread = threading.Thread(target=lambda: other.append(made.fetch(state.encodings).num_encoded_tokens), daemon=True)
+    thread.start()
+    thread.join(60)
+
+    assert other
+    assert all(group.lookups for group in groups)  # the rest was found
+
+
+def test_adding_a_module_costs_what_the_module_costs() -> None:
+    """A schema with one more module at its end shares every other encoding: only the new one is missing."""
+    modules = [f'<module name="m{number}">The text of {number}.</module>' for number in range(30)]
+    before, after = (
+        state_of(f'<schema name="s">Root.{"".join(modules[:count])}</schema>')
+        for count in (len(modules) - 1, len(modules))
+    )
+    made = executor()
+    made.fetch(before.encodings)
+
+    assert set(before.encodings) <= set(after.encodings)
+    assert made.fetch(after.encodings).encoded == {after.encodings[-1]}
+
+
+def test_a_removed_schema_is_gone() -> None:
+    """A removed schema is not found any more; KV that no other schema has leaves memory, and the rest stays."""
+    engine = Engine(MODEL, ByteTokenizer())
+    shared = '<module name="a">A shared text.</module>'
+    for name, more in (("one", '<module name="b">More.</module>'), ("two", "")):
+        engine.add_schema(f'<schema name="{name}">{shared}{more}</schema>')
+    engine.warm()
+    kept = engine.keys("two")
+    engine.remove_schema("one")
+
+    assert list(engine.schemas) == ["two"]
+    assert set(engine.store.keys()) == set(kept)
+    for call in (engine.remove_schema, engine.warm):
+        with pytest.raises(UnknownSchema, match="two"):
+            call("one")
+
+
+def test_shifted_parts_are_not_linked_yet() -> None:
+    """A part with a shift has other positions; its KV cannot be linked, and that is not overlooked."""
+    each = Encoding(token_ids=(1, 2, 3), position_ids=(0, 1, 2))
+    tokens = RequestTokens(parts=(KVPart(each, 0, 3, shift=5),), token_ids=(4,), position_ids=(9,))
+
+    assert tokens.parts[0].position_ids == (5, 6, 7)
+    with pytest.raises(AssertionError, match="own positions"):
+        executor().logits(tokens)
+
+
+def chain(lengths: Sequence[int]) -> list[Encoding]:
+    """Encodings of which each attends to all before it."""
+    made: list[Encoding] = []
+    position = 0
+    for number, length in enumerate(lengths):
+        positions = tuple(range(position, position + length))
+        context = tuple(each.whole for each in made)
+        made.append(Encoding(token_ids=(number + 1,) * length, position_ids=positions, context=context))
+        position += length
+    return made
+
+
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
+@settings(max_examples=30)
+def test_a_chain_has_the_kv_of_its_links(lengths: list[int], data: st.DataObject) -> None:
+    """Encodings that attend to all before them have the KV of one causal pass, whichever of them were there before."""
+    made = chain(lengths)
+    held = data.draw(st.lists(st.sampled_from(made), unique=True))
+    step_by_step = executor()
+    step_by_step.fetch(held)
+
+    runs, at_once = step_by_step.fetch(made).runs, executor().fetch(made).runs
+
+    assert all(torch.allclose(runs[each].keys, at_once[each].keys, atol=1e-11) for each in made)
