@@ -15,8 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
-from promptcache.kv import Codec, Pace, Store
-from promptcache.kv.opening import StoreSource, checked_source, open_store
+from promptcache.kv import Codec, Pace, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
 from promptcache.layout import Layout, Plan, Tokenizer
@@ -35,7 +34,7 @@ from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.schema_state import schema_state
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
-from promptcache.runtime.warm import codec_named, pinning, warm
+from promptcache.runtime.warm import warm
 
 DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""
@@ -77,10 +76,9 @@ class Engine(Unpicklable):
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
         self._place = store
-        opened = open_store(store, self.model.shape, lambda: self.fingerprint)
-        self.store: Store = opened.store
+        self.store: Store = open_store(store, self.model.shape, lambda: self.fingerprint)
         self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
-        self._catalog = Catalog(self.store, self._executor.key, opened.own)
+        self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(self._catalog, self.tokenizer)
 
     @classmethod
@@ -189,11 +187,11 @@ class Engine(Unpicklable):
             PromptCacheError: No such schema or module.
             StoreError: The store cannot pin, or did not answer.
         """
-        pinning(self.store).pin(self.keys(schema, module))
+        self.store.pin(self.keys(schema, module))
 
     def unpin(self, schema: str, module: str | None = None) -> None:
         """Take back `pin`; arguments and errors are the same."""
-        pinning(self.store).unpin(self.keys(schema, module))
+        self.store.unpin(self.keys(schema, module))
 
     def plan(self, prompt: PromptSource) -> Plan:
         """Return what a prompt would reuse and prefill, and where; no model work.

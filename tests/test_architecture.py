@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +17,13 @@ import promptcache
 PACKAGE = Path(promptcache.__file__).parent
 
 MAY_IMPORT = {
+    "atomic": set(),
     "diagnostics": set(),
     "locks": set(),
     "language": {"diagnostics", "locks"},
     "layout": {"diagnostics", "language"},
-    "kv": {"diagnostics", "locks"},
-    "runtime": {"diagnostics", "locks", "language", "layout", "kv"},
+    "kv": {"atomic", "diagnostics", "locks"},
+    "runtime": {"atomic", "diagnostics", "locks", "language", "layout", "kv"},
     "engine": {"diagnostics", "language", "layout", "kv", "runtime"},
 }
 """Which room may know which; the doors of the house may know all of them, and nothing may know a door."""
@@ -63,6 +66,45 @@ def test_rooms_import_in_one_direction(room: str, path: Path) -> None:
     allowed = set(MAY_IMPORT) | DOORS[room] if room in DOORS else MAY_IMPORT[room]
 
     assert ours - {room} <= allowed
+
+
+FACES = ("kv",)
+"""Rooms that others enter by their `__init__` only."""
+
+
+@pytest.mark.parametrize("room", FACES)
+def test_rooms_are_entered_by_their_face(room: str) -> None:
+    """Code and tests outside a room import nothing from it but the names in its `__all__`, and name no file of it."""
+    face = f"promptcache.{room}"
+    public = set(importlib.import_module(face).__all__)
+    tests = Path(__file__).parent
+    outside = [
+        path
+        for top in (PACKAGE, tests)
+        for path in top.rglob("*.py")
+        if not path.is_relative_to(PACKAGE / room) and not path.is_relative_to(tests / room)
+    ]
+    past = {
+        f"{path.relative_to(PACKAGE.parent)}: {name}"
+        for path in outside
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in names_in(node, face)
+        if name not in public
+    }
+
+    assert not past
+
+
+def names_in(node: ast.AST, face: str) -> Iterator[str]:
+    """The names that a piece of code takes from a room; files of the room by their whole name."""
+    if isinstance(node, ast.ImportFrom) and node.module == face:
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{face}."):
+        yield node.module or ""
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name.startswith(f"{face}."))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(rf"{face}\.\w+", node.value):
+        yield node.value
 
 
 @pytest.mark.parametrize(("room", "path"), list(modules()), ids=lambda value: getattr(value, "stem", value))

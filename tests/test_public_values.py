@@ -20,8 +20,7 @@ import torch
 
 import promptcache
 from promptcache.diagnostics import Diagnostic, PromptCacheError, Span
-from promptcache.kv import Recipe, StoreConfig, context_digest
-from promptcache.kv.opening import open_store
+from promptcache.kv import Recipe, StoreConfig, open_store
 from promptcache.language import module
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -142,7 +141,7 @@ def _world(folder: Path) -> SimpleNamespace:
     engine = promptcache.Engine(tiny_model(), ByteTokenizer(), store=folder / "kv")
     engine.add_schema(SCHEMA)
     shape = engine.model.shape
-    recipe = Recipe(fingerprint="f", token_ids=(1, 2), position_ids=(0, 1), context=context_digest(()))
+    recipe = Recipe(fingerprint="f", digest="d" * 64, num_tokens=2, first_position=0, last_position=1)
     kv = torch.zeros((shape.num_layers, shape.num_kv_heads, 2, shape.head_dim), dtype=shape.dtype)
     completion = engine.generate(PROMPT, max_new_tokens=1)
     (folder / "travel.xml").write_text(SCHEMA)
@@ -178,7 +177,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     put = {"recipe": world.recipe, "keys": world.kv, "values": world.kv}
     diagnostic = Diagnostic(code="PC001", message="m", span=SPAN)
     memory = promptcache.MemoryStore(shape)
-    tiers = open_store(world.folder / "tiers", shape, lambda: "f").store
+    tiers = open_store(world.folder / "tiers", shape, lambda: "f")
 
     def stored(store: Any) -> Mapping[str, Call]:
         return {
@@ -229,7 +228,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "MemoryStore": Call(function=promptcache.MemoryStore, valid={"shape": shape}, use=lambda made: made.put(**put)),
         **{f"MemoryStore.{name}": call for name, call in stored(memory).items()},
         "MemoryStore.offer": Call(function=memory.offer, valid=put),
-        "MemoryStore.pass_on": Call(function=memory.pass_on, valid={"keys": world.kv, "values": world.kv}),
+        "MemoryStore.unmanaged": Call(function=memory.unmanaged, valid={"keys": world.kv, "values": world.kv}),
         "MemoryStore.recipe": Call(function=memory.recipe, valid=keys),
         "MemoryStore.pin": Call(function=memory.pin, valid={"keys": ["a"]}),
         "MemoryStore.unpin": Call(function=memory.unpin, valid={"keys": ["a"]}),
@@ -272,7 +271,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "StoreConfig": Call(
             function=StoreConfig,
             valid={"folder": world.folder / "config"},
-            use=lambda made: open_store(made, shape, lambda: "f").store.put(**put),
+            use=lambda made: open_store(made, shape, lambda: "f").put(**put),
         ),
     }
 

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
-from promptcache.kv import RunKV, Slab
+from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.coalesce import Pool
@@ -56,7 +56,7 @@ def floor(model: Model, work: Workload) -> Alternative:
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
     positions = tuple(int(each) for segment in linked.positions.segments for each in segment.position_array())
     whole = Segment(
-        runs=(RunKV(slab=slab, start=0, stop=len(positions)),),
+        runs=(KVHandle(slab=slab, start=0, stop=len(positions)),),
         start=0,
         stop=len(positions),
         parts=(_anything(positions).whole,),

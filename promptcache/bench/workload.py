@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
-from promptcache.kv import MemoryStore, RunKV
+from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
 from promptcache.layout import Encoding, RequestTokens, TurnFrame
@@ -105,7 +105,7 @@ class Workload:
     sizes: Sizes
     state: SchemaState
     tokens: RequestTokens
-    runs: Mapping[Encoding, RunKV]
+    runs: Mapping[Encoding, KVHandle]
 
 
 def letters(draw: random.Random, length: int) -> str:

@@ -1,6 +1,6 @@
 """What rests in a store's folder: listed, looked into, verified, pinned, removed and cleaned up.
 
-Comes in: a folder's shelf, and words that choose among its encodings. Goes out: entries and lines. No model is loaded:
+Comes in: a folder's tier, and words that choose among its encodings. Goes out: entries and lines. No model is loaded:
 each file says of itself what it is and for which schema and module it was made.
 """
 
@@ -17,8 +17,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.diagnostics import CorruptEncoding, did_you_mean
-from promptcache.kv.disk import DiskShelf, Verdict
-from promptcache.kv.header import Header
+from promptcache.kv import DiskTier, Header, Verdict
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
@@ -57,10 +56,10 @@ class Entry:
         return f"{self.schema}/{self.module}" if self.module else self.schema
 
 
-def entries(shelf: DiskShelf) -> tuple[Entry, ...]:
+def entries(tier: DiskTier) -> tuple[Entry, ...]:
     """Return what is there, by schema, module and position."""
-    pinned = shelf.pinned()
-    found = [_entry(shelf, key, nbytes, used_s, key in pinned) for key, (nbytes, used_s) in shelf.files().items()]
+    pinned = tier.pinned()
+    found = [_entry(tier, key, nbytes, used_s, key in pinned) for key, (nbytes, used_s) in tier.files().items()]
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
 
 
@@ -93,11 +92,11 @@ def entries_data(found: Iterable[Entry]) -> list[dict[str, Any]]:
     return [asdict(each) for each in found]
 
 
-def summary_data(shelf: DiskShelf, found: Sequence[Entry]) -> dict[str, Any]:
+def summary_data(tier: DiskTier, found: Sequence[Entry]) -> dict[str, Any]:
     """Return what a store holds in all."""
-    aside = shelf.quarantined()
+    aside = tier.quarantined()
     return {
-        "store": str(shelf),
+        "store": str(tier),
         "num_encodings": len(found),
         "nbytes": sum(each.nbytes for each in found),
         "num_pinned": sum(each.pinned for each in found),
@@ -176,10 +175,10 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _entry(shelf: DiskShelf, key: str, nbytes: int, used_s: float, pinned: bool) -> Entry:
+def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float, pinned: bool) -> Entry:
     known: dict[str, Any] = {"key": key, "nbytes": nbytes, "used_s": used_s, "pinned": pinned}
     try:
-        header = shelf.header(key)
+        header = tier.header(key)
     except CorruptEncoding as fault:
         return Entry(**known, fault=str(fault))
     return Entry(**known) if header is None else Entry(**known, **_told(header))

@@ -16,9 +16,7 @@ from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.stores import open_folder
 from promptcache.cli.warm import WarmOptions
-from promptcache.kv.archive import Moved, read_archive, write_archive
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.opening import config_of
+from promptcache.kv import DiskTier, Moved, config_of, read_archive, write_archive
 from promptcache.language import CheckedSchema
 
 
@@ -36,8 +34,8 @@ def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, targe
         for schema in schemas:
             engine.add_schema(schema.source, keep=options.keep)
             keys |= dict.fromkeys(engine.keys(schema.name))
-        shelf = open_folder(options.store)
-        missing = len(keys.keys() - set(shelf.keys()))
+        tier = open_folder(options.store)
+        missing = len(keys.keys() - set(tier.keys()))
         if missing:
             raise EnvironmentMissing(
                 f"{missing:,} of {counted(len(keys), 'encoding')} are not in {options.store}; run `promptcache warm` "
@@ -45,7 +43,7 @@ def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, targe
             )
         show("packing", 0, None)
         about = {"schemas": ", ".join(schema.name for schema in schemas), "model": options.model, "keep": options.keep}
-        return write_archive(shelf, tuple(keys), target, about)
+        return write_archive(tier, tuple(keys), target, about)
 
 
 def import_archive(source: Path, store: str, limit: int | None) -> Moved:
@@ -56,7 +54,7 @@ def import_archive(source: Path, store: str, limit: int | None) -> Moved:
         raise UsageMistake(f"{source} is a pipe or a device; an archive is read twice, so that it has to be a file")
     with progress() as show:
         show("verifying and unpacking", 0, None)
-        return read_archive(source, DiskShelf(store, budget_bytes=limit))
+        return read_archive(source, DiskTier(store, budget_bytes=limit))
 
 
 def exported_text(moved: Moved, target: Path) -> str:

@@ -1,6 +1,6 @@
 """Stores as the command line names them: opened for an engine, or to look into.
 
-Comes in: a path or URL, and limits. Goes out: a `StoreConfig`, or a shelf. This file imports torch.
+Comes in: a path or URL, and limits. Goes out: a `StoreConfig`, or a tier. This file imports torch.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
-from promptcache.kv.home import without_tilde
-from promptcache.kv.opening import StoreConfig, config_of
+from promptcache.kv import StoreConfig, config_of, expand_home
 
 if TYPE_CHECKING:
-    from promptcache.kv.disk import DiskShelf
+    from promptcache.kv import DiskTier
 
 
 def store_config(place: str, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:
@@ -29,7 +28,7 @@ def store_config(place: str, limit: int | None, *, memory_bytes: int | None = No
     return replace(config, disk_bytes=limit, memory_bytes=memory_bytes)
 
 
-def open_folder(place: str, limit: int | None = None) -> DiskShelf:
+def open_folder(place: str, limit: int | None = None) -> DiskTier:
     """Return a store's folder to look into; unlike engines, this makes none.
 
     Raises:
@@ -37,13 +36,13 @@ def open_folder(place: str, limit: int | None = None) -> DiskShelf:
     """
     if config_of(place).folder is None:
         raise UsageMistake(f"--store {place}: only folders can be looked into")
-    folder = without_tilde(place)
+    folder = expand_home(place)
     if not (folder / "encodings").is_dir():
         if folder.exists():
             what = "is no store: it has no folder 'encodings'" if folder.is_dir() else "is not a folder"
         else:
             what = "does not exist"
         raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
-    from promptcache.kv.disk import DiskShelf  # folders need POSIX; `run` without one does not
+    from promptcache.kv import DiskTier  # folders need POSIX; `run` without one does not
 
-    return DiskShelf(folder, budget_bytes=limit, mmap=False)
+    return DiskTier(folder, budget_bytes=limit, mmap=False)

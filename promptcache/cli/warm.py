@@ -119,9 +119,7 @@ def _kept_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
     """Return what tells the bytes of so many tokens as they are kept."""
     import torch
 
-    from promptcache.kv import Codec, KVShape
-    from promptcache.kv.codec import forms
-    from promptcache.kv.header import num_bytes
+    from promptcache.kv import Codec, KVShape, kept_bytes
 
     sizes = read_kv_sizes(options.model, folder, options.dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
@@ -133,4 +131,4 @@ def _kept_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
         dtype=torch.float32 if halved else getattr(torch, sizes.dtype),
         device=torch.device("cpu"),
     )
-    return lambda num_tokens: sum(map(num_bytes, forms(Codec(options.keep), shape, num_tokens).values()))
+    return lambda num_tokens: kept_bytes(Codec(options.keep), shape, num_tokens)

@@ -24,8 +24,7 @@ from promptcache.cli.stores import store_config
 from promptcache.cli.warm import WarmOptions
 from promptcache.diagnostics import StoreError
 from promptcache.engine import Engine
-from promptcache.kv import Pace, SharedStore
-from promptcache.kv.opening import config_of, open_shelves
+from promptcache.kv import Pace, config_of, open_blob_tiers
 from promptcache.language import CheckedSchema
 from promptcache.runtime.completion import WarmReport
 
@@ -132,18 +131,17 @@ def _loss(engine: Engine, schema: CheckedSchema, options: WarmOptions) -> Mappin
         loss = measured_loss(engine, schema, options.keep, is_demo=options.model == "demo")
     else:
         loss = _known_loss(options, keys)
-    if isinstance(engine.store, SharedStore):
-        engine.store.note(dict.fromkeys(keys, loss))
+    engine.store.note(dict.fromkeys(keys, loss))
     return loss
 
 
 def _known_loss(options: WarmOptions, keys: Sequence[str]) -> Mapping[str, str]:
     """Return what was measured when the files that are there were made, from the first of them that can be read."""
-    shelves = open_shelves(config_of(options.store))
-    for shelf, key in product(shelves, keys[:_ASKED_FILES]):
+    tiers = open_blob_tiers(config_of(options.store))
+    for tier, key in product(tiers, keys[:_ASKED_FILES]):
         with suppress(StoreError):  # warming finds out by itself, and heals it
-            resting = shelf.read(key)
-            facts = {} if resting is None else resting.facts
+            stored = tier.read(key)
+            facts = {} if stored is None else stored.facts
             if loss := {name: text for name, text in facts.items() if name.startswith("loss.")}:
                 return loss
     return {}

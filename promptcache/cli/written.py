@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
 
 
@@ -81,18 +80,8 @@ def replace_file(path: Path, data: bytes) -> None:
     target = path.resolve()
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    with _named(path):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            shutil.copymode(target, name)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+    with _named(path), atomic_write(target) as file:
+        file.write(data)
 
 
 def _create(path: Path, data: bytes) -> None:

@@ -1,30 +1,85 @@
-"""Keys and values: what they are, what names them, and where they rest."""
+"""Keys and values: what they are, what names them, and where they are kept.
 
-from promptcache.kv.keys import Codec, Recipe, store_key
+
+Other rooms import from here only. Names of tiers that need POSIX or fsspec are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from promptcache.kv.archive import Moved, read_archive, write_archive
+from promptcache.kv.blob_tier import BlobTier, Form, StoredEncoding
+from promptcache.kv.codec import as_kept, codec_named, kept_bytes
+from promptcache.kv.faults import Faults
+from promptcache.kv.header import Header
+from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe, store_key
 from promptcache.kv.memory import MemoryStore
-from promptcache.kv.opening import StoreConfig
 from promptcache.kv.pace import Pace
-from promptcache.kv.shelf import Form, Resting, Shelf
-from promptcache.kv.store import Lookup, SharedStore, Store, Tier
+from promptcache.kv.paths import expand_home
+from promptcache.kv.store import Lookup, Store, Tier
+from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import TieredStore
-from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
+
+if TYPE_CHECKING:
+    from promptcache.kv.disk import DiskTier, Verdict
+    from promptcache.kv.kept_pace import keep_pace, kept_pace, pace_name
+    from promptcache.kv.remote import RemoteTier
+
+_HOMES = {
+    "DiskTier": "promptcache.kv.disk",
+    "RemoteTier": "promptcache.kv.remote",
+    "Verdict": "promptcache.kv.disk",
+    "keep_pace": "promptcache.kv.kept_pace",
+    "kept_pace": "promptcache.kv.kept_pace",
+    "pace_name": "promptcache.kv.kept_pace",
+}
 
 __all__ = [
+    "FORMAT_VERSION",
+    "BlobTier",
     "Codec",
+    "DiskTier",
+    "Faults",
     "Form",
+    "Header",
+    "KVHandle",
     "KVShape",
+    "LayerViews",
     "Lookup",
     "MemoryStore",
+    "Moved",
     "Pace",
     "Recipe",
-    "Resting",
-    "RunKV",
-    "SharedStore",
-    "Shelf",
+    "RemoteTier",
     "Slab",
     "Store",
     "StoreConfig",
+    "StoreSource",
+    "StoredEncoding",
     "Tier",
     "TieredStore",
+    "Verdict",
+    "as_kept",
+    "checked_source",
+    "codec_named",
+    "config_of",
+    "expand_home",
+    "keep_pace",
+    "kept_bytes",
+    "kept_pace",
+    "open_blob_tiers",
+    "open_store",
+    "pace_name",
+    "read_archive",
     "store_key",
+    "write_archive",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'promptcache.kv' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,6 +1,6 @@
 """Archives: encodings packed into one file for another machine.
 
-Comes in: a shelf and keys, or an archive. Goes out: an archive, or encodings on a shelf. An archive is a plain tar
+Comes in: a tier and keys, or an archive. Goes out: an archive, or encodings on a tier. An archive is a plain tar
 file: `manifest.json` first, then `encodings/KEY.safetensors` for each, of the very bytes that rest in folders. Nothing
 is extracted to a path that an archive names, and nothing is believed: every encoding is verified before one is kept.
 """
@@ -10,22 +10,22 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from promptcache.atomic import atomic_write
 from promptcache.diagnostics import CorruptEncoding, StoreError
+from promptcache.kv.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.format import check_payload, pack, unpack
 from promptcache.kv.header import read_header
-from promptcache.kv.shelf import Resting, Shelf
+from promptcache.kv.names import file_name, key_of
 
 FORMAT = "promptcache archive"
 VERSION = 1
 _MANIFEST = "manifest.json"
-_MEMBER = re.compile(r"encodings/([0-9a-f]{64})\.safetensors")
+_FOLDER = "encodings/"
 _MAX_MANIFEST_BYTES = 256 * 2**20
 
 
@@ -34,7 +34,7 @@ class Moved(NamedTuple):
 
     Attributes:
         keys: Of all encodings.
-        new: How many of them were not on the shelf before.
+        new: How many of them were not on the tier before.
         nbytes: Of their files.
     """
 
@@ -43,76 +43,58 @@ class Moved(NamedTuple):
     nbytes: int
 
 
-def write_archive(shelf: Shelf, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> Moved:
+def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> Moved:
     """Pack encodings; the archive stands under its name when it is whole, and not before.
 
     Args:
         about: What else the manifest says, for people.
 
     Raises:
-        StoreError: One of them is not on the shelf.
+        StoreError: One of them is not on the tier.
         OSError: The archive cannot be written.
     """
     wanted = tuple(dict.fromkeys(keys))
-    place = Path(os.path.realpath(target))  # a link keeps pointing where it does
     try:
-        nbytes = _replace(shelf, wanted, place, about)
-    except OSError as error:  # by itself it names no file, or one that is made in passing
+        with atomic_write(Path(os.path.realpath(target))) as file:  # a link keeps pointing where it does
+            nbytes = _write(tier, wanted, file, about)
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
     return Moved(wanted, 0, nbytes)
 
 
-def read_archive(source: Path, shelf: Shelf) -> Moved:
-    """Put the encodings of an archive on a shelf, after every one of them was verified.
+def read_archive(source: Path, tier: BlobTier) -> Moved:
+    """Put the encodings of an archive on a tier, after every one of them was verified.
 
     Raises:
         StoreError: It is no archive, or not whole, or something in it is not what it says; nothing was kept. Or the
-            shelf has no room; what found room was kept.
+            tier has no room; what found room was kept.
         OSError: It cannot be read.
     """
-    keys = tuple(resting.recipe.key for resting, _ in _verified(source))
-    there = set(shelf.keys())
+    keys = tuple(stored.recipe.key for stored, _ in _verified(source))
+    there = set(tier.keys())
     nbytes = 0
-    for resting, size in _verified(source):  # once more: nobody knows that it is still the same file
-        shelf.write(resting)
+    for stored, size in _verified(source):  # once more: nobody knows that it is still the same file
+        tier.write(stored)
         nbytes += size
-    lost = len(set(keys) - set(shelf.keys()))  # found no room, or gave theirs to those after them
+    lost = len(set(keys) - set(tier.keys()))  # found no room, or gave theirs to those after them
     if lost:
         raise StoreError(f"{source}: the store's limit has no room for {lost:,} of {len(keys):,} encodings")
     return Moved(keys, len(set(keys) - there), nbytes)
 
 
-def _replace(shelf: Shelf, keys: Sequence[str], place: Path, about: Mapping[str, str]) -> int:
-    """Write an archive beside its place, and put it there when it is whole; return the bytes of its encodings."""
-    descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            nbytes = _write(shelf, keys, file, about)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # as any file that a command writes
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return nbytes
-
-
-def _write(shelf: Shelf, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:
+def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:
     manifest = {"format": FORMAT, "version": VERSION, "about": dict(about), "encodings": list(keys)}
     total = 0
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         data = json.dumps(manifest, indent=1).encode()
         archive.addfile(_member(_MANIFEST, len(data)), io.BytesIO(data))
         for key in keys:
-            resting = shelf.read(key)
-            if resting is None:
+            stored = tier.read(key)
+            if stored is None:
                 raise StoreError(f"{key} is not in the store any more")
-            head, payload = pack(resting)
+            head, payload = pack(stored)
             content = b"".join((head, *payload))
-            archive.addfile(_member(f"encodings/{key}.safetensors", len(content)), io.BytesIO(content))
+            archive.addfile(_member(f"{_FOLDER}{file_name(key)}", len(content)), io.BytesIO(content))
             total += len(content)
     return total
 
@@ -124,7 +106,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     return member
 
 
-def _verified(source: Path) -> Iterator[tuple[Resting, int]]:
+def _verified(source: Path) -> Iterator[tuple[StoredEncoding, int]]:
     """Yield what an archive holds, each encoding with its file's bytes.
 
     Raises:
@@ -165,11 +147,12 @@ def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path) -
     return keys
 
 
-def _encoding(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path, seen: set[str]) -> tuple[Resting, int]:
-    named = _MEMBER.fullmatch(member.name)
-    if named is None or not member.isreg():
+def _encoding(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path, seen: set[str]
+) -> tuple[StoredEncoding, int]:
+    key = key_of(member.name.removeprefix(_FOLDER)) if member.name.startswith(_FOLDER) else None
+    if key is None or not member.isreg():
         raise StoreError(f"{source}: holds {member.name!r}, which is no encoding; nothing was kept")
-    key = named[1]
     if key in seen:
         raise StoreError(f"{source}: holds {key} twice; nothing was kept")
     seen.add(key)

@@ -1,7 +1,7 @@
 """Blocks of memory for KV: who has which range, what may be moved, and how room is made in one piece.
 
 Comes in: sizes in tokens. Goes out: places, each of them a range of a slab. A place is *kept* while the store wants it,
-and *in use* while anybody has the `RunKV` that was handed out for it, which a weak reference tells; it is free again
+and *in use* while anybody has the `KVHandle` that was handed out for it, which a weak reference tells; it is free again
 when it is neither.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from promptcache.kv.ranges import FreeRanges, Range
-from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.kv.types import KVHandle, KVShape, Slab
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,22 +25,22 @@ class Place:
     range: Range
     kept: bool = False
     freed: bool = False
-    handle: weakref.ref[RunKV] | None = field(default=None, repr=False)
+    handle: weakref.ref[KVHandle] | None = field(default=None, repr=False)
 
     @property
     def in_use(self) -> bool:
         """Whether somebody beside the store has it."""
         return self.handle is not None and self.handle() is not None
 
-    def run(self) -> RunKV:
-        """Return the `RunKV` that is handed out for this place, one for all who ask while one of them has it."""
+    def run(self) -> KVHandle:
+        """Return the `KVHandle` that is handed out for this place, one for all who ask while one of them has it."""
         run = self.handle() if self.handle is not None else None
         if run is None:
-            run = RunKV(slab=self.block.memory(), start=self.range.start, stop=self.range.stop)
+            run = KVHandle(slab=self.block.memory(), start=self.range.start, stop=self.range.stop)
             self.handle = weakref.ref(run, self._left)
         return run
 
-    def _left(self, _: weakref.ref[RunKV]) -> None:
+    def _left(self, _: weakref.ref[KVHandle]) -> None:
         if not self.kept:  # what is kept is freed by whoever lets go of it
             self.block.left.append(self)  # nothing more: this runs between any two lines of any thread
 
@@ -66,8 +66,8 @@ class Block:
         while self.left:
             self.release(self.left.popleft())
 
-    def claim(self, range_: Range) -> tuple[Place, RunKV]:
-        """Return a new place for a range that was taken from `free`; unless it is kept, it goes with its `RunKV`."""
+    def claim(self, range_: Range) -> tuple[Place, KVHandle]:
+        """Return a new place for a range that was taken from `free`; unless it is kept, it goes with its `KVHandle`."""
         place = Place(block=self, range=range_)
         self.places.add(place)
         try:

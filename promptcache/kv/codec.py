@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import torch
 
+from promptcache.diagnostics import StoreError
+from promptcache.kv.blob_tier import Form, StoredEncoding
 from promptcache.kv.keys import Codec, Recipe
-from promptcache.kv.shelf import Form, Resting
 from promptcache.kv.types import KVShape
 
 _HOST = torch.device("cpu")
@@ -49,6 +50,17 @@ QUANTIZERS: Mapping[Codec, Quantizer] = {
 """Bounds take 2 numbers a group: against the numbers themselves 1/16 and 1/64 of int8, 1/8 of int4, whatever dtype."""
 
 
+def codec_named(name: str) -> Codec:
+    """Return how KV is kept under this name.
+
+    Raises:
+        StoreError: There is no such codec.
+    """
+    if name in list(Codec):
+        return Codec(name)
+    raise StoreError(f"keep={name!r}: known are {', '.join(Codec)}")
+
+
 def forms(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, Form]:
     """Return which tensors, in which forms, an encoding rests as."""
     layers, heads, width = shape.num_layers, shape.num_kv_heads, shape.head_dim
@@ -70,7 +82,12 @@ def forms(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, Form]:
     }
 
 
-def pack(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> Resting:
+def kept_bytes(codec: Codec, shape: KVShape, num_tokens: int) -> int:
+    """Return the bytes of an encoding as its codec stores it, without the header of a file."""
+    return sum(form.nbytes for form in forms(codec, shape, num_tokens).values())
+
+
+def to_stored(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> StoredEncoding:
     """Return an encoding as it rests under its recipe's codec; the tensors given are not changed and not kept.
 
     Args:
@@ -92,16 +109,16 @@ def pack(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> Resting:
     at_rest = {
         name: tensor.detach().to(_HOST, copy=not recipe.codec.lossy).contiguous() for name, tensor in tensors.items()
     }
-    return Resting(recipe=recipe, shape=shape, tensors=at_rest)
+    return StoredEncoding(recipe=recipe, shape=shape, tensors=at_rest)
 
 
-def unpack(resting: Resting, device: torch.device = _HOST) -> tuple[torch.Tensor, torch.Tensor]:
+def from_stored(stored: StoredEncoding, device: torch.device = _HOST) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys and values `[L, Hkv, T, D]`; not copied where they rest as computed, on the device asked for."""
-    tensors = {name: tensor.to(device) for name, tensor in resting.tensors.items()}
-    if not resting.recipe.codec.lossy:
+    tensors = {name: tensor.to(device) for name, tensor in stored.tensors.items()}
+    if not stored.recipe.codec.lossy:
         return tensors["keys"], tensors["values"]
-    how = QUANTIZERS[resting.recipe.codec]
-    shape, itemsize = resting.shape, resting.shape.dtype.itemsize
+    how = QUANTIZERS[stored.recipe.codec]
+    shape, itemsize = stored.shape, stored.shape.dtype.itemsize
     unpacked = []
     for name, width, size in (
         ("keys", shape.head_dim, how.key_group),
@@ -115,10 +132,10 @@ def unpack(resting: Resting, device: torch.device = _HOST) -> tuple[torch.Tensor
 
 
 def as_kept(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return KV as the recipe's codec leaves it: what `unpack` gives for what `pack` makes of it."""
+    """Return KV as the recipe's codec leaves it: what `from_stored` gives for what `to_stored` makes of it."""
     if not recipe.codec.lossy:
         return keys, values
-    return unpack(pack(recipe, keys, values), keys.device)
+    return from_stored(to_stored(recipe, keys, values), keys.device)
 
 
 def _cuts(length: int, size: int) -> list[int]:

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
+from promptcache.kv.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.disk_budget import DiskBudget
 from promptcache.kv.eviction import Cost, encoding_cost
-from promptcache.kv.folder import SUFFIX, Folder, Identity, Incoming
+from promptcache.kv.folder import Folder, Identity, Incoming
 from promptcache.kv.format import check_payload, check_shape, pack, shape_text, unpack
 from promptcache.kv.header import Header
-from promptcache.kv.home import without_tilde
+from promptcache.kv.names import SUFFIX
+from promptcache.kv.paths import expand_home
 from promptcache.kv.reading import drop_from_memory, open_encoding, open_header
-from promptcache.kv.shelf import Resting
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
 
@@ -45,7 +46,7 @@ class Verdict(NamedTuple):
         name: Of the file.
         nbytes: Its size.
         fault: What is wrong with it; None for what may be served, and for what is foreign.
-        foreign: Whether it has no name of ours: nobody takes it for an encoding, and nobody touches it.
+        foreign: Whether its name is not that of an encoding: it is neither read nor removed.
     """
 
     name: str
@@ -54,8 +55,8 @@ class Verdict(NamedTuple):
     foreign: bool = False
 
 
-class DiskShelf:
-    """A `Shelf` in a folder.
+class DiskTier(BlobTier):
+    """Encodings as files of a folder.
 
     Args:
         folder: Made where it is missing. One that cannot be written is read all the same.
@@ -63,11 +64,11 @@ class DiskShelf:
             evicted, by this process's record of uses and the files' times. None is no limit.
         verify: `first` reads a payload before its first use in this process; `always` before every use.
         mmap: Map files, so that processes share memory and nothing is read before it is used. Only for folders that
-            nobody but this library writes in: a mapped file that is truncated kills the process.
+            only this library writes in: a mapped file that is truncated kills the process.
         cost: What it takes to make an encoding again.
     """
 
-    tier = Tier.DISK
+    kind = Tier.DISK
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class DiskShelf:
         mmap: bool = True,
         cost: Cost = encoding_cost,
     ) -> None:
-        self._folder = Folder(without_tilde(folder))
+        self._folder = Folder(expand_home(folder))
         self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
         self._verify = Verify(verify)
         self._mmap = mmap
@@ -90,7 +91,7 @@ class DiskShelf:
     def __str__(self) -> str:
         return str(self._folder.root)
 
-    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Return the encoding under `key`, its tensors mapped from the file."""
         path = self._folder.path(key)
         with self._folder.refusing("read"), suppress(FileNotFoundError):  # may be evicted at any time
@@ -102,19 +103,19 @@ class DiskShelf:
             except CorruptEncoding as error:
                 if self._set_aside(key, path, identity, error):
                     raise
-            return self.read(key, shape)  # another process was faster, and may have written it anew
+            return self.read(key, shape)  # another process was faster, and may have written it again
         return None
 
-    def write(self, resting: Resting) -> bool:
+    def write(self, stored: StoredEncoding) -> bool:
         """Write an encoding to a file of its own."""
-        key = resting.recipe.key
+        key = stored.recipe.key
         path = self._folder.path(key)
         if self._stands(key, path):
             return True
-        head, payload = pack(resting)
+        head, payload = pack(stored)
         with self._folder.refusing("write"):
             self._folder.make()
-            incoming = self._reserve(key, len(head) + resting.nbytes)
+            incoming = self._reserve(key, len(head) + stored.nbytes)
             if incoming is None:
                 return False
             with incoming:
@@ -165,7 +166,7 @@ class DiskShelf:
         return self._folder.claimed(key, timeout_s)
 
     def cool(self, key: str) -> None:
-        """Ask the system to let go of what its page cache has of the file; who has it mapped keeps it there."""
+        """Ask the system to drop the file from its page cache; what is mapped stays."""
         with self._folder.refusing("read"), suppress(FileNotFoundError):
             drop_from_memory(self._folder.path(key))
 
@@ -228,7 +229,7 @@ class DiskShelf:
             return Verdict(path.name, nbytes, None, foreign=True)
         return Verdict(path.name, nbytes, _fault(path, shapes, mapped=self._mmap))
 
-    def _open(self, key: str, path: Path, identity: Identity, shape: KVShape | None) -> Resting:
+    def _open(self, key: str, path: Path, identity: Identity, shape: KVShape | None) -> StoredEncoding:
         header, payload = open_encoding(path, key, mapped=self._mmap)
         if shape is not None:
             check_shape(header, shape, str(path))
@@ -266,7 +267,7 @@ class DiskShelf:
 
 def _fault(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) -> str | None:
     try:
-        header, payload = open_encoding(path, _key_of(path), mapped=mapped)
+        header, payload = open_encoding(path, path.stem, mapped=mapped)
         check_payload(header, payload, str(path))
     except CorruptEncoding as error:
         return str(error)
@@ -282,10 +283,6 @@ def _shapes_by_model(paths: Iterable[Path]) -> Mapping[str, Counter[KVShape]]:
     shapes: dict[str, Counter[KVShape]] = defaultdict(Counter)
     for path in paths:
         with suppress(CorruptEncoding, FileNotFoundError):
-            header = open_header(path, _key_of(path))
+            header = open_header(path, path.stem)
             shapes[header.recipe.fingerprint][header.shape] += 1
     return shapes
-
-
-def _key_of(path: Path) -> str:
-    return path.name.removesuffix(SUFFIX)

@@ -1,4 +1,4 @@
-"""Which files of a shelf's folder go when room is needed.
+"""Which files of a tier's folder go when room is needed.
 
 Comes in: a folder, what its files may take together, and every use of one. Goes out: room. Other processes write, use
 and remove files, too, so what is there is counted anew each time, with the folder locked. This file reads headers, to

@@ -1,4 +1,4 @@
-"""The folder of a disk shelf: which files stand where, and how they come, go and are set aside without a trace of half
+"""The folder of a disk tier: which files stand where, and how they come, go and are set aside without a trace of half
 work.
 
     encodings/KEY.safetensors    one file per encoding; what stands here is whole
@@ -19,7 +19,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -29,12 +28,12 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
+from promptcache.atomic import atomic_write, publish
 from promptcache.diagnostics import StoreError, TierUnavailable, shown
+from promptcache.kv.names import file_name, key_of
 
-SUFFIX = ".safetensors"
 LOCK_TIMEOUT_S = 60.0
 _POLL_S = 0.005
-_KEY = re.compile(r"[0-9a-f]{64}")
 _LOG = "log.jsonl"
 _REPLACING = "replacing.tmp"
 
@@ -77,13 +76,12 @@ class Incoming:
         os.fsync(self.descriptor)
 
     def publish(self, target: Path) -> None:
-        """Let the file stand under its name, at once and for good."""
-        self.path.rename(target)
-        _sync_folder(target.parent)
+        """Give the file its name."""
+        publish(self.path, target)
 
 
 class Folder:
-    """A shelf's folder. Its methods raise `TierUnavailable` where the file system refuses."""
+    """A tier's folder. Its methods raise `TierUnavailable` where the file system refuses."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -109,9 +107,7 @@ class Folder:
         Raises:
             StoreError: This is no key.
         """
-        if _KEY.fullmatch(key) is None:
-            raise StoreError(f"{key!r} is not a key: 64 hexadecimal digits")
-        return self.encodings / f"{key}{SUFFIX}"
+        return self.encodings / file_name(key)
 
     @contextlib.contextmanager
     def refusing(self, deed: str) -> Iterator[None]:
@@ -153,8 +149,7 @@ class Folder:
         """Return the encodings that stand here, by key; what has another name or is no file is none."""
         found = {}
         for name, status in _files(self.encodings):
-            key = name.removesuffix(SUFFIX)
-            if name.endswith(SUFFIX) and _KEY.fullmatch(key):
+            if (key := key_of(name)) is not None:
                 found[key] = status
         return found
 
@@ -177,24 +172,22 @@ class Folder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Let a small file beside the folders have this content, all at once; call this with the folder locked."""
-        path = self.root / _REPLACING
-        path.unlink(missing_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with Incoming(path, os.open(path, flags, 0o666)) as replacing:
-            replacing.fill((data,))
-            replacing.publish(self.root / name)
+        temporary = self.root / _REPLACING
+        temporary.unlink(missing_ok=True)
+        with atomic_write(self.root / name, temporary=temporary) as file:
+            file.write(data)
 
     def sweep(self) -> tuple[str, ...]:
         """Remove what writers left that are no more, and return its names; call this with the folder locked."""
         left = [name for name, _ in _files(self.incoming) if _remove_abandoned(self.incoming / name)]
         replacing = self.root / _REPLACING
-        if replacing.exists():  # whoever writes it holds the lock
+        if replacing.exists():  # its writer would hold the lock
             replacing.unlink()
             left.append(_REPLACING)
         return tuple(left)
 
     def sweep_locks(self) -> None:
-        """Remove the locks of keys that nobody holds; whoever waits for one takes the trouble to make it anew."""
+        """Remove the locks of keys that are not held; a process that waits for one makes it again."""
         for name, _ in _files(self.locks):
             lock = FileLock(self.locks / name, timeout=0)
             with contextlib.suppress(Timeout), lock:
@@ -266,11 +259,3 @@ def _allocate(descriptor: int, nbytes: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

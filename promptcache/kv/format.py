@@ -16,46 +16,48 @@ from types import MappingProxyType
 import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
-from promptcache.kv.header import NO_DIGEST, Header, num_bytes
-from promptcache.kv.shelf import Form, Resting
+from promptcache.kv.blob_tier import Form, StoredEncoding
+from promptcache.kv.header import NO_DIGEST, Header
 from promptcache.kv.types import KVShape
 
 PIECE_BYTES = 4 * 2**20
 """The payload's checksum is made of those of pieces of this size, so that several cores can work on it."""
 
 
-def pack(resting: Resting) -> tuple[bytes, tuple[memoryview, ...]]:
+def pack(stored: StoredEncoding) -> tuple[bytes, tuple[memoryview, ...]]:
     """Return the bytes of a file: its beginning, and the tensors one after the other, not copied.
 
     Raises:
         StoreError: The tensors are not those that the recipe's codec prescribes, or hold no tokens, or none that the
             format can hold.
     """
-    if resting.recipe.num_tokens < 1:
-        raise StoreError(f"cannot keep {resting.recipe.key}: it has no tokens")
-    header = Header(recipe=resting.recipe, shape=resting.shape, facts=resting.facts, payload_sha256=NO_DIGEST)
+    if stored.recipe.num_tokens < 1:
+        raise StoreError(f"cannot keep {stored.recipe.key}: it has no tokens")
+    header = Header(recipe=stored.recipe, shape=stored.shape, facts=stored.facts, payload_sha256=NO_DIGEST)
     prescribed = header.forms
-    given = {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in resting.tensors.items()}
+    given = {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in stored.tensors.items()}
     if given != prescribed:
-        raise StoreError(f"cannot keep {resting.recipe.key}: it has {given}, codec {resting.recipe.codec} {prescribed}")
-    payload = tuple(_bytes_of(resting.tensors[name]) for name in prescribed)
+        raise StoreError(f"cannot keep {stored.recipe.key}: it has {given}, codec {stored.recipe.codec} {prescribed}")
+    payload = tuple(_bytes_of(stored.tensors[name]) for name in prescribed)
     header = Header(
-        recipe=resting.recipe,
-        shape=resting.shape,
-        facts=resting.facts,
+        recipe=stored.recipe,
+        shape=stored.shape,
+        facts=stored.facts,
         payload_sha256=payload_digest(payload),
     )
     return header.to_bytes(), payload
 
 
-def unpack(header: Header, payload: memoryview) -> Resting:
+def unpack(header: Header, payload: memoryview) -> StoredEncoding:
     """Return an encoding whose tensors are views of `payload`: writable memory of the size that the header says."""
     parts = _parts(header.forms, payload)
     tensors = {
         name: torch.frombuffer(part, dtype=form.dtype).view(form.shape)
         for (name, form), part in zip(header.forms.items(), parts, strict=True)
     }
-    return Resting(recipe=header.recipe, shape=header.shape, tensors=MappingProxyType(tensors), facts=header.facts)
+    return StoredEncoding(
+        recipe=header.recipe, shape=header.shape, tensors=MappingProxyType(tensors), facts=header.facts
+    )
 
 
 def check_payload(header: Header, payload: memoryview, source: str) -> None:
@@ -105,8 +107,8 @@ def _joined(digests: Iterable[bytes]) -> str:
 def _parts(all_forms: Mapping[str, Form], payload: memoryview) -> list[memoryview]:
     parts = []
     for form in all_forms.values():
-        parts.append(payload[: num_bytes(form)])
-        payload = payload[num_bytes(form) :]
+        parts.append(payload[: form.nbytes])
+        payload = payload[form.nbytes :]
     return parts
 
 

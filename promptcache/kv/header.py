@@ -16,9 +16,9 @@ from types import MappingProxyType
 import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
+from promptcache.kv.blob_tier import Form
 from promptcache.kv.codec import forms
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
-from promptcache.kv.shelf import Form
 from promptcache.kv.types import KVShape
 
 MAX_HEADER_BYTES = 16 * 2**20
@@ -47,7 +47,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file says of itself; `Resting` without the tensors.
+    """What a file says of itself; `StoredEncoding` without the tensors.
 
     Attributes:
         payload_sha256: As `payload_digest` gives it.
@@ -67,7 +67,7 @@ class Header:
     @property
     def payload_bytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(map(num_bytes, self.forms.values()))
+        return sum(form.nbytes for form in self.forms.values())
 
     def to_bytes(self) -> bytes:
         """Return the file's beginning: the length, and the header with its own checksum.
@@ -83,11 +83,6 @@ class Header:
         blank = len(text).to_bytes(8, "little") + text
         at = 8 + len(_START)
         return blank[:at] + hashlib.sha256(blank).hexdigest().encode() + blank[at + _DIGITS :]
-
-
-def num_bytes(form: Form) -> int:
-    """Return how many bytes a tensor of this form takes."""
-    return form.dtype.itemsize * math.prod(form.shape)
 
 
 def read_header(head: bytes, file_bytes: int, source: str, key: str | None = None) -> tuple[Header, int]:
@@ -200,7 +195,7 @@ def _entries(all_forms: Mapping[str, Form]) -> dict[str, object]:
     entries: dict[str, object] = {}
     start = 0
     for name, form in all_forms.items():
-        stop = start + num_bytes(form)
+        stop = start + form.nbytes
         entries[name] = {"dtype": _DTYPE_NAMES[form.dtype], "shape": form.shape, "data_offsets": (start, stop)}
         start = stop
     return entries

@@ -1,12 +1,11 @@
 """The memory tier: it owns the KV, in arenas where the runs of a schema lie side by side in layout order.
 
-Comes in: KV to keep, and the order in which runs would best be neighbours. Goes out: views. What a request holds is
-never written over and never evicted; what nobody holds may be moved, so `RunKV` objects are what names memory for as
-long as somebody has one, and a range of a slab names it only while they do.
+KV that a request holds is never written over, moved or evicted. All other KV may be moved, so a range of a slab names
+KV only while a `KVHandle` for it is alive.
 
 The budget is exact: a store with one has a single slab of that size, made with its first encoding, and everything that
 it keeps or that a request still holds of it lies there. KV that finds no room, because what is there is in use or
-pinned, is given to its request all the same, in memory that goes with it: that is *passing*, and not kept.
+pinned, is given to its request all the same, in memory that is freed with the request: it is *unmanaged*, and not kept.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import Recipe
 from promptcache.kv.ranges import Range
 from promptcache.kv.reserve import Reservations
-from promptcache.kv.store import Lookup, Tier, checked_keys
-from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.kv.store import Lookup, Store, Tier, checked_keys
+from promptcache.kv.types import KVHandle, KVShape, Slab
 from promptcache.locks import new_rlock
 
 BLOCK_BYTES = 256 * 2**20
@@ -50,7 +49,7 @@ _SIZES = Kind(
 )
 
 
-class MemoryStore(Unpicklable):
+class MemoryStore(Unpicklable, Store):
     """A `Store` in this process's memory (or its GPU's), for KV of one shape.
 
     Attributes:
@@ -95,24 +94,26 @@ class MemoryStore(Unpicklable):
         self._recipes: dict[str, Recipe] = {}
         self._policy = GreedyDual()
         self._cost = cost
-        self._passing: weakref.WeakSet[RunKV] = weakref.WeakSet()
+        self._unmanaged: weakref.WeakSet[KVHandle] = weakref.WeakSet()
         self._lock = new_rlock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
 
     def get(self, key: str) -> Lookup:
-        """Return the KV kept under `key`; it stays where it is while the `RunKV` lives."""
+        """Return the KV kept under `key`; it stays where it is while the `KVHandle` lives."""
         TEXT.check("key", key, StoreError)
-        with self._lock:
-            place = self._kept.get(key)
-            if place is None:
-                return Lookup(None, self.tier)
-            self._policy.touch(key)
-            return Lookup(place.run(), self.tier)
+        return self.get_many((key,))[key]
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
+        """Return what `get` returns for each of `keys`."""
+        with self._lock:
+            return {key: self._lookup(key) for key in keys}
+
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Copy the KV, as the recipe's codec leaves it, into its reserved place or wherever there is room.
+
+        Nothing here outlives the process, so `persist` changes nothing.
 
         Raises:
             StoreError: The tensors have another shape than this store's.
@@ -122,9 +123,9 @@ class MemoryStore(Unpicklable):
         if (kept := self._kept_run(recipe.key)) is not None:
             return kept
         keys, values = as_kept(recipe, keys, values)
-        return self.offer(recipe, keys, values) or self.pass_on(keys.clone(), values.clone())
+        return self.offer(recipe, keys, values) or self.unmanaged(keys.clone(), values.clone())
 
-    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV | None:
+    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
         """As `put`, for KV that its codec has been at already, on any device; None where there is no room for it."""
         self._check(keys, values)
         _RECIPE.check("recipe", recipe, StoreError)
@@ -135,17 +136,17 @@ class MemoryStore(Unpicklable):
         if claimed is None:
             return None
         place, run = claimed
-        run.keys.copy_(keys)  # outside of the lock: nobody else knows this place yet
+        run.keys.copy_(keys)  # outside of the lock: no other thread knows this place yet
         run.values.copy_(values)
         return self._keep(recipe, place, run)
 
-    def pass_on(self, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def unmanaged(self, keys: torch.Tensor, values: torch.Tensor) -> KVHandle:
         """Return KV as a request needs it, without keeping it or, where it lies on the device already, copying it."""
         self._check(keys, values)
         slab = Slab(keys=keys.to(self.shape.device), values=values.to(self.shape.device))
-        run = RunKV(slab=slab, start=0, stop=slab.capacity)
+        run = KVHandle(slab=slab, start=0, stop=slab.capacity)
         with self._lock:
-            self._passing.add(run)
+            self._unmanaged.add(run)
         return run
 
     def recipe(self, key: str) -> Recipe | None:
@@ -182,16 +183,21 @@ class MemoryStore(Unpicklable):
             return sum(place.range.size for block in self._blocks for place in block.places) * self.shape.token_bytes
 
     @property
-    def passing_bytes(self) -> int:
+    def unmanaged_bytes(self) -> int:
         """Bytes of KV that found no room and goes with the requests that hold it; no budget limits them."""
         with self._lock:
-            return sum(run.nbytes for run in self._passing)
+            return sum(run.nbytes for run in self._unmanaged)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Give the keys neighbouring places, in order, for as long as nobody else needs the room."""
+        """Give the keys neighbouring places, in order, for as long as the room is not needed for others."""
         _SIZES.check("sizes", sizes, StoreError)
         with self._lock:
             self._reservations.announce([(key, size) for key, size in sizes if key not in self._kept])
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Free the memory of keys that are not needed any more."""
+        for key in keys:
+            self.delete(key)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Keep these keys from eviction, whether they are there already or come later."""
@@ -210,12 +216,19 @@ class MemoryStore(Unpicklable):
         with self._lock:
             return self._policy.pinned
 
-    def _kept_run(self, key: str) -> RunKV | None:
+    def _lookup(self, key: str) -> Lookup:
+        place = self._kept.get(key)
+        if place is None:
+            return Lookup(None, self.tier)
+        self._policy.touch(key)
+        return Lookup(place.run(), self.tier)
+
+    def _kept_run(self, key: str) -> KVHandle | None:
         with self._lock:
             place = self._kept.get(key)
             return None if place is None else place.run()
 
-    def _keep(self, recipe: Recipe, place: Place, run: RunKV) -> RunKV:
+    def _keep(self, recipe: Recipe, place: Place, run: KVHandle) -> KVHandle:
         with self._lock:
             if (first := self._kept.get(recipe.key)) is not None:  # another thread was faster
                 return first.run()
@@ -233,7 +246,7 @@ class MemoryStore(Unpicklable):
         self._settle()
 
     def _settle(self) -> None:
-        """Free what nobody holds any more; without a budget, empty blocks go."""
+        """Free what no request holds any more; without a budget, empty blocks are freed."""
         for block in self._blocks:
             block.settle()
         if self.budget_bytes is None:
@@ -242,7 +255,7 @@ class MemoryStore(Unpicklable):
                 self._reservations.forget(block)
                 self._blocks.remove(block)
 
-    def _claim(self, key: str, size: int) -> tuple[Place, RunKV] | None:
+    def _claim(self, key: str, size: int) -> tuple[Place, KVHandle] | None:
         """Return a place of `size` tokens for `key`, or None where there is no room for it."""
         self._settle()
         found = self._reservations.find(key, size, self._blocks) or self._anywhere(size)

@@ -1,53 +1,78 @@
 """The remote tier: the same files under any URL that fsspec knows, shared by machines.
 
-Comes in: encodings at rest. Goes out: the same. What comes back is verified every time; what is not what its name
-promises is moved to `quarantine/` there. Nobody waits for a place that does not answer: every deed has a time-out,
-connecting included, and after one the place is not asked again for a while. This file alone knows fsspec.
+What is read is verified every time, and moved to `quarantine/` there if it is not what its name promises. Every
+operation has a time-out, connecting included; after one the place is not asked again for a while. Only this file knows
+fsspec.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 try:
     from fsspec import AbstractFileSystem
     from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
 except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
+from promptcache.kv.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.format import check_payload, check_shape, pack, unpack
 from promptcache.kv.header import read_header
-from promptcache.kv.shelf import Resting
+from promptcache.kv.names import file_name, key_of
+from promptcache.kv.paths import without_credentials
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
 
 MAX_FILE_BYTES = 8 * 2**30
-"""What is larger is no encoding, and is not fetched."""
+"""A larger file is no encoding, and is not fetched."""
 
-_KEY = re.compile(r"[0-9a-f]{64}")
-_SUFFIX = ".safetensors"
-_TEMPORARY = re.compile(r"[0-9a-f]{64}\.safetensors\.\d+\.(\d+)\.tmp")
-_CREDENTIALS = re.compile(r"(?<=//)[^/@]*@")
+PARALLEL_READS = 16
+"""Requests for encodings that are sent at once."""
+
 _NO_SUCH_PLACE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 """Of errors of the system, those that say that a URL is wrong; others say that nothing answers there now."""
 
 _T = TypeVar("_T")
 
 
-class RemoteShelf:
-    """A `Shelf` under a URL. It has no budget, so nothing is evicted, and no locks.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """An open file system and the folder of the store in it.
+
+    Attributes:
+        turn: Held while the file system is used, where it cannot be used by several threads.
+    """
+
+    files: AbstractFileSystem
+    root: str
+    turn: AbstractContextManager[Any]
+
+    @staticmethod
+    def open(url: str, options: Mapping[str, Any]) -> _Place:
+        """Open a file system; many connect to their place then. No listing is cached: others write there, too."""
+        files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+        return _Place(files, str(root).rstrip("/"), nullcontext() if _serves_threads(files) else threading.Lock())
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+
+class RemoteTier(BlobTier):
+    """Encodings as files under a URL. It has no budget, so nothing is evicted, and no locks.
 
     Args:
         url: Such as `s3://bucket/folder` or `file:///shared/folder`.
-        timeout_s: How long to wait for each deed.
+        timeout_s: How long to wait for each operation.
         rest_s: How long not to ask again after a time-out, or after it could not be connected to.
         options: What else fsspec's file system is made with, such as credentials.
 
@@ -55,22 +80,20 @@ class RemoteShelf:
         StoreError: The URL cannot be a store. One where nothing answers now can be one: it is connected to later.
     """
 
-    tier = Tier.REMOTE
+    kind = Tier.REMOTE
 
     def __init__(
         self, url: str, *, timeout_s: float = 10.0, rest_s: float = 30.0, options: Mapping[str, Any] | None = None
     ) -> None:
+        self._url, self._options = url, dict(options or {})
+        self._name = without_credentials(url).rstrip("/")
         self._timeout_s = timeout_s
         self._rest_s = rest_s
         self._asleep_until, self._why_asleep = 0.0, ""
         self._bad: dict[str, Hashable] = {}  # what is wrong and could not be set aside
-        self._url, self._options = url, dict(options or {})
-        self._name = _CREDENTIALS.sub("", url).rstrip("/")
-        self._connected = False
-        self._files: AbstractFileSystem
-        self._root: str
+        self._place: _Place | None = None
         try:
-            self._ask("open", lambda: None)
+            self._ask("open", lambda _: None)
         except TierUnavailable as fault:
             error = fault.__cause__
             if not isinstance(error, OSError) or isinstance(error, _NO_SUCH_PLACE):
@@ -79,10 +102,16 @@ class RemoteShelf:
     def __str__(self) -> str:
         return self._name
 
-    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+    @property
+    def max_parallel_reads(self) -> int:  # type: ignore[override]
+        """Many where the file system can be used by several threads, else one."""
+        place = self._place
+        return PARALLEL_READS if place is not None and _serves_threads(place.files) else 1
+
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Fetch the encoding under `key` into memory."""
-        name = _name_of(key)
-        fetched = self._ask("read", lambda: self._fetch(self._path(name)))
+        name = file_name(key)
+        fetched = self._ask("read", lambda place: _fetch(place, name))
         if fetched is None or self._bad.get(key) == fetched[0]:
             return None
         state, data = fetched
@@ -101,161 +130,71 @@ class RemoteShelf:
         self._bad.pop(key, None)
         return unpack(header, payload)
 
-    def write(self, resting: Resting) -> bool:
+    def write(self, stored: StoredEncoding) -> bool:
         """Put an encoding there, all of it at once; always True, for there is no budget."""
-        name = _name_of(resting.recipe.key)
-        if self._ask("write", lambda: self._files.isfile(self._path(name))) and resting.recipe.key not in self._bad:
+        name = file_name(stored.recipe.key)
+        is_there = self._ask("write", lambda place: bool(place.files.isfile(place.path(name))))
+        if is_there and stored.recipe.key not in self._bad:
             return True
-        head, payload = pack(resting)
+        head, payload = pack(stored)
         data = b"".join((head, *payload))
-        self._ask("write", lambda: self._put(self._path(name), data))
-        self._bad.pop(resting.recipe.key, None)
+        self._ask("write", lambda place: _put(place, name, data))
+        self._bad.pop(stored.recipe.key, None)
         return True
 
     def delete(self, key: str) -> bool:
         """Remove the object of `key`."""
-        name = _name_of(key)
-        return self._ask("delete", lambda: self._remove(self._path(name)))
+        name = file_name(key)
+        return self._ask("delete", lambda place: _remove(place, name))
 
     def keys(self) -> Iterator[str]:
         """Yield the keys that are there now, without those that are bad and could not be set aside."""
-        yield from (key for key in self._ask("list", self._list) if key not in self._bad)
+        yield from (key for key in self._ask("list", _list) if key not in self._bad)
 
     def nbytes(self) -> int:
         """Bytes of all encodings there."""
-        return sum(self._ask("list", self._list).values())
-
-    def pin(self, key: str) -> None:
-        """Do nothing: nothing is evicted here."""
-
-    def unpin(self, key: str) -> None:
-        """Do nothing, as `pin`."""
-
-    def pinned(self) -> frozenset[str]:
-        """Return no keys: what rests here stays, pinned or not."""
-        return frozenset()
-
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Yield False: there are no locks that machines share."""
-        return nullcontext(False)
-
-    def cool(self, key: str) -> None:
-        """Do nothing: what rests here is fetched anew each time."""
+        return sum(self._ask("list", _list).values())
 
     def gc(self, older_than_s: float = 86_400.0) -> tuple[str, ...]:
         """Remove what writers left that were killed so long ago, and return its names; touch nothing else."""
-        return self._ask("clean up", lambda: self._sweep(time.time_ns() - int(older_than_s * 1e9)))
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-    def _connect(self) -> None:
-        """Open the file system; many connect to their place then. No listing is cached: others write there, too."""
-        if not self._connected:
-            found = url_to_fs(self._url, use_listings_cache=False, skip_instance_cache=True, **self._options)
-            self._files, self._root = found[0], str(found[1]).rstrip("/")
-            self._connected = True
-
-    def _fetch(self, path: str) -> tuple[Hashable, bytes | None] | None:
-        """Return what tells this state of the object from others, and its bytes unless it is no file or too large."""
-        try:
-            info = self._files.info(path)
-            usable = info["type"] == "file" and (info["size"] or 0) <= MAX_FILE_BYTES
-            return _state(info), self._files.cat_file(path) if usable else None
-        except FileNotFoundError:
-            return None
-
-    def _put(self, path: str, data: bytes) -> None:
-        """Make an object that is never half there."""
-        if type(self._files).mv is AbstractFileSystem.mv:  # an object store: to put is all or nothing, to move a copy
-            self._files.pipe_file(path, data)
-            return
-        folder = f"{self._root}/incoming"
-        temporary = f"{folder}/{path.rpartition('/')[2]}.{os.getpid()}.{time.time_ns()}.tmp"
-        self._files.makedirs(folder, exist_ok=True)
-        try:
-            self._files.pipe_file(temporary, data)
-            self._files.mv(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                self._files.rm_file(temporary)
-            raise
-
-    def _remove(self, path: str) -> bool:
-        try:
-            there = bool(self._files.isfile(path))
-            if there:
-                self._files.rm_file(path)
-        except FileNotFoundError:
-            return False
-        return there
-
-    def _list(self) -> dict[str, int]:
-        try:
-            entries = self._files.ls(self._root, detail=True)
-        except FileNotFoundError:
-            return {}
-        found = {}
-        for entry in entries:
-            name = entry["name"].rpartition("/")[2]
-            key = name.removesuffix(_SUFFIX)
-            if entry["type"] == "file" and name.endswith(_SUFFIX) and _KEY.fullmatch(key):
-                found[key] = int(entry["size"] or 0)
-        return found
-
-    def _sweep(self, before_ns: int) -> tuple[str, ...]:
-        try:
-            names = [str(name).rpartition("/")[2] for name in self._files.ls(f"{self._root}/incoming", detail=False)]
-        except FileNotFoundError:
-            return ()
-        left = tuple(
-            name for name in names if (found := _TEMPORARY.fullmatch(name)) is not None and int(found[1]) < before_ns
-        )
-        for name in left:
-            self._files.rm_file(f"{self._root}/incoming/{name}")
-        return left
+        before_ns = time.time_ns() - int(older_than_s * 1e9)
+        return self._ask("clean up", lambda place: _sweep(place, before_ns))
 
     def _set_aside(self, key: str, state: Hashable, fault: CorruptEncoding) -> None:
         try:
-            self._ask("set aside", lambda: self._move_bad(self._path(_name_of(key)), state, str(fault)))
+            self._ask("set aside", lambda place: _move_bad(place, file_name(key), state, str(fault)))
         except TierUnavailable as error:
             fault.add_note(f"It could not be set aside and is ignored from now on: {error}")
             self._bad[key] = state
 
-    def _move_bad(self, path: str, state: Hashable, reason: str) -> None:
-        try:
-            if _state(self._files.info(path)) != state:
-                return  # another machine has put a new one there
-        except FileNotFoundError:
-            return
-        folder = f"{self._root}/quarantine"
-        aside = f"{folder}/{path.rpartition('/')[2]}.{time.time_ns()}"
-        self._files.makedirs(folder, exist_ok=True)
-        self._files.mv(path, aside)
-        self._files.pipe_file(f"{aside}.reason", reason.encode())
-
-    def _ask(self, what: str, deed: Callable[[], _T]) -> _T:
-        """Do something there, in a thread that is left alone when it does not come back."""
+    def _ask(self, what: str, operation: Callable[[_Place], _T]) -> _T:
+        """Run an operation in a thread of its own, which is abandoned when it does not come back in time."""
         if time.monotonic() < self._asleep_until:
             raise TierUnavailable(
                 f"{self._name}: cannot {what}: {self._why_asleep}; it is not asked for {self._rest_s:g} s"
             )
         outcome: Future[_T] = Future()
-
-        def connect_and_do() -> _T:
-            self._connect()
-            return deed()
-
-        threading.Thread(target=_do, args=(connect_and_do, outcome), daemon=True, name="promptcache remote").start()
+        threading.Thread(target=self._run, args=(operation, outcome), daemon=True, name="promptcache remote").start()
         try:
             return outcome.result(self._timeout_s)
         except TimeoutError as error:
+            self._place = None  # its connection may be stuck for good
             raise self._sleep(what, f"no answer within {self._timeout_s:g} s") from error
         except Exception as error:  # each backend raises errors of its own libraries, which have nothing in common
             why = str(error) or type(error).__name__
-            if not self._connected:
+            if self._place is None:
                 raise self._sleep(what, why) from error
             raise TierUnavailable(f"{self._name}: cannot {what}: {why}") from error
+
+    def _run(self, operation: Callable[[_Place], _T], outcome: Future[_T]) -> None:
+        try:
+            place = self._place
+            if place is None:
+                place = self._place = _Place.open(self._url, self._options)
+            with place.turn:
+                outcome.set_result(operation(place))
+        except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that waits
+            outcome.set_exception(error)
 
     def _sleep(self, what: str, why: str) -> TierUnavailable:
         """Do not ask for a while, and return what to say of it."""
@@ -263,17 +202,90 @@ class RemoteShelf:
         return TierUnavailable(f"{self._name}: cannot {what}: {why}")
 
 
-def _name_of(key: str) -> str:
-    if _KEY.fullmatch(key) is None:
-        raise StoreError(f"{key!r} is not a key: 64 hexadecimal digits")
-    return f"{key}{_SUFFIX}"
+def _serves_threads(files: AbstractFileSystem) -> bool:
+    """Whether several threads may use a file system at once: many that are not asynchronous have one connection."""
+    return bool(files.async_impl) or isinstance(files, LocalFileSystem | MemoryFileSystem)
 
 
-def _do(deed: Callable[[], _T], outcome: Future[_T]) -> None:
+def _fetch(place: _Place, name: str) -> tuple[Hashable, bytes | None] | None:
+    """Return what tells this state of the object from others, and its bytes unless it is no file or too large."""
     try:
-        outcome.set_result(deed())
-    except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that waits
-        outcome.set_exception(error)
+        info = place.files.info(place.path(name))
+        usable = info["type"] == "file" and (info["size"] or 0) <= MAX_FILE_BYTES
+        return _state(info), place.files.cat_file(place.path(name)) if usable else None
+    except FileNotFoundError:
+        return None
+
+
+def _put(place: _Place, name: str, data: bytes) -> None:
+    """Make an object that is never half there."""
+    if type(place.files).mv is AbstractFileSystem.mv:  # an object store: to put is all or nothing, to move a copy
+        place.files.pipe_file(place.path(name), data)
+        return
+    temporary = place.path(f"incoming/{name}.{os.getpid()}.{time.time_ns()}.tmp")
+    place.files.makedirs(place.path("incoming"), exist_ok=True)
+    try:
+        place.files.pipe_file(temporary, data)
+        place.files.mv(temporary, place.path(name))
+    except BaseException:
+        with suppress(OSError):
+            place.files.rm_file(temporary)
+        raise
+
+
+def _remove(place: _Place, name: str) -> bool:
+    try:
+        there = bool(place.files.isfile(place.path(name)))
+        if there:
+            place.files.rm_file(place.path(name))
+    except FileNotFoundError:
+        return False
+    return there
+
+
+def _list(place: _Place) -> dict[str, int]:
+    """Return the bytes of each encoding by key."""
+    try:
+        entries = place.files.ls(place.root, detail=True)
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for entry in entries:
+        key = key_of(entry["name"].rpartition("/")[2])
+        if entry["type"] == "file" and key is not None:
+            found[key] = int(entry["size"] or 0)
+    return found
+
+
+def _sweep(place: _Place, before_ns: int) -> tuple[str, ...]:
+    try:
+        names = [str(name).rpartition("/")[2] for name in place.files.ls(place.path("incoming"), detail=False)]
+    except FileNotFoundError:
+        return ()
+    left = tuple(name for name in names if (written_ns := _time_of(name)) is not None and written_ns < before_ns)
+    for name in left:
+        place.files.rm_file(place.path(f"incoming/{name}"))
+    return left
+
+
+def _time_of(temporary: str) -> int | None:
+    """Return when the writer of a temporary file began, by its name; None for the name of any other file."""
+    parts = temporary.rsplit(".", 3)
+    if len(parts) != 4 or key_of(parts[0]) is None or parts[3] != "tmp" or not (parts[1] + parts[2]).isdecimal():
+        return None
+    return int(parts[2])
+
+
+def _move_bad(place: _Place, name: str, state: Hashable, reason: str) -> None:
+    try:
+        if _state(place.files.info(place.path(name))) != state:
+            return  # another machine has put a new one there
+    except FileNotFoundError:
+        return
+    aside = place.path(f"quarantine/{name}.{time.time_ns()}")
+    place.files.makedirs(place.path("quarantine"), exist_ok=True)
+    place.files.mv(place.path(name), aside)
+    place.files.pipe_file(f"{aside}.reason", reason.encode())
 
 
 def _state(info: Mapping[str, Any]) -> Hashable:

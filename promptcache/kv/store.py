@@ -1,21 +1,18 @@
-"""What a store of encodings is.
-
-Comes in: recipes and KV. Goes out: the same KV, or none. An implementation knows keys, tensors and where it keeps them;
-it knows no schemas or models.
-"""
+"""The interface of stores: KV of encodings by key."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 
 from promptcache.diagnostics import TEXTS, Kind, StoreError
 from promptcache.kv.keys import Recipe
-from promptcache.kv.types import RunKV
+from promptcache.kv.types import KVHandle
 
 
 class Tier(StrEnum):
@@ -31,14 +28,13 @@ class Lookup(NamedTuple):
     """What a store has under a key.
 
     Attributes:
-        run: The KV, ready to be linked; None where there is none. The caller may hold it at will and must not change
-            it.
+        run: The KV, ready to be linked; None where there is none. The caller may keep it and must not change it.
         tier: Where it was.
         moved_bytes: Bytes that were copied to have it ready.
-        faults: What went wrong on the way, one sentence each: a tier that did not answer, a file that was set aside.
+        faults: What went wrong in this lookup, one sentence each: a tier did not answer, a file was set aside.
     """
 
-    run: RunKV | None
+    run: KVHandle | None
     tier: Tier = Tier.MEMORY
     moved_bytes: int = 0
     faults: tuple[str, ...] = ()
@@ -59,50 +55,83 @@ def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
 _KEYS = Kind("a list of keys", lambda value: isinstance(value, Iterable) and not isinstance(value, str | type))
 
 
-@runtime_checkable
-class Store(Protocol):
-    """Encodings by key. Every method may be called from any thread."""
+class Store(ABC):
+    """Encodings by key. Every method may be called from any thread.
 
+    A store of your own defines `get`, `put`, `delete`, `keys` and `nbytes`. All other methods have defaults that are
+    right for a store which evicts nothing, is used by one process and writes nothing to disk.
+    """
+
+    @abstractmethod
     def get(self, key: str) -> Lookup:
         """Return what is kept under `key`, wherever it is."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
+        """Return what `get` returns for each of `keys`; a store with slow tiers fetches several at once."""
+        return {key: self.get(key) for key in dict.fromkeys(keys)}
+
+    @abstractmethod
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Keep the KV of an encoding and return it as the recipe's codec leaves it; what is there already stays.
 
         Args:
             recipe: Names it; `recipe.key` is what `get` wants.
             keys: `[L, Hkv, T, D]` in position order; not changed and not kept.
             values: As `keys`.
+            persist: Write it to all tiers; False keeps it in memory only, where it is lost when it is evicted.
         """
 
+    @abstractmethod
     def delete(self, key: str) -> bool:
-        """Forget `key`; return whether it was there. Holders of its KV keep it."""
+        """Forget `key`; return whether it was there. Requests that hold its KV keep it."""
 
+    @abstractmethod
     def keys(self) -> Iterator[str]:
         """Yield the keys that are there now."""
 
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of all KV that is kept."""
 
-    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
+    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
+        """Return which of `keys` each tier that outlives the process does not hold, by the tier's name.
+
+        Tiers that hold all of them are left out.
+        """
+        return {}
+
+    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:  # noqa: B027 # a hint
         """Announce keys, with their numbers of tokens, in the order in which they would best lie. Only a hint."""
 
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:  # noqa: B027
+        """Say what to write beside encodings, by key, for people to read; it is part of no key."""
 
-@runtime_checkable
-class SharedStore(Store, Protocol):
-    """A store that other processes may use, too."""
+    def forget(self, keys: Iterable[str]) -> None:  # noqa: B027
+        """Free the memory of keys that are not needed any more, and what `reserve` and `note` said of them.
+
+        Files stay: others may use them.
+        """
+
+    def pin(self, keys: Iterable[str]) -> None:
+        """Keep these keys from eviction, whether they are there already or come later.
+
+        Raises:
+            StoreError: This store has no pins, or a tier did not answer.
+        """
+        raise StoreError(f"{type(self).__name__} cannot pin encodings: it has no pin and unpin")
+
+    def unpin(self, keys: Iterable[str]) -> None:
+        """Take back `pin`; errors are the same."""
+        raise StoreError(f"{type(self).__name__} cannot pin encodings: it has no pin and unpin")
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Be the only one that makes `key` while the context is open; a courtesy, as `Shelf.claim`."""
+        """Be the only process that makes `key` while the context is open; see `BlobTier.claim`.
 
-    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
+        Yields:
+            Whether the claim is held; a store of one process has none.
+        """
+        return nullcontext(False)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Take back what `reserve` and `note` said of keys that nobody will ask for again; encodings stay."""
-
-    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
-        """Return which of `keys` each tier that outlives the process does not hold, by its name; empty where all do."""
-
-    def untold(self) -> tuple[str, ...]:
-        """Return what went wrong while writing and no lookup has told yet, one sentence each; then it is told."""
+    def faults(self) -> tuple[str, ...]:
+        """Return what went wrong in `put` and `lacking` since the last call, one sentence each."""
+        return ()

@@ -1,38 +1,39 @@
-"""Several tiers as one store: memory above, shelves below, each of them as good as lost at any moment.
+"""Several tiers as one store: memory, the host's memory, and blob tiers below them.
 
-Comes in: recipes and KV. Goes out: the same KV from the fastest tier that has it. What is put goes to every tier at
-once, so that eviction above never has to write; what is found below moves up. A tier that fails costs a request time
-and never its answer: the next tier is asked, or nobody has it and it is encoded anew. What failed is told by the lookup
-and logged once.
+`put` writes to every tier at once, so that eviction never has to write. What is found in a slower tier is copied to the
+faster ones. A tier that fails costs a request time and never its answer: the next tier is asked, or the encoding is
+computed again. The lookup reports the fault, and the log has it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from promptcache.diagnostics import TierUnavailable, Unpicklable
-from promptcache.kv.attempts import Attempts
-from promptcache.kv.codec import pack, unpack
+from promptcache.kv.blob_tier import BlobTier, StoredEncoding
+from promptcache.kv.codec import from_stored, to_stored
+from promptcache.kv.faults import Faults
 from promptcache.kv.keys import Recipe
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
-from promptcache.kv.shelf import Resting, Shelf
-from promptcache.kv.store import Lookup, Tier, checked_keys
-from promptcache.kv.types import RunKV
+from promptcache.kv.store import Lookup, Store, Tier, checked_keys
+from promptcache.kv.tier_health import TierHealth
+from promptcache.kv.types import KVHandle
 
 
-class TieredStore(Unpicklable):
-    """A `Store` over memory and any number of shelves.
+class TieredStore(Unpicklable, Store):
+    """A `Store` over memory and any number of blob tiers.
 
     Attributes:
         memory: On the model's device; its budget limits what is linked from there.
         host: In the host's memory, for models on another device; None where there is no such tier.
-        shelves: Fastest first.
+        blob_tiers: Fastest first; they outlive the process.
     """
 
     _instead = "make one in each process, over the same folder or URL"
@@ -40,7 +41,7 @@ class TieredStore(Unpicklable):
     def __init__(
         self,
         memory: MemoryStore,
-        shelves: Sequence[Shelf] = (),
+        blob_tiers: Sequence[BlobTier] = (),
         *,
         host: MemoryStore | None = None,
         pace: Pace | None = None,
@@ -51,50 +52,58 @@ class TieredStore(Unpicklable):
             pace: Load only where that is cheaper than encoding; None loads whatever is there, so that what a request
                 does never depends on how fast anything was.
         """
-        self.memory, self.host, self.shelves = memory, host, tuple(shelves)
+        self.memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
         self._pace = pace
         self._num_tokens: dict[str, int] = {}
         self._notes: dict[str, Mapping[str, str]] = {}
-        self._attempts = Attempts()
+        self._health = TierHealth()
+        self._faults = Faults()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories(), *self.shelves)))}>"
+        return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories(), *self.blob_tiers)))}>"
 
     def get(self, key: str) -> Lookup:
-        """Return what is kept under `key` in the fastest tier that has it; from there it moves up."""
-        found = self.memory.get(key)
-        if found.run is None:
-            found = self._from_host(key) or self._from_shelves(key)
-        untold = self._attempts.untold()
-        return found._replace(faults=untold + found.faults) if untold else found
+        """Return what is kept under `key` in the fastest tier that has it, and copy it to the faster ones."""
+        return self.get_many((key,))[key]
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
+        """Return what `get` returns for each of `keys`; what is under a URL is fetched in parallel."""
+        found = dict(self.memory.get_many(keys))
+        missing = [key for key, lookup in found.items() if lookup.run is None]
+        if missing and self.host is not None:
+            found.update((key, lookup) for key in missing if (lookup := self._from_host(self.host, key)) is not None)
+            missing = [key for key in missing if found[key].run is None]
+        if missing and self.blob_tiers:
+            found.update(self._from_tiers(missing))
+        return found
+
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Keep KV in every tier that takes it, and return it as its codec leaves it, whether any of them did or not.
 
-        Shelves that fail are told by the next lookup, or by `untold`.
+        `faults` reports the tiers that fail.
 
         Raises:
             StoreError: The tensors have another shape than this store's.
         """
         run = self.memory.put(recipe, keys, values)
-        if self.host is not None:
+        if persist and self.host is not None:
             self.host.offer(recipe, run.keys, run.values)
-        if self.shelves:
-            resting = replace(pack(recipe, run.keys, run.values), facts=self._notes.get(recipe.key, {}))
-            self._attempts.tell_later(self._write(resting, self.shelves))
+        if persist and self.blob_tiers:
+            stored = replace(to_stored(recipe, run.keys, run.values), facts=self._notes.get(recipe.key, {}))
+            self._write(stored, self.blob_tiers, self._faults)
         return run
 
     def delete(self, key: str) -> bool:
         """Forget `key` in every tier.
 
         Raises:
-            TierUnavailable: A shelf did not answer, and may still have it; all others have forgotten it.
+            TierUnavailable: A blob tier did not answer, and may still have it; all others have forgotten it.
         """
-        memories = [tier.delete(key) for tier in self._memories()]
+        memories = [memory.delete(key) for memory in self._memories()]
         gone, failed = any(memories), None
-        for shelf in self.shelves:
+        for tier in self.blob_tiers:
             try:
-                gone = shelf.delete(key) or gone
+                gone = tier.delete(key) or gone
             except TierUnavailable as fault:
                 failed = fault
         if failed is not None:
@@ -102,130 +111,147 @@ class TieredStore(Unpicklable):
         return gone
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are in any tier now; a shelf that does not answer has none."""
+        """Yield the keys that are in any tier now; a blob tier that does not answer has none."""
         found: dict[str, None] = {}
-        for tier in self._memories():
-            found.update(dict.fromkeys(tier.keys()))
-        for shelf in self.shelves:
-            there, _ = self._attempts.make("read", shelf, partial(_all_keys, shelf))
-            found.update(dict.fromkeys(there or ()))
+        for memory in self._memories():
+            found.update(dict.fromkeys(memory.keys()))
+        for tier in self.blob_tiers:
+            found.update(dict.fromkeys(self._keys_in(tier, Faults())))
         yield from found
 
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
-        """Return which of `keys` each shelf does not hold, by its name; shelves that hold all are left out."""
-        wanted, found = frozenset(keys), {}
-        for shelf in self.shelves:
-            there, fault = self._attempts.make("read", shelf, partial(_all_keys, shelf))
-            self._attempts.tell_later([] if fault is None else [fault])
-            if lost := wanted.difference(there or ()):
-                found[str(shelf)] = lost
-        return found
+        """Return which of `keys` each blob tier does not hold; one that does not answer holds none."""
+        wanted = frozenset(keys)
+        lost = {str(tier): wanted.difference(self._keys_in(tier, self._faults)) for tier in self.blob_tiers}
+        return {name: keys for name, keys in lost.items() if keys}
 
     def nbytes(self) -> int:
         """Bytes in all tiers; what is in two of them counts twice."""
         return sum(self.tier_bytes().values())
 
     def tier_bytes(self) -> Mapping[Tier, int]:
-        """Return the bytes of each tier; a shelf that does not answer has none."""
-        sizes = {tier.tier: tier.nbytes() for tier in self._memories()}
-        for shelf in self.shelves:
-            nbytes, _ = self._attempts.make("read", shelf, shelf.nbytes)
-            sizes[shelf.tier] = sizes.get(shelf.tier, 0) + (nbytes or 0)
+        """Return the bytes of each tier; a blob tier that does not answer has none."""
+        sizes = {memory.tier: memory.nbytes() for memory in self._memories()}
+        for tier in self.blob_tiers:
+            nbytes = self._health.attempt("read", tier, tier.nbytes, Faults())
+            sizes[tier.kind] = sizes.get(tier.kind, 0) + (nbytes or 0)
         return sizes
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys to the tiers in memory."""
-        for tier in self._memories():
-            tier.reserve(sizes)
+        for memory in self._memories():
+            memory.reserve(sizes)
         self._num_tokens.update(sizes)
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """Say what to keep with encodings, by key, when they are written; it is for people, and enters no key."""
+        """Say what to write beside encodings, by key, for people to read; later notes add to earlier ones."""
         for key, more in facts.items():
             self._notes[key] = {**self._notes.get(key, {}), **more}
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Take back what `reserve` and `note` said of keys that nobody will ask for again; encodings stay."""
+        """Free the memory of keys that are not needed any more, and their notes; blob tiers keep them."""
         for key in keys:
             self._num_tokens.pop(key, None)
             self._notes.pop(key, None)
+            for memory in self._memories():
+                memory.delete(key)
 
-    def untold(self) -> tuple[str, ...]:
-        """Return what went wrong while writing and no lookup has told yet; then it is told."""
-        return self._attempts.untold()
+    def faults(self) -> tuple[str, ...]:
+        """Return what went wrong in `put` and `lacking` since the last call."""
+        return self._faults.take()
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Be the only one, of all processes that share the fastest shelf, that makes `key`; as `Shelf.claim`."""
-        return self.shelves[0].claim(key, timeout_s) if self.shelves else nullcontext(False)
+        """Be the only one, of all processes that share the fastest blob tier, that makes `key`."""
+        return self.blob_tiers[0].claim(key, timeout_s) if self.blob_tiers else nullcontext(False)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Keep these keys from eviction in every tier.
 
         Raises:
-            TierUnavailable: A shelf did not answer.
+            TierUnavailable: A blob tier did not answer.
         """
         chosen = checked_keys(keys)
-        for tier in self._memories():
-            tier.pin(chosen)
-        for shelf in self.shelves:
+        for memory in self._memories():
+            memory.pin(chosen)
+        for tier in self.blob_tiers:
             for key in chosen:
-                shelf.pin(key)
+                tier.pin(key)
 
     def unpin(self, keys: Iterable[str]) -> None:
         """Take back `pin`.
 
         Raises:
-            TierUnavailable: A shelf did not answer.
+            TierUnavailable: A blob tier did not answer.
         """
         chosen = checked_keys(keys)
-        for tier in self._memories():
-            tier.unpin(chosen)
-        for shelf in self.shelves:
+        for memory in self._memories():
+            memory.unpin(chosen)
+        for tier in self.blob_tiers:
             for key in chosen:
-                shelf.unpin(key)
+                tier.unpin(key)
 
     def _memories(self) -> tuple[MemoryStore, ...]:
         return (self.memory,) if self.host is None else (self.memory, self.host)
 
-    def _from_host(self, key: str) -> Lookup | None:
-        found = self.host.get(key).run if self.host is not None else None
-        recipe = self.host.recipe(key) if self.host is not None else None
+    def _from_host(self, host: MemoryStore, key: str) -> Lookup | None:
+        found, recipe = host.get(key).run, host.recipe(key)
         if found is None or recipe is None:
             return None
         run = self.memory.offer(recipe, found.keys, found.values)
         if run is None:  # a copy: the request will hold it, not the host's place
-            run = self.memory.pass_on(found.keys.clone(), found.values.clone())
+            run = self.memory.unmanaged(found.keys.clone(), found.values.clone())
         return Lookup(run, Tier.HOST, found.nbytes)
 
-    def _from_shelves(self, key: str) -> Lookup:
-        faults: list[str] = []
-        for number, shelf in enumerate(self.shelves):
-            if not self._is_worth_asking(shelf, key):
-                continue
-            resting, fault = self._attempts.make("read", shelf, partial(shelf.read, key, self.memory.shape))
-            faults += [fault] if fault is not None else []
-            if resting is not None:
-                faults += self._write(resting, self.shelves[:number])
-                return Lookup(self._moved_up(resting), shelf.tier, resting.nbytes, tuple(faults))
-        return Lookup(None, faults=tuple(faults))
+    def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
+        faults = {key: Faults() for key in keys}
+        found: dict[str, Lookup] = {}
+        for number, tier in enumerate(self.blob_tiers):
+            asked = [key for key in keys if key not in found and self._is_worth_asking(tier, key)]
+            for key, stored in self._read(tier, asked, faults):
+                if stored is not None:
+                    self._write(stored, self.blob_tiers[:number], faults[key])
+                    found[key] = Lookup(self._moved_up(stored), tier.kind, stored.nbytes, faults[key].all())
+        return {key: found.get(key) or Lookup(None, faults=faults[key].all()) for key in keys}
 
-    def _moved_up(self, resting: Resting) -> RunKV:
+    def _read(
+        self, tier: BlobTier, keys: Sequence[str], faults: Mapping[str, Faults]
+    ) -> Iterator[tuple[str, StoredEncoding | None]]:
+        def read(key: str) -> tuple[str, StoredEncoding | None]:
+            return key, self._health.attempt("read", tier, lambda: tier.read(key, self.memory.shape), faults[key])
+
+        num_threads = min(tier.max_parallel_reads, len(keys))
+        return _mapped(read, keys, num_threads) if num_threads > 1 else map(read, keys)
+
+    def _moved_up(self, stored: StoredEncoding) -> KVHandle:
         """Copy KV to where its neighbours are; without room, link it where it is, in its file if it can be."""
-        keys, values = unpack(resting, self.memory.shape.device)
+        keys, values = from_stored(stored, self.memory.shape.device)
         if self.host is not None:
-            self.host.offer(resting.recipe, keys, values)
-        return self.memory.offer(resting.recipe, keys, values) or self.memory.pass_on(keys, values)
+            self.host.offer(stored.recipe, keys, values)
+        return self.memory.offer(stored.recipe, keys, values) or self.memory.unmanaged(keys, values)
 
-    def _is_worth_asking(self, shelf: Shelf, key: str) -> bool:
+    def _is_worth_asking(self, tier: BlobTier, key: str) -> bool:
         num_tokens = self._num_tokens.get(key)
         if self._pace is None or num_tokens is None:
             return True
-        return self._pace.is_worth_loading(shelf.tier, num_tokens, num_tokens * self.memory.shape.token_bytes)
+        return self._pace.is_worth_loading(tier.kind, num_tokens, num_tokens * self.memory.shape.token_bytes)
 
-    def _write(self, resting: Resting, shelves: Iterable[Shelf]) -> list[str]:
-        attempts = (self._attempts.make("write", shelf, partial(shelf.write, resting)) for shelf in shelves)
-        return [fault for _, fault in attempts if fault is not None]
+    def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: Faults) -> None:
+        for tier in tiers:
+            self._health.attempt("write", tier, lambda tier=tier: tier.write(stored), faults)  # type: ignore[misc]
+
+    def _keys_in(self, tier: BlobTier, faults: Faults) -> tuple[str, ...]:
+        return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
 
 
-def _all_keys(shelf: Shelf) -> tuple[str, ...]:
-    return tuple(shelf.keys())
+def _mapped(
+    function: Callable[[str], tuple[str, StoredEncoding | None]], keys: Sequence[str], num_threads: int
+) -> Iterator[tuple[str, StoredEncoding | None]]:
+    """Yield the results of a function in order; threads are at most twice their number ahead, to bound memory."""
+    with ThreadPoolExecutor(num_threads) as pool:
+        running: deque[Future[tuple[str, StoredEncoding | None]]] = deque()
+        for key in keys:
+            running.append(pool.submit(function, key))
+            if len(running) > 2 * num_threads:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()

@@ -101,12 +101,12 @@ def _stretches(states: torch.Tensor, start: int, stop: int, count: int, step: in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
-class RunKV:
+class KVHandle:
     """The KV of one run: tokens `[start, stop)` of a slab, in position order.
 
-    Whoever holds this object holds the memory: a store that evicts an encoding lets go of its `RunKV`, and the range is
-    free once no request holds it either. Two runs are neighbours when they share a slab and one stops where the other
-    starts.
+    The memory stays allocated while a handle is alive: a store that evicts an encoding drops its handle, and the range
+    is free once no request holds it either. Two runs are neighbours when they share a slab and one stops where the
+    other starts.
     """
 
     slab: Slab

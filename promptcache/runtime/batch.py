@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from promptcache.kv import RunKV, Slab
+from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import ForwardMask, PositionArray, RequestPositions, SegmentMask
 from promptcache.runtime.coalesce import Pool
@@ -105,7 +105,7 @@ class BatchPositions:
 
 
 def link_batch(
-    requests: Sequence[RequestTokens], runs: Mapping[Encoding, RunKV], model: Model, pool: Pool | None = None
+    requests: Sequence[RequestTokens], runs: Mapping[Encoding, KVHandle], model: Model, pool: Pool | None = None
 ) -> LinkedBatch:
     """Put the stored KV and the new tokens of several requests together.
 

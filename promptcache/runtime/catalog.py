@@ -6,10 +6,10 @@ which no schema has any more. This file knows no prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from promptcache.diagnostics import TEXT, InvalidValue, UnknownSchema, did_you_mean
-from promptcache.kv import MemoryStore, SharedStore, Store
+from promptcache.kv import Store
 from promptcache.layout import Encoding
 from promptcache.locks import new_lock
 from promptcache.runtime.schema_state import SchemaState
@@ -18,19 +18,17 @@ from promptcache.runtime.schema_state import SchemaState
 class Catalog:
     """States of schemas by name. Any thread may call any method."""
 
-    def __init__(self, store: Store, key: Callable[[Encoding], str], own: Sequence[MemoryStore] = ()) -> None:
+    def __init__(self, store: Store, key: Callable[[Encoding], str], *, owns_store: bool = False) -> None:
         """Start with no schemas.
 
         Args:
             store: Has the KV of their encodings.
             key: Returns the store's key of an encoding.
-            own: Memory tiers of the store that only this catalog uses: encodings that no schema has any more are
-                deleted there. They are never deleted from a folder: others may share it, and an earlier version of the
-                schema may come back.
+            owns_store: Whether its memory is used here only: encodings that no schema has any more are freed then.
         """
         self._store = store
         self._key = key
-        self._own = own
+        self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
         self._lock = new_lock()
 
@@ -46,9 +44,8 @@ class Catalog:
             old = self._states.get(state.schema.name)
             self._states[state.schema.name] = state
             store.reserve([(key(each), each.num_tokens) for each in state.encodings])
-            if isinstance(store, SharedStore):
-                name = state.schema.name
-                store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+            name = state.schema.name
+            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
             if old is not None:
                 self._forget(old)
 
@@ -64,15 +61,9 @@ class Catalog:
             self._forget(old)
 
     def _forget(self, old: SchemaState) -> None:
-        if not self._own:
-            return
-        used = {each for state in self._states.values() for each in state.encodings}
-        unused = {self._key(each) for each in old.encodings if each not in used}
-        for memory in self._own:
-            for key in unused:
-                memory.delete(key)
-        if isinstance(self._store, SharedStore):
-            self._store.forget(unused)
+        if self._owns_store:
+            used = {each for state in self._states.values() for each in state.encodings}
+            self._store.forget({self._key(each) for each in old.encodings if each not in used})
 
     def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""

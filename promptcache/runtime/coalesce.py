@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.kv import KVHandle, KVShape, Slab
 from promptcache.locks import new_lock
 from promptcache.runtime.segments import Segment, is_parted
 
@@ -52,7 +52,7 @@ class Pool:
         self._shape = shape
         self._small_tokens = small_tokens
         self._idle_limit = idle_bytes
-        self._live: dict[_Content, weakref.ref[RunKV]] = {}
+        self._live: dict[_Content, weakref.ref[KVHandle]] = {}
         self._idle: OrderedDict[_Content, _Buffer] = OrderedDict()  # the one used longest ago first
         self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
         self._lock = new_lock()
@@ -110,14 +110,14 @@ class Pool:
                 self._lend(held, _Buffer(slab=held.slab, content=content))
         return Segment(runs=(held,), start=0, stop=num_tokens, parts=parts), copied
 
-    def _take(self, content: _Content, num_tokens: int) -> tuple[RunKV | None, Slab | None]:
+    def _take(self, content: _Content, num_tokens: int) -> tuple[KVHandle | None, Slab | None]:
         """Return a buffer that holds `content`, or memory for it, if there is any."""
         self._collect()
         live = self._live.get(content)
         if live is not None and (held := live()) is not None:
             return held, None
         if (buffer := self._idle.pop(content, None)) is not None:
-            held = RunKV(slab=buffer.slab, start=0, stop=num_tokens)
+            held = KVHandle(slab=buffer.slab, start=0, stop=num_tokens)
             self._lend(held, buffer)
             return held, None
         wanted = _capacity(num_tokens)
@@ -126,7 +126,7 @@ class Pool:
                 return None, self._idle.pop(other).slab
         return None, None
 
-    def _lend(self, held: RunKV, buffer: _Buffer) -> None:
+    def _lend(self, held: KVHandle, buffer: _Buffer) -> None:
         self._live[buffer.content] = weakref.ref(held)
         weakref.finalize(held, self._returned.append, buffer).atexit = False
 
@@ -142,14 +142,14 @@ class Pool:
             self._idle.popitem(last=False)
 
 
-def _filled(slab: Slab, group: Sequence[Segment]) -> RunKV:
+def _filled(slab: Slab, group: Sequence[Segment]) -> KVHandle:
     start = 0
     for segment in group:
         stop = start + segment.num_tokens
         slab.keys[:, :, start:stop].copy_(segment.slab.keys[:, :, segment.start : segment.stop])
         slab.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
         start = stop
-    return RunKV(slab=slab, start=0, stop=start)
+    return KVHandle(slab=slab, start=0, stop=start)
 
 
 def _capacity(num_tokens: int) -> int:

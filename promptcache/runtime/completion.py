@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from promptcache.diagnostics import Short
-from promptcache.kv.store import Tier
+from promptcache.kv import Tier
 from promptcache.layout.types import Level, Plan
 
 

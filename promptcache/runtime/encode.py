@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, Recipe, RunKV, Slab, Store
-from promptcache.kv.codec import as_kept
+from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, as_kept
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.concatenated import position_mask
@@ -129,7 +128,7 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
 
 @torch.no_grad()
 def compute(
-    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, RunKV]
+    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     """Yield the encodings of one of `encoding_batches` with their keys and values, each `[L, Hkv, T, D]`.
 
@@ -162,7 +161,7 @@ def compute(
 
 def stored(
     store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]
-) -> RunKV:
+) -> KVHandle:
     """Put keys and values into a store and return the handle of what it keeps.
 
     Where the store refuses them, `on_fault` is called with the reason, and the handle is of memory that no store owns.
@@ -172,7 +171,7 @@ def stored(
     except StoreError as fault:
         on_fault(str(fault))
         keys, values = as_kept(recipe, *kv)
-        return RunKV(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
+        return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
 
 
 def _own_tail(layer: object, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,13 +7,12 @@ takes this way: generation, batches, logits, the self-test, `promptcache.testing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
 
-from promptcache.kv import Codec, Lookup, Recipe, RunKV, SharedStore, Store, Tier, store_key
+from promptcache.kv import Codec, KVHandle, Lookup, Recipe, Store, Tier, store_key
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool
@@ -40,7 +39,7 @@ class Fetched:
         faults: What went wrong in stores and did not stop the request, one sentence each.
     """
 
-    runs: Mapping[Encoding, RunKV]
+    runs: Mapping[Encoding, KVHandle]
     encoded: frozenset[Encoding]
     tiers: Mapping[Encoding, Tier]
     moved_bytes: int
@@ -62,7 +61,7 @@ class Encoded:
         faults: What went wrong in the store, one sentence each.
     """
 
-    runs: Mapping[Encoding, RunKV]
+    runs: Mapping[Encoding, KVHandle]
     lookups: Mapping[Encoding, Lookup]
     faults: tuple[str, ...]
 
@@ -133,7 +132,7 @@ class Executor:
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
-        encoded: dict[Encoding, RunKV] = {}
+        encoded: dict[Encoding, KVHandle] = {}
         total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.run is None)
         done = 0
         for group in self.encode_missing(wanted, lookups, patience_s=patience_s):
@@ -143,8 +142,8 @@ class Executor:
             done += sum(each.num_tokens for each in group.runs)
             if progress is not None:
                 progress(done, total)
-        if encoded and isinstance(self.store, SharedStore):
-            faults += self.store.untold()
+        if encoded:
+            faults += self.store.faults()
         found = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
         runs = {**found, **encoded}
         return Fetched(
@@ -161,12 +160,13 @@ class Executor:
         Nothing is computed and no lock is held.
         """
         lookups: dict[Encoding, Lookup] = {}
-
-        def is_held(encoding: Encoding) -> bool:
-            lookups[encoding] = self.store.get(self.key(encoding))
-            return lookups[encoding].run is not None
-
-        missing_encodings(wanted, is_held)
+        unknown = tuple(dict.fromkeys(wanted))
+        while unknown:
+            found = self._get_many(unknown)
+            lookups.update(found)
+            missing = (encoding for encoding, lookup in found.items() if lookup.run is None)
+            contexts = dict.fromkeys(part.encoding for encoding in missing for part in encoding.context)
+            unknown = tuple(each for each in contexts if each not in lookups)
         return lookups
 
     def encode_missing(
@@ -192,11 +192,11 @@ class Executor:
                 if group.lookups:
                     break  # others are at work on the same: find out what is left to do
 
-    def _encode(self, batch: Sequence[Chain], held: Mapping[Encoding, RunKV], patience_s: float) -> Encoded:
+    def _encode(self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float) -> Encoded:
         """Encode a batch, unless another thread or process has encoded any of it while this one waited."""
         encodings = [link for chain in batch for link in chain.links]
-        with self._claimed(encodings[0], patience_s), self._lock:
-            again = {each: self.store.get(self.key(each)) for each in encodings}
+        with self.store.claim(self.key(encodings[0]), patience_s), self._lock:
+            again = self._get_many(encodings)
             faults = [fault for each in again.values() for fault in each.faults]
             found = {each: lookup.run for each, lookup in again.items() if lookup.run is not None}
             if found:
@@ -207,10 +207,9 @@ class Executor:
             }
         return Encoded(runs=runs, lookups={}, faults=tuple(faults))
 
-    def _claimed(self, encoding: Encoding, patience_s: float) -> AbstractContextManager[bool]:
-        if isinstance(self.store, SharedStore):
-            return self.store.claim(self.key(encoding), patience_s)
-        return nullcontext(False)
+    def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
+        found = self.store.get_many([self.key(each) for each in encodings])
+        return {each: found[self.key(each)] for each in encodings}
 
     def _make_key(self, digest: str) -> str:
         return store_key(self.fingerprint, digest)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from promptcache.kv import RunKV
+from promptcache.kv import KVHandle
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool
@@ -36,7 +36,7 @@ class Linked:
     copied_bytes: int
 
 
-def link(tokens: RequestTokens, runs: Mapping[Encoding, RunKV], model: Model, pool: Pool | None = None) -> Linked:
+def link(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model, pool: Pool | None = None) -> Linked:
     """Put the stored KV and the new tokens of a request together.
 
     Args:
@@ -63,7 +63,7 @@ def link(tokens: RequestTokens, runs: Mapping[Encoding, RunKV], model: Model, po
 
 
 def segments_of(
-    parts: Iterable[KVPart], runs: Mapping[Encoding, RunKV], new_positions: Sequence[int] = ()
+    parts: Iterable[KVPart], runs: Mapping[Encoding, KVHandle], new_positions: Sequence[int] = ()
 ) -> tuple[Segment, ...]:
     """Return views of stored KV: neighbours in memory as one, unless a new token lies between them.
 
@@ -75,8 +75,8 @@ def segments_of(
     return tuple(_joined(((runs[part.encoding], part) for part in parts), new_positions))
 
 
-def _joined(views: Iterable[tuple[RunKV, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
-    held: list[tuple[RunKV, KVPart]] = []
+def _joined(views: Iterable[tuple[KVHandle, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
+    held: list[tuple[KVHandle, KVPart]] = []
     for run, part in views:
         assert part.shift == 0, "stored KV stays at its own positions"
         if held:
@@ -90,6 +90,6 @@ def _joined(views: Iterable[tuple[RunKV, KVPart]], new_positions: Sequence[int])
         yield _segment(held)
 
 
-def _segment(views: Sequence[tuple[RunKV, KVPart]]) -> Segment:
+def _segment(views: Sequence[tuple[KVHandle, KVPart]]) -> Segment:
     runs, parts = zip(*views, strict=True)
     return Segment(runs=runs, start=runs[0].start + parts[0].start, stop=runs[-1].start + parts[-1].stop, parts=parts)

@@ -16,9 +16,17 @@ from typing import NamedTuple
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import MemoryStore, Pace, Shelf, StoreConfig, TieredStore
-from promptcache.kv.home import without_tilde
-from promptcache.kv.opening import StoreSource, config_of, open_shelves
+from promptcache.kv import (
+    BlobTier,
+    MemoryStore,
+    Pace,
+    StoreConfig,
+    StoreSource,
+    TieredStore,
+    config_of,
+    expand_home,
+    open_blob_tiers,
+)
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.schema_state import SchemaState
 
@@ -59,17 +67,17 @@ def measure_pace(
     config = _with_folder(place)
     if not state.encodings:
         raise StoreError(f"schema '{state.schema.name}' has nothing to encode, so there is nothing to measure")
-    lines = {shelf.tier: _loading(state, executor, shelf, clock) for shelf in open_shelves(config)}
+    lines = {tier.kind: _loading(state, executor, tier, clock) for tier in open_blob_tiers(config)}
     found = {tier: line for tier, line in lines.items() if line is not None}
     pace = Pace(
         encode_tokens_per_s=_tokens_per_s(state, executor, clock),
         load_bytes_per_s={tier: line.bytes_per_s for tier, line in found.items()},
         latency_s={tier: line.latency_s for tier, line in found.items()},
     )
-    from promptcache.kv.kept_pace import keep_pace, pace_name  # folders need POSIX; engines do not
+    from promptcache.kv import keep_pace, pace_name  # folders need POSIX; engines do not
 
     name = pace_name(executor.fingerprint, executor.model.shape.device)
-    keep_pace(without_tilde(config.folder or ""), name, pace)
+    keep_pace(expand_home(config.folder or ""), name, pace)
     return pace
 
 
@@ -112,14 +120,14 @@ def _tokens_per_s(state: SchemaState, executor: Executor, clock: Clock) -> float
     return alone[chosen] / median(seconds[1:])
 
 
-def _loading(state: SchemaState, executor: Executor, shelf: Shelf, clock: Clock) -> Line | None:
+def _loading(state: SchemaState, executor: Executor, tier: BlobTier, clock: Clock) -> Line | None:
     """Load encodings of all sizes, each of them once, to where the model has them."""
     shape = executor.model.shape
     by_size = sorted(state.encodings, key=lambda each: each.num_tokens)
-    store, loads = TieredStore(MemoryStore(shape), (shelf,)), []
+    store, loads = TieredStore(MemoryStore(shape), (tier,)), []
     for encoding in by_size[:: -(-len(by_size) // MAX_LOADS)]:
         key = executor.key(encoding)
-        shelf.cool(key)
+        tier.cool(key)
         started = clock()
         run = store.get(key).run
         _wait_for(shape.device)

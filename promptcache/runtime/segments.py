@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from promptcache.kv.types import LayerViews, RunKV, Slab
+from promptcache.kv import KVHandle, LayerViews, Slab
 from promptcache.layout import KVPart
 from promptcache.runtime.attention import PositionArray
 
@@ -24,7 +24,7 @@ class Segment:
     segment is used.
     """
 
-    runs: tuple[RunKV, ...]
+    runs: tuple[KVHandle, ...]
     start: int
     stop: int
     parts: tuple[KVPart, ...]

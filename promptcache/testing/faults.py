@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Lookup, Recipe, RunKV, Store
+from promptcache.kv import KVHandle, Lookup, Recipe, Store
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -44,7 +45,7 @@ def after(num_calls: int) -> Hit:
     return hit
 
 
-class FaultyStore:
+class FaultyStore(Store):
     """A `Store` that passes everything on to another one; the others here change one thing of it."""
 
     def __init__(self, store: Store, hit: Hit) -> None:
@@ -55,9 +56,9 @@ class FaultyStore:
         """As the wrapped store."""
         return self._store.get(key)
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """As the wrapped store."""
-        return self._store.put(recipe, keys, values)
+        return self._store.put(recipe, keys, values, persist=persist)
 
     def delete(self, key: str) -> bool:
         """As the wrapped store."""
@@ -71,9 +72,37 @@ class FaultyStore:
         """As the wrapped store."""
         return self._store.nbytes()
 
+    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
+        """As the wrapped store."""
+        return self._store.lacking(keys)
+
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """As the wrapped store."""
         self._store.reserve(sizes)
+
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """As the wrapped store."""
+        self._store.note(facts)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """As the wrapped store."""
+        self._store.forget(keys)
+
+    def pin(self, keys: Iterable[str]) -> None:
+        """As the wrapped store."""
+        self._store.pin(keys)
+
+    def unpin(self, keys: Iterable[str]) -> None:
+        """As the wrapped store."""
+        self._store.unpin(keys)
+
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """As the wrapped store."""
+        return self._store.claim(key, timeout_s)
+
+    def faults(self) -> tuple[str, ...]:
+        """As the wrapped store."""
+        return self._store.faults()
 
 
 class LosingStore(FaultyStore):
@@ -90,11 +119,11 @@ class LosingStore(FaultyStore):
 class CorruptingStore(FaultyStore):
     """Keeps noise in place of what is hit: the right shape, wrong numbers."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put noise for what is hit."""
         if self._hit(recipe.key):
             keys, values = keys.flip(2) + 1, values.flip(2) - 1
-        return self._store.put(recipe, keys, values)
+        return self._store.put(recipe, keys, values, persist=persist)
 
 
 class DelayingStore(FaultyStore):
@@ -114,7 +143,7 @@ class DelayingStore(FaultyStore):
 class RefusingStore(FaultyStore):
     """Raises for what is hit, as a store does whose disk is full or whose server is gone."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put, or refuse.
 
         Raises:
@@ -122,4 +151,4 @@ class RefusingStore(FaultyStore):
         """
         if self._hit(recipe.key):
             raise StoreError(f"encoding {recipe.key[:12]} is refused (a planted fault)")
-        return self._store.put(recipe, keys, values)
+        return self._store.put(recipe, keys, values, persist=persist)

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from promptcache.kv import RunKV
+from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.runtime.executor import Executor
 from promptcache.testing.laws import BrokenLaw
@@ -78,7 +78,7 @@ class _Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[str, tuple[RunKV, torch.Tensor]] = {}
+        self.held: dict[str, tuple[KVHandle, torch.Tensor]] = {}
         self.restart()
 
     @rule()

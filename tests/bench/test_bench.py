@@ -24,7 +24,7 @@ from promptcache.bench.small import _ways
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
-from promptcache.kv.types import RunKV
+from promptcache.kv import KVHandle
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked, link
@@ -246,7 +246,7 @@ def test_requests_of_one_size_are_gone_before_the_next_is_measured(
     """What they held would come back to the system in the midst of it, and linking would seem to need less than nothing."""
     made: list[tuple[int, weakref.ref[Cache]]] = []
 
-    def watched(tokens: RequestTokens, runs: Mapping[Encoding, RunKV], model: Model) -> Linked:
+    def watched(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model) -> Linked:
         last = tokens.position_ids[-1]
         assert all(cache() is None for other, cache in made if other != last)
         linked = link(tokens, runs, model)

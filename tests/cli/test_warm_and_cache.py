@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import sys
 from dataclasses import replace
@@ -17,8 +15,7 @@ from click.testing import Result
 
 from promptcache.cli import losses
 from promptcache.cli.sizes import Size
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.folder import Folder
+from promptcache.kv import DiskTier
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_few_questions")
@@ -219,17 +216,14 @@ def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None
     assert data(command("cache", "info", "--store", "kept", "--json"))["num_set_aside"] == 0
 
 
-def test_what_cannot_be_mended_is_an_error(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_repaired_is_an_error(command: Command, folder: Path) -> None:
     """A damaged file that can be neither set aside nor replaced is not kept: `warm` says so and ends with 3."""
     command("warm", "travel.xml", *ON_CPU)
     damaged = max((folder / "kept" / "encodings").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
-
-    def read_only(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(Folder, "set_aside", read_only)
-    monkeypatch.setattr(Folder, "open_incoming", read_only)
+    for name in ("quarantine", "incoming"):
+        shutil.rmtree(folder / "kept" / name)
+        (folder / "kept" / name).write_text("in the way")
     warmed = command("warm", "travel.xml", *ON_CPU)
 
     assert (warmed.exit_code, warmed.stdout) == (3, "")
@@ -240,12 +234,12 @@ def test_what_cannot_be_mended_is_an_error(command: Command, folder: Path, monke
 def test_verify_finds_kv_of_another_shape(command: Command, folder: Path) -> None:
     """A file with the right key and another dtype is bad for `verify`, and `warm` makes it again."""
     command("warm", "travel.xml", *ON_CPU)
-    shelf = DiskShelf(folder / "kept", mmap=False)
-    resting = shelf.read(max(shelf.keys()))
-    assert resting is not None
-    shelf.delete(resting.recipe.key)
-    other = {name: tensor.double() for name, tensor in resting.tensors.items()}
-    shelf.write(replace(resting, shape=replace(resting.shape, dtype=torch.float64), tensors=other))
+    tier = DiskTier(folder / "kept", mmap=False)
+    stored = tier.read(max(tier.keys()))
+    assert stored is not None
+    tier.delete(stored.recipe.key)
+    other = {name: tensor.double() for name, tensor in stored.tensors.items()}
+    tier.write(replace(stored, shape=replace(stored.shape, dtype=torch.float64), tensors=other))
     bad = command("cache", "verify", "--store", "kept")
     healed = only(command("warm", "travel.xml", *ON_CPU, "--json"))
 

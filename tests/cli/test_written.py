@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -145,10 +144,14 @@ def test_a_folder_that_takes_no_files_is_told_by_the_file(
 ) -> None:
     """The message names the file that the user named, not the one that would have taken its place."""
 
-    def refused(prefix: str, dir: Path) -> NoReturn:  # noqa: A002 - as tempfile calls it
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir / f"{prefix}abc"))
+    opened = os.open
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    def refused(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_EXCL:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refused)
 
     result = command("fmt", "support.xml")
 

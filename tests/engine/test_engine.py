@@ -24,7 +24,7 @@ from promptcache.diagnostics import (
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, Recipe, RunKV
+from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import HubTokenizer, Level
@@ -47,10 +47,10 @@ class CountingStore(MemoryStore):
 
     puts = 0
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> RunKV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put and count."""
         self.puts += 1
-        return super().put(recipe, keys, values)
+        return super().put(recipe, keys, values, persist=persist)
 
 
 @pytest.fixture

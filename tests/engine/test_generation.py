@@ -14,7 +14,7 @@ from transformers.generation import utils as generation_utils
 
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError
 from promptcache.engine import Engine
-from promptcache.kv import RunKV, Slab
+from promptcache.kv import KVHandle, Slab
 from promptcache.language import Prompt
 from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason
@@ -233,9 +233,9 @@ def test_inference_mode_leaves_no_trace() -> None:
     assert inside.token_ids == ENGINE.generate(LONGER, max_new_tokens=12, **GREEDY).token_ids
 
 
-def run_of(num_tokens: int) -> RunKV:
+def run_of(num_tokens: int) -> KVHandle:
     """KV of so many tokens, whatever it is."""
-    return RunKV(slab=Slab.empty(ENGINE.model.shape, num_tokens), start=0, stop=num_tokens)
+    return KVHandle(slab=Slab.empty(ENGINE.model.shape, num_tokens), start=0, stop=num_tokens)
 
 
 def test_padding_is_made_of_a_rows_own_tokens() -> None:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.kv import Codec, MemoryStore, Tier, TieredStore
-from promptcache.kv.disk import DiskShelf
+from promptcache.kv import Codec, DiskTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.completion import Source
 from promptcache.runtime.schema_state import schema_state
@@ -46,7 +45,7 @@ def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
     """A store in memory, in the host's, and on disk."""
     shape = default_model().shape
     memory = MemoryStore(shape, budget_bytes=budget_bytes)
-    return TieredStore(memory, (DiskShelf(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
+    return TieredStore(memory, (DiskTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
 
 
 @pytest.mark.law
@@ -84,7 +83,7 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
         hits.append(len(wanted) - len(fetched.encoded))
         assert store.held_bytes <= whole // 3
         del fetched
-        assert store.passing_bytes == 0
+        assert store.unmanaged_bytes == 0
 
     assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
     assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])

@@ -11,9 +11,7 @@ import pytest
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, Pace, Resting, Tier
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.kept_pace import keep_pace, kept_pace, pace_name
+from promptcache.kv import DiskTier, KVShape, Pace, StoredEncoding, Tier, keep_pace, kept_pace, pace_name
 from promptcache.runtime import pacing
 from promptcache.runtime.completion import Source
 from promptcache.runtime.pacing import Line, Load, line_through, measure_pace
@@ -119,15 +117,15 @@ def test_loading_is_measured_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
     made.warm()
     clock = Clock(tick_s=1e-9)
 
-    class SlowShelf(DiskShelf):
+    class SlowTier(DiskTier):
         """Takes its time."""
 
-        def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+        def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
             found = super().read(key, shape)
             clock.now += LATENCY_S + (found.nbytes / BYTES_PER_S if found is not None else 0)
             return found
 
-    monkeypatch.setattr(pacing, "open_shelves", lambda config: (SlowShelf(config.folder),))
+    monkeypatch.setattr(pacing, "open_blob_tiers", lambda config: (SlowTier(config.folder),))
 
     pace = measure_pace(made._catalog.find("books"), made._executor, StoreConfig(folder=tmp_path, pace="kept"), clock)
 

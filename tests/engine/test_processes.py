@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.kv.disk import DiskShelf
+from promptcache.kv import DiskTier
 from tests.engine.warming import PROMPTS, engine, warm, warm_for_ever
 from tests.kv.processes import context, finish, kill_at_random, start
 
@@ -39,16 +39,16 @@ def kill_often(folder: Path, times: range) -> None:
     answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
     for seed in times:
         kill_at_random(folder, seed, 0.1, warm_for_ever, str(folder), disk_bytes)
-        shelf = DiskShelf(folder, budget_bytes=disk_bytes)
-        assert all(verdict.fault is None for verdict in shelf.verify_all())
-        shelf.gc()
+        tier = DiskTier(folder, budget_bytes=disk_bytes)
+        assert all(verdict.fault is None for verdict in tier.verify_all())
+        tier.gc()
         assert list((folder / "incoming").iterdir()) == []
         again = engine(folder, disk_bytes)
         chosen = random.Random(seed).sample(range(len(PROMPTS)), 3)
         made = [again.generate(PROMPTS[number], **GREEDY) for number in chosen]
         assert [each.token_ids for each in made] == [answers[number] for number in chosen]
         assert all(each.usage.faults == () for each in made)
-        assert shelf.nbytes() <= disk_bytes
+        assert tier.nbytes() <= disk_bytes
 
 
 def test_killed_warming_does_no_harm(tmp_path: Path) -> None:

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from promptcache import Engine, MemoryStore, StoreConfig
+from promptcache import Engine, MemoryStore, Store, StoreConfig
 from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
-from promptcache.kv import Tier, TieredStore
-from promptcache.kv.disk import DiskShelf
+from promptcache.kv import DiskTier, KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
 from promptcache.runtime.completion import Source
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.kv.resting import random_resting, whole_file
+from tests.kv.stored import random_stored, whole_file
 
 TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
 <module name="city"><module name="beach">Miami has beaches.</module>Cities are loud.</module></schema>"""
 PROMPT = '<prompt schema="travel"><plan/><city><beach/></city>Where to?</prompt>'
 GREEDY = {"do_sample": False, "max_new_tokens": 4}
+
+
+class Plain(Store):
+    """A user's store: what a store must define, and no more."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, KVHandle] = {}
+
+    def get(self, key: str) -> Lookup:
+        return Lookup(self.kept.get(key))
+
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+        handle = KVHandle(slab=Slab(keys=keys.clone(), values=values.clone()), start=0, stop=recipe.num_tokens)
+        return self.kept.setdefault(recipe.key, handle)
+
+    def delete(self, key: str) -> bool:
+        return self.kept.pop(key, None) is not None
+
+    def keys(self) -> Iterator[str]:
+        yield from tuple(self.kept)
+
+    def nbytes(self) -> int:
+        return sum(handle.nbytes for handle in self.kept.values())
 
 
 def engine(store: object, **keep: str) -> Engine:
@@ -68,6 +91,7 @@ def test_a_store_of_ones_own_is_used_as_it_is() -> None:
     store = MemoryStore(tiny_model().shape)
 
     assert engine(store).store is store
+    assert isinstance(engine(None).store, TieredStore)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +276,7 @@ def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None
         recipe = next(recipe for recipe in recipes if recipe.key == path.stem)
         other = wrong[number]
         path.unlink()
-        path.write_bytes(whole_file(random_resting(recipe, replace(other, device=torch.device("cpu")))))
+        path.write_bytes(whole_file(random_stored(recipe, replace(other, device=torch.device("cpu")))))
     healed, again = engine(store).generate(PROMPT, **GREEDY), engine(store).generate(PROMPT, **GREEDY)
 
     assert healed.token_ids == again.token_ids == made.token_ids
@@ -267,15 +291,15 @@ def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
     made.warm()
     assert isinstance(made.store, TieredStore)
     pinned = made.store.memory.pinned()
-    everything = set(DiskShelf(tmp_path).keys())
-    DiskShelf(tmp_path, budget_bytes=1).trim()
+    everything = set(DiskTier(tmp_path).keys())
+    DiskTier(tmp_path, budget_bytes=1).trim()
 
-    assert set(DiskShelf(tmp_path).keys()) == set(pinned) < everything
+    assert set(DiskTier(tmp_path).keys()) == set(pinned) < everything
     assert len(pinned) >= 2
 
     made.unpin("travel", "/city")
-    DiskShelf(tmp_path, budget_bytes=1).trim()
-    assert set(DiskShelf(tmp_path).keys()) == set()
+    DiskTier(tmp_path, budget_bytes=1).trim()
+    assert set(DiskTier(tmp_path).keys()) == set()
 
 
 def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
@@ -291,14 +315,32 @@ def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
 def test_a_store_that_cannot_pin_says_so() -> None:
     """A user's store without pins is told apart from a mistake."""
 
-    class Plain:
-        def __init__(self) -> None:
-            self._store = MemoryStore(tiny_model().shape)
-            self.get, self.put, self.delete = self._store.get, self._store.put, self._store.delete
-            self.keys, self.nbytes, self.reserve = self._store.keys, self._store.nbytes, self._store.reserve
-
     with pytest.raises(StoreError, match="Plain cannot pin"):
         engine(Plain()).pin("travel")
+    with pytest.raises(StoreError, match="Plain cannot pin"):
+        engine(Plain()).unpin("travel")
+
+
+def test_five_methods_make_a_store() -> None:
+    """A store of a user's own that defines no more than it must serves, warms and is replaced like any other."""
+    plain, free = engine(Plain()), engine(None)
+    answers = [plain.generate(PROMPT, **GREEDY) for _ in range(2)]
+    plain.add_schema(TRAVEL.replace("three", "nine"))
+    (report,) = plain.warm()
+
+    assert {each.token_ids for each in answers} == {free.generate(PROMPT, **GREEDY).token_ids}
+    assert answers[1].usage.num_encoded_tokens == 0
+    assert (dict(report.not_kept), report.faults) == ({}, ())
+
+
+def test_what_is_like_a_store_and_is_none_is_refused() -> None:
+    """A class with the methods of a store must be a subclass: the message says of what."""
+
+    class Almost:
+        get = put = delete = keys = nbytes = reserve = None
+
+    with pytest.raises(StoreError, match=r"not Almost; a class of your own must be a subclass of promptcache\.Store"):
+        engine(Almost())
 
 
 def test_a_budget_of_one_byte_costs_no_answer(tmp_path: Path) -> None:
@@ -356,11 +398,10 @@ def test_replaced_schemas_leave_nothing_behind(tmp_path: Path, kind: str) -> Non
     for version in range(8):
         made.add_schema(TRAVEL.replace("Stay", f"{version} Stay").replace("Cities", f"{version} Cities"))
         made.generate(PROMPT.replace("<city><beach/></city>", ""), **GREEDY)
-        memory = made.store if isinstance(made.store, MemoryStore) else made.store.memory
-        known.add(len(memory._reservations._rows))
+        assert isinstance(made.store, TieredStore)
+        memory = made.store.memory
+        known |= {len(memory._reservations._rows), len(made.store._notes), len(made.store._num_tokens)}
         capacities.append(sum(block.free.capacity for block in memory._blocks))
-        if isinstance(made.store, TieredStore):
-            known |= {len(made.store._notes), len(made.store._num_tokens)}
 
     assert known == {len(made.keys("travel"))}
     assert capacities[-1] == capacities[1]

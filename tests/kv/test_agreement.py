@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,12 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import Codec, KVShape, MemoryStore, Recipe, RunKV, Shelf, Store, Tier, TieredStore
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.remote import RemoteShelf
-from promptcache.kv.shelf import Resting
+from promptcache.kv import BlobTier, Codec, KVHandle, KVShape, MemoryStore, Recipe, Store, Tier, TieredStore
+from promptcache.kv.blob_tier import StoredEncoding
+from promptcache.kv.disk import DiskTier
+from promptcache.kv.remote import RemoteTier
+from promptcache.testing.faults import FaultyStore
 from tests.conftest import law_examples
-from tests.kv.resting import recipe as recipe_of
+from tests.kv.stored import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 MEMORY_TOKENS, HOST_TOKENS, DISK_BYTES = 6, 8, 6_000
@@ -47,63 +49,60 @@ def kv(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return both[0], both[1]
 
 
-class FailingShelf:
-    """A shelf that does not answer when it is told not to."""
+class FailingTier(BlobTier):
+    """A tier that does not answer when it is told not to."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, tier: BlobTier) -> None:
+        self._tier = tier
         self.failing: frozenset[str] = frozenset()
-
-    @property
-    def tier(self) -> Tier:
-        """As the wrapped shelf."""
-        return self._shelf.tier
+        self.kind = tier.kind
+        self.max_parallel_reads = tier.max_parallel_reads
 
     def _ask(self, what: str, action: Callable[..., Any], *args: Any) -> Any:
         if what in self.failing:
             raise TierUnavailable(f"cannot {what} (a planted fault)")
         return action(*args)
 
-    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Read, or fail."""
-        found: Resting | None = self._ask("read", self._shelf.read, key, shape)
+        found: StoredEncoding | None = self._ask("read", self._tier.read, key, shape)
         return found
 
-    def write(self, resting: Resting) -> bool:
+    def write(self, stored: StoredEncoding) -> bool:
         """Write, or fail."""
-        return bool(self._ask("write", self._shelf.write, resting))
+        return bool(self._ask("write", self._tier.write, stored))
 
     def delete(self, key: str) -> bool:
-        """As the wrapped shelf."""
-        return self._shelf.delete(key)
+        """As the wrapped tier."""
+        return self._tier.delete(key)
 
     def keys(self) -> Any:
-        """As the wrapped shelf."""
-        return self._shelf.keys()
+        """As the wrapped tier."""
+        return self._tier.keys()
 
     def nbytes(self) -> int:
-        """As the wrapped shelf."""
-        return self._shelf.nbytes()
+        """As the wrapped tier."""
+        return self._tier.nbytes()
 
     def pin(self, key: str) -> None:
-        """As the wrapped shelf."""
-        self._shelf.pin(key)
+        """As the wrapped tier."""
+        self._tier.pin(key)
 
     def unpin(self, key: str) -> None:
-        """As the wrapped shelf."""
-        self._shelf.unpin(key)
+        """As the wrapped tier."""
+        self._tier.unpin(key)
 
     def pinned(self) -> frozenset[str]:
-        """As the wrapped shelf."""
-        return self._shelf.pinned()
+        """As the wrapped tier."""
+        return self._tier.pinned()
 
     def cool(self, key: str) -> None:
-        """As the wrapped shelf."""
-        self._shelf.cool(key)
+        """As the wrapped tier."""
+        self._tier.cool(key)
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """As the wrapped shelf."""
-        return self._shelf.claim(key, timeout_s)
+        """As the wrapped tier."""
+        return self._tier.claim(key, timeout_s)
 
 
 class Agreement(RuleBasedStateMachine):
@@ -114,12 +113,12 @@ class Agreement(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.remote_files = fsspec.filesystem("memory")
         self.remote_files.store.clear()
-        self.disk = FailingShelf(DiskShelf(self.folder, budget_bytes=DISK_BYTES, mmap=False, verify="always"))
-        self.remote = FailingShelf(RemoteShelf("memory://kept"))
+        self.disk = FailingTier(DiskTier(self.folder, budget_bytes=DISK_BYTES, mmap=False, verify="always"))
+        self.remote = FailingTier(RemoteTier("memory://kept"))
         self.plain = MemoryStore(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
         self.on_remote: set[str] = set()  # what nothing but a fault can take away
-        self.held: list[tuple[str, RunKV]] = []
+        self.held: list[tuple[str, KVHandle]] = []
         self.restart()
 
     def teardown(self) -> None:
@@ -134,6 +133,18 @@ class Agreement(RuleBasedStateMachine):
         host = MemoryStore(SHAPE, budget_bytes=HOST_TOKENS * SHAPE.token_bytes, tier=Tier.HOST)
         memory = MemoryStore(SHAPE, budget_bytes=MEMORY_TOKENS * SHAPE.token_bytes)
         self.store = TieredStore(memory, (self.disk, self.remote), host=host)
+
+    @rule(name=st.sampled_from(NAMES), hold=st.booleans())
+    def put_in_memory(self, name: str, hold: bool) -> None:
+        """Put an encoding into memory only: it is served like any other, and no tier below has more than before."""
+        below = self.keys_below()
+        run = self.store.put(RECIPES[name], *kv(name), persist=False)
+        self.check(name, run)
+        self.plain.put(RECIPES[name], *kv(name), persist=False)
+        self.expected.add(name)
+        assert self.keys_below() == below
+        if hold:
+            self.held.append((name, run))
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
@@ -160,6 +171,23 @@ class Agreement(RuleBasedStateMachine):
         if hold:
             self.held.append((name, found.run))
 
+    @rule(names=st.lists(st.sampled_from(NAMES)), hold=st.booleans())
+    def get_many(self, names: list[str], hold: bool) -> None:
+        """Look several up at once: each is right, or not there, as if it was asked for alone."""
+        found = self.store.get_many(RECIPES[name].key for name in names)
+        plain = self.plain.get_many(RECIPES[name].key for name in names)
+        assert set(found) == set(plain) == {RECIPES[name].key for name in names}
+        for name in names:
+            lookup = found[RECIPES[name].key]
+            assert (plain[RECIPES[name].key].run is not None) == (name in self.expected)
+            if lookup.run is None:
+                assert name not in self.on_remote or "read" in self.remote.failing
+                continue
+            assert name in self.expected
+            self.check(name, lookup.run)
+            if hold:
+                self.held.append((name, lookup.run))
+
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
         """Forget an encoding in every tier."""
@@ -178,7 +206,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
     def fail(self, disk: set[str], remote: set[str]) -> None:
-        """Let shelves fail from now on, or not."""
+        """Let tiers fail from now on, or not."""
         self.disk.failing, self.remote.failing = frozenset(disk), frozenset(remote)
 
     @rule(number=st.integers(0, 2**16), flipped=st.integers(0, 2**16))
@@ -207,7 +235,12 @@ class Agreement(RuleBasedStateMachine):
         """Let go of everything held."""
         self.held.clear()
 
-    def check(self, name: str, run: RunKV) -> None:
+    def keys_below(self) -> list[set[str]]:
+        """The keys in the host's memory and in each blob tier."""
+        assert self.store.host is not None
+        return [set(tier.keys()) for tier in (self.store.host, self.disk, self.remote)]
+
+    def check(self, name: str, run: KVHandle) -> None:
         """KV is what was put under its name."""
         keys, values = kv(name)
         assert torch.equal(run.keys, keys)
@@ -239,6 +272,10 @@ def test_stores_agree() -> None:
     run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))
 
 
-def test_the_tiered_store_is_a_store() -> None:
-    """It has every method of the protocol."""
-    assert isinstance(TieredStore(MemoryStore(SHAPE)), Store)
+@pytest.mark.parametrize("name", sorted(Store.__abstractmethods__ | set(vars(Store)) - set(vars(object))))
+def test_stores_take_the_arguments_that_the_interface_names(name: str) -> None:
+    """No store renames, drops or adds an argument of a method that all stores have."""
+    for store in (MemoryStore, TieredStore, FaultyStore):
+        if callable(getattr(Store, name)) and not name.startswith("_"):
+            ours = inspect.signature(getattr(store, name)).parameters
+            assert list(ours) == list(inspect.signature(getattr(Store, name)).parameters)

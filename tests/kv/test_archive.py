@@ -14,8 +14,8 @@ import pytest
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv.archive import read_archive, write_archive
-from promptcache.kv.disk import DiskShelf
-from tests.kv.resting import small
+from promptcache.kv.disk import DiskTier
+from tests.kv.stored import small
 
 ALL = [small(f"packed {number}") for number in range(4)]
 KEYS = [each.recipe.key for each in ALL]
@@ -29,10 +29,10 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """An archive of four encodings."""
-    shelf = DiskShelf(tmp_path / "from")
+    tier = DiskTier(tmp_path / "from")
     for each in ALL:
-        shelf.write(each)
-    write_archive(shelf, KEYS, tmp_path / "a.tar", {"schemas": "x"})
+        tier.write(each)
+    write_archive(tier, KEYS, tmp_path / "a.tar", {"schemas": "x"})
     return tmp_path / "a.tar"
 
 
@@ -52,8 +52,8 @@ def rewrite(archive: Path, content: list[tuple[tarfile.TarInfo, bytes]]) -> None
 
 def test_what_is_packed_comes_back(archive: Path, tmp_path: Path) -> None:
     """Files on the other machine are the same byte for byte; a second import finds them there."""
-    first = read_archive(archive, DiskShelf(tmp_path / "to"))
-    again = read_archive(archive, DiskShelf(tmp_path / "to"))
+    first = read_archive(archive, DiskTier(tmp_path / "to"))
+    again = read_archive(archive, DiskTier(tmp_path / "to"))
 
     assert files(tmp_path / "to") == files(tmp_path / "from")
     assert (first.keys, first.new, again.new) == (tuple(KEYS), 4, 0)
@@ -62,7 +62,7 @@ def test_what_is_packed_comes_back(archive: Path, tmp_path: Path) -> None:
 
 def test_an_archive_depends_on_nothing_but_its_content(archive: Path, tmp_path: Path) -> None:
     """Packing twice gives the same bytes, and nothing is left beside the archive."""
-    write_archive(DiskShelf(tmp_path / "from"), KEYS, tmp_path / "b.tar", {"schemas": "x"})
+    write_archive(DiskTier(tmp_path / "from"), KEYS, tmp_path / "b.tar", {"schemas": "x"})
 
     assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "b.tar", "from"}
@@ -72,7 +72,7 @@ def test_an_archive_that_cannot_be_finished_is_none(tmp_path: Path) -> None:
     """Where an encoding is missing nothing stands under the name, and what stood there stays."""
     (tmp_path / "a.tar").write_text("before")
     with pytest.raises(StoreError, match="not in the store"):
-        write_archive(DiskShelf(tmp_path / "from"), KEYS, tmp_path / "a.tar", {})
+        write_archive(DiskTier(tmp_path / "from"), KEYS, tmp_path / "a.tar", {})
 
     assert (tmp_path / "a.tar").read_text() == "before"
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from"}
@@ -80,15 +80,15 @@ def test_an_archive_that_cannot_be_finished_is_none(tmp_path: Path) -> None:
 
 def test_an_archive_takes_the_place_of_a_file_only(archive: Path, tmp_path: Path) -> None:
     """A link keeps pointing where it does, and a folder that takes no files is told by the archive's own name."""
-    shelf = DiskShelf(tmp_path / "from")
+    tier = DiskTier(tmp_path / "from")
     (tmp_path / "link.tar").symlink_to("b.tar")
 
-    write_archive(shelf, KEYS, tmp_path / "link.tar", {"schemas": "x"})
+    write_archive(tier, KEYS, tmp_path / "link.tar", {"schemas": "x"})
 
     assert (tmp_path / "link.tar").is_symlink()
     assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
     with pytest.raises(FileNotFoundError) as refused:
-        write_archive(shelf, KEYS, tmp_path / "nowhere" / "a.tar", {})
+        write_archive(tier, KEYS, tmp_path / "nowhere" / "a.tar", {})
     assert refused.value.filename == str(tmp_path / "nowhere" / "a.tar")
 
 
@@ -102,7 +102,7 @@ def test_an_archive_that_finds_no_room_is_told_by_its_name(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space") as refused:
-        write_archive(DiskShelf(tmp_path / "from"), KEYS, tmp_path / "b.tar", {})
+        write_archive(DiskTier(tmp_path / "from"), KEYS, tmp_path / "b.tar", {})
 
     assert refused.value.filename == str(tmp_path / "b.tar")
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from"}
@@ -176,7 +176,7 @@ def test_what_is_not_as_it_should_be_is_refused_whole(archive: Path, tmp_path: P
     change, words = BAD[fault]
     change(archive)
     with pytest.raises(StoreError, match=words):
-        read_archive(archive, DiskShelf(tmp_path / "to"))
+        read_archive(archive, DiskTier(tmp_path / "to"))
 
     assert files(tmp_path / "to") == {}
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from", "to"}
@@ -187,8 +187,8 @@ def test_a_limit_is_kept_while_importing(archive: Path, tmp_path: Path) -> None:
     two = 2 * max(map(len, files(tmp_path / "from").values()))
 
     with pytest.raises(StoreError, match="no room for 4 of 4 encodings"):
-        read_archive(archive, DiskShelf(tmp_path / "none", budget_bytes=10))
+        read_archive(archive, DiskTier(tmp_path / "none", budget_bytes=10))
     with pytest.raises(StoreError, match="no room for 2 of 4 encodings"):
-        read_archive(archive, DiskShelf(tmp_path / "some", budget_bytes=two))
+        read_archive(archive, DiskTier(tmp_path / "some", budget_bytes=two))
 
     assert len(files(tmp_path / "some")) == 2

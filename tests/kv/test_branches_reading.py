@@ -13,8 +13,8 @@ import pytest
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv import Pace, Tier, reading
 from promptcache.kv.archive import read_archive
-from promptcache.kv.disk import DiskShelf
-from tests.kv.resting import small, whole_file
+from promptcache.kv.disk import DiskTier
+from tests.kv.stored import small, whole_file
 
 KEY = small().recipe.key
 
@@ -66,7 +66,7 @@ def test_an_archive_of_nothing_is_none(tmp_path: Path) -> None:
     tarfile.open(tmp_path / "a.tar", "w").close()
 
     with pytest.raises(StoreError, match="it is empty"):
-        read_archive(tmp_path / "a.tar", DiskShelf(tmp_path / "to"))
+        read_archive(tmp_path / "a.tar", DiskTier(tmp_path / "to"))
 
 
 @pytest.mark.parametrize("seconds", [-0.1, float("nan"), True])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.kv import Codec
-from promptcache.kv.codec import QUANTIZERS, as_kept, forms, pack, unpack
+from promptcache.kv.codec import QUANTIZERS, as_kept, forms, from_stored, to_stored
 from promptcache.kv.types import KVShape
-from tests.kv.resting import recipe
+from tests.kv.stored import recipe
 
 LOSSY = [Codec.INT8, Codec.INT4]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -41,19 +41,19 @@ def kv(draw: st.DrawFn, finite: bool = True) -> tuple[torch.Tensor, torch.Tensor
 def test_what_rests_has_the_form_that_is_announced(given_kv: tuple, codec: Codec) -> None:
     """Names, dtypes and shapes are those of `forms`; all of it lies on the host, contiguous, in memory of its own."""
     keys, values = given_kv
-    resting = pack(recipe("", keys.shape[2], codec), keys, values)
+    stored = to_stored(recipe("", keys.shape[2], codec), keys, values)
 
-    expected = forms(codec, resting.shape, keys.shape[2])
-    assert {name: (each.dtype, tuple(each.shape)) for name, each in resting.tensors.items()} == dict(expected)
-    assert all(tensor.is_contiguous() for tensor in resting.tensors.values())
-    assert not {tensor.data_ptr() for tensor in resting.tensors.values()} & {keys.data_ptr(), values.data_ptr()}
+    expected = forms(codec, stored.shape, keys.shape[2])
+    assert {name: (each.dtype, tuple(each.shape)) for name, each in stored.tensors.items()} == dict(expected)
+    assert all(tensor.is_contiguous() for tensor in stored.tensors.values())
+    assert not {tensor.data_ptr() for tensor in stored.tensors.values()} & {keys.data_ptr(), values.data_ptr()}
 
 
 @given(given_kv=kv(finite=False))
 def test_full_is_bit_exact(given_kv: tuple) -> None:
     """Without quantization every bit comes back, NaN and infinities too."""
     for before, after in zip(
-        given_kv, unpack(pack(recipe("", given_kv[0].shape[2], Codec.FULL), *given_kv)), strict=True
+        given_kv, from_stored(to_stored(recipe("", given_kv[0].shape[2], Codec.FULL), *given_kv)), strict=True
     ):
         assert torch.equal(before.contiguous().view(torch.uint8), after.contiguous().view(torch.uint8))
 

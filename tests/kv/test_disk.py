@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv import Resting, Shelf, Tier
-from promptcache.kv.disk import DiskShelf, Verify
+from promptcache.kv import BlobTier, StoredEncoding, Tier
+from promptcache.kv.disk import DiskTier, Verify
 from tests.kv.processes import in_child
-from tests.kv.resting import content, file_bytes, files_of, random_resting, recipe, shape, small, whole_file
+from tests.kv.stored import content, file_bytes, files_of, random_stored, recipe, shape, small, whole_file
 
 ONE = small("one")
 KEY = ONE.recipe.key
@@ -28,11 +28,11 @@ def file_of(folder: Path, key: str = KEY) -> Path:
     return folder / "encodings" / f"{key}.safetensors"
 
 
-def shelf_with_one(folder: Path, **options: object) -> DiskShelf:
-    """A shelf that holds `ONE`."""
-    shelf = DiskShelf(folder, **options)  # type: ignore[arg-type]
-    assert shelf.write(ONE)
-    return shelf
+def tier_with_one(folder: Path, **options: object) -> DiskTier:
+    """A tier that holds `ONE`."""
+    tier = DiskTier(folder, **options)  # type: ignore[arg-type]
+    assert tier.write(ONE)
+    return tier
 
 
 def quarantined(folder: Path) -> list[str]:
@@ -40,18 +40,18 @@ def quarantined(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "quarantine").iterdir() if path.name != "log.jsonl")
 
 
-def test_the_disk_shelf_is_a_shelf(tmp_path: Path) -> None:
+def test_the_disk_tier_is_a_tier(tmp_path: Path) -> None:
     """It has every method of the protocol."""
-    assert isinstance(DiskShelf(tmp_path), Shelf)
-    assert DiskShelf(tmp_path).tier is Tier.DISK
+    assert isinstance(DiskTier(tmp_path), BlobTier)
+    assert DiskTier(tmp_path).kind is Tier.DISK
 
 
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("verify", Verify)
 def test_what_is_written_is_read_by_whoever_comes_later(tmp_path: Path, verify: Verify, mmap: bool) -> None:
-    """Another shelf in the same folder gives the same encoding, bit for bit, however it reads."""
-    shelf_with_one(tmp_path)
-    later = DiskShelf(str(tmp_path), verify=str(verify), mmap=mmap)
+    """Another tier in the same folder gives the same encoding, bit for bit, however it reads."""
+    tier_with_one(tmp_path)
+    later = DiskTier(str(tmp_path), verify=str(verify), mmap=mmap)
 
     found = [later.read(KEY), later.read(KEY)]
 
@@ -62,74 +62,74 @@ def test_what_is_written_is_read_by_whoever_comes_later(tmp_path: Path, verify: 
 
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     """An empty folder, or one that does not exist, holds nothing."""
-    shelf = DiskShelf(tmp_path / "deep" / "folder")
+    tier = DiskTier(tmp_path / "deep" / "folder")
     shutil.rmtree(tmp_path / "deep")
 
-    assert shelf.read(KEY) is None
-    assert shelf.header(KEY) is None
-    assert not shelf.delete(KEY)
-    assert list(shelf.keys()) == []
-    assert shelf.nbytes() == 0
-    assert list(shelf.verify_all()) == []
-    assert shelf.write(ONE)
+    assert tier.read(KEY) is None
+    assert tier.header(KEY) is None
+    assert not tier.delete(KEY)
+    assert list(tier.keys()) == []
+    assert tier.nbytes() == 0
+    assert list(tier.verify_all()) == []
+    assert tier.write(ONE)
 
 
 def test_foreign_files_are_no_keys(tmp_path: Path) -> None:
     """Whatever else lies among the encodings is neither listed nor counted."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     for name in ("notes.txt", "notes.safetensors", KEY, f"{KEY.upper()}.safetensors", f"{KEY}.safetensors.bak"):
         (tmp_path / "encodings" / name).write_text("foreign")
 
-    assert list(shelf.keys()) == [KEY]
-    assert shelf.nbytes() == file_bytes(ONE)
+    assert list(tier.keys()) == [KEY]
+    assert tier.nbytes() == file_bytes(ONE)
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
     """Writing a key again changes nothing: the first file stays."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     inode = file_of(tmp_path).stat().st_ino
 
-    assert shelf.write(small("one", seed=1))
+    assert tier.write(small("one", seed=1))
 
     assert file_of(tmp_path).stat().st_ino == inode
 
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_holders_keep_what_is_deleted(tmp_path: Path, mmap: bool) -> None:
-    """Tensors outlive the file's name, and the shelf."""
-    shelf = shelf_with_one(tmp_path, mmap=mmap)
-    held = shelf.read(KEY)
+    """Tensors outlive the file's name, and the tier."""
+    tier = tier_with_one(tmp_path, mmap=mmap)
+    held = tier.read(KEY)
 
-    assert shelf.delete(KEY)
-    assert not shelf.delete(KEY)
+    assert tier.delete(KEY)
+    assert not tier.delete(KEY)
 
-    assert shelf.read(KEY) is None
-    del shelf
+    assert tier.read(KEY) is None
+    del tier
     assert held is not None
     assert content(held) == content(ONE)
 
 
 def test_no_writing_into_tensors_reaches_the_file(tmp_path: Path) -> None:
     """Mapped memory is writable for torch's sake, and private: whatever is written there, the file stays."""
-    shelf = shelf_with_one(tmp_path)
-    held = shelf.read(KEY)
+    tier = tier_with_one(tmp_path)
+    held = tier.read(KEY)
     assert held is not None
 
     held.tensors["keys"].zero_()
 
     assert file_of(tmp_path).read_bytes() == whole_file(ONE)
-    again = shelf.read(KEY)
+    again = tier.read(KEY)
     assert again is not None
     assert content(again) == content(ONE)
 
 
-def test_a_shelf_can_let_go_of_what_memory_holds(tmp_path: Path) -> None:
+def test_a_tier_can_let_go_of_what_memory_holds(tmp_path: Path) -> None:
     """Cooling changes nothing but time: what is there is read as before, and what is not there is no fault."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
 
-    shelf.cool(KEY)
-    shelf.cool(small("two").recipe.key)
-    found = shelf.read(KEY)
+    tier.cool(KEY)
+    tier.cool(small("two").recipe.key)
+    found = tier.read(KEY)
 
     assert found is not None
     assert content(found) == content(ONE)
@@ -137,10 +137,10 @@ def test_a_shelf_can_let_go_of_what_memory_holds(tmp_path: Path) -> None:
 
 def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
     """What a file says of itself can be had although its payload is damaged, and nothing is set aside for asking."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     flip(file_of(tmp_path), -1)
 
-    header = shelf.header(KEY)
+    header = tier.header(KEY)
 
     assert header is not None
     assert header.recipe == ONE.recipe
@@ -150,19 +150,19 @@ def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["", "../../etc/passwd", "A" * 64, KEY + "0", KEY[:-1] + "/"])
 def test_only_keys_are_names(tmp_path: Path, key: str) -> None:
     """No text leads out of the folder."""
-    shelf = DiskShelf(tmp_path)
+    tier = DiskTier(tmp_path)
 
-    for ask in (shelf.read, shelf.delete, shelf.pin, shelf.unpin, shelf.header):
+    for ask in (tier.read, tier.delete, tier.pin, tier.unpin, tier.header):
         with pytest.raises(StoreError, match="is not a key"):
             ask(key)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    """A shelf where a file stands is refused at once."""
+    """A tier where a file stands is refused at once."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StoreError, match="is not a folder"):
-        DiskShelf(tmp_path / "file")
+        DiskTier(tmp_path / "file")
 
 
 def flip(path: Path, position: int) -> None:
@@ -210,19 +210,19 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_set_aside_once(tmp_path: Path, damage: str, mmap: bool) -> None:
     """What is not what its name promises is never served: it is told and logged once, set aside, and can be made anew."""
-    shelf = shelf_with_one(tmp_path, mmap=mmap)
+    tier = tier_with_one(tmp_path, mmap=mmap)
     DAMAGE[damage](file_of(tmp_path))
 
     with pytest.raises(CorruptEncoding, match=str(file_of(tmp_path))) as error:
-        shelf.read(KEY)
+        tier.read(KEY)
 
-    assert shelf.read(KEY) is None
+    assert tier.read(KEY) is None
     assert files_of(tmp_path) == []
     log = [json.loads(line) for line in (tmp_path / "quarantine" / "log.jsonl").read_text().splitlines()]
     assert [(line["file"], line["reason"]) for line in log] == [(f"{KEY}.safetensors", str(error.value))]
     assert len(quarantined(tmp_path)) == 1
-    assert shelf.write(ONE)
-    again = shelf.read(KEY)
+    assert tier.write(ONE)
+    again = tier.read(KEY)
     assert again is not None
     assert content(again) == content(ONE)
 
@@ -230,13 +230,13 @@ def test_damage_is_set_aside_once(tmp_path: Path, damage: str, mmap: bool) -> No
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage: str) -> None:
     """Of each file it is said whether it may be served; looking changes nothing."""
-    shelf = shelf_with_one(tmp_path)
-    shelf.write(small("two"))
+    tier = tier_with_one(tmp_path)
+    tier.write(small("two"))
     (tmp_path / "encodings" / "notes.txt").write_text("foreign")
     DAMAGE[damage](file_of(tmp_path))
     names = files_of(tmp_path)
 
-    verdicts = list(shelf.verify_all())
+    verdicts = list(tier.verify_all())
 
     assert [verdict.name for verdict in verdicts] == names == files_of(tmp_path)
     assert [verdict.name for verdict in verdicts if verdict.foreign] == ["notes.txt"]
@@ -246,17 +246,17 @@ def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage:
 
 def test_verify_all_finds_kv_of_another_shape(tmp_path: Path) -> None:
     """All files of one model hold KV of one dtype and shape: those that differ from most are bad; of two, both are."""
-    shelf = DiskShelf(tmp_path)
+    tier = DiskTier(tmp_path)
     for number, length in enumerate((3, 4, 5)):
-        shelf.write(random_resting(recipe("model", length), shape(), seed=number))
+        tier.write(random_stored(recipe("model", length), shape(), seed=number))
     odd = [recipe("model", 6), recipe("model", 7)]
-    shelf.write(random_resting(odd[0], shape(torch.float16)))
-    shelf.write(random_resting(odd[1], shape(head_dim=16)))
+    tier.write(random_stored(odd[0], shape(torch.float16)))
+    tier.write(random_stored(odd[1], shape(head_dim=16)))
     pair = [recipe("other model", 3), recipe("other model", 4)]
-    shelf.write(random_resting(pair[0], shape()))
-    shelf.write(random_resting(pair[1], shape(torch.float64)))
+    tier.write(random_stored(pair[0], shape()))
+    tier.write(random_stored(pair[1], shape(torch.float64)))
 
-    bad = {verdict.name: verdict.fault for verdict in shelf.verify_all() if verdict.fault is not None}
+    bad = {verdict.name: verdict.fault for verdict in tier.verify_all() if verdict.fault is not None}
 
     assert set(bad) == {f"{each.key}.safetensors" for each in (*odd, *pair)}
     assert "float16" in str(bad[f"{odd[0].key}.safetensors"])
@@ -265,28 +265,28 @@ def test_verify_all_finds_kv_of_another_shape(tmp_path: Path) -> None:
 
 def test_kv_of_another_shape_is_set_aside(tmp_path: Path) -> None:
     """A reader that says which shape it can use gets no other; without one it gets what is there."""
-    shelf = shelf_with_one(tmp_path)
-    assert shelf.read(KEY) is not None
-    assert shelf.read(KEY, shape()) is not None
+    tier = tier_with_one(tmp_path)
+    assert tier.read(KEY) is not None
+    assert tier.read(KEY, shape()) is not None
 
     with pytest.raises(CorruptEncoding, match=r"holds KV of float32 \[2, 1, 8\].*this model's is float16 \[2, 1, 8\]"):
-        shelf.read(KEY, shape(torch.float16))
+        tier.read(KEY, shape(torch.float16))
 
-    assert shelf.read(KEY) is None
+    assert tier.read(KEY) is None
     assert quarantined(tmp_path)[0].startswith(f"{KEY}.safetensors.")
 
 
 def test_what_is_ignored_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad file that cannot be set aside is not among the keys: nobody will be given it."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     flip(file_of(tmp_path), -1)
-    monkeypatch.setattr(shelf._folder, "set_aside", read_only)
+    monkeypatch.setattr(tier._folder, "set_aside", read_only)
     with pytest.raises(CorruptEncoding):
-        shelf.read(KEY)
+        tier.read(KEY)
 
-    assert list(shelf.keys()) == []
-    assert shelf.write(ONE)
-    assert list(shelf.keys()) == [KEY]
+    assert list(tier.keys()) == []
+    assert tier.write(ONE)
+    assert list(tier.keys()) == [KEY]
 
 
 def read_only(*_: object) -> bool:
@@ -296,7 +296,7 @@ def read_only(*_: object) -> bool:
 
 def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
     """What has no name of ours is foreign whatever it is, and is not opened; what has our suffix must be an encoding."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     place = tmp_path / "encodings"
     for name in ("README", ".DS_Store", "notes.safetensors", f"{KEY}.safetensors.bak"):
         (place / name).write_text("foreign")
@@ -304,29 +304,29 @@ def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
     (place / "folder").mkdir()
     (place / "link").symlink_to("/nowhere")
 
-    verdicts = {verdict.name: verdict for verdict in shelf.verify_all()}
+    verdicts = {verdict.name: verdict for verdict in tier.verify_all()}
 
     foreign = {"README", ".DS_Store", f"{KEY}.safetensors.bak", "pipe", "folder", "link"}
     assert {name for name, verdict in verdicts.items() if verdict.foreign} == foreign
     assert {name for name, verdict in verdicts.items() if verdict.fault is not None} == {"notes.safetensors"}
     assert len(verdicts) == len(foreign) + 2
-    assert shelf.gc() == ()
+    assert tier.gc() == ()
     assert len(files_of(tmp_path)) == len(verdicts)
 
 
 def test_nothing_is_set_aside_but_what_was_found_bad(tmp_path: Path) -> None:
     """A good file that another process put in place of a bad one meanwhile stays, and is read."""
-    shelf, other = shelf_with_one(tmp_path), DiskShelf(tmp_path)
+    tier, other = tier_with_one(tmp_path), DiskTier(tmp_path)
     flip(file_of(tmp_path), -1)
-    set_aside = shelf._folder.set_aside
+    set_aside = tier._folder.set_aside
 
     def too_late(*found: object) -> bool:
         other.delete(KEY)
         other.write(ONE)
         return set_aside(*found)  # type: ignore[arg-type]
 
-    shelf._folder.set_aside = too_late  # type: ignore[method-assign]
-    found = shelf.read(KEY)
+    tier._folder.set_aside = too_late  # type: ignore[method-assign]
+    found = tier.read(KEY)
 
     assert found is not None
     assert content(found) == content(ONE)
@@ -335,7 +335,7 @@ def test_nothing_is_set_aside_but_what_was_found_bad(tmp_path: Path) -> None:
 
 def test_a_file_may_vanish_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evicted by another process between being found and being opened: then it is not there."""
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
     opened = os.open
 
     def slow_open(path: object, *rest: object, **named: object) -> int:
@@ -345,7 +345,7 @@ def test_a_file_may_vanish_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "open", slow_open)
 
-    assert shelf.read(KEY) is None
+    assert tier.read(KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -353,27 +353,27 @@ def test_a_file_may_vanish_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_how_often_a_payload_is_read_can_be_chosen(tmp_path: Path, verify: Verify, raises: bool) -> None:
     """After its first use in a process only `always` looks at a payload again."""
-    shelf = shelf_with_one(tmp_path, verify=verify)
-    shelf.read(KEY)
+    tier = tier_with_one(tmp_path, verify=verify)
+    tier.read(KEY)
     flip(file_of(tmp_path), -1)
 
     if raises:
         with pytest.raises(CorruptEncoding, match="payload does not match"):
-            shelf.read(KEY)
+            tier.read(KEY)
     else:
-        assert shelf.read(KEY) is not None
+        assert tier.read(KEY) is not None
 
 
 def test_a_file_that_is_another_one_is_verified_again(tmp_path: Path) -> None:
     """What was verified is this state of this file, not its name."""
-    shelf = shelf_with_one(tmp_path)
-    shelf.read(KEY)
+    tier = tier_with_one(tmp_path)
+    tier.read(KEY)
     data = bytearray(file_of(tmp_path).read_bytes())
     data[-1] ^= 1
     replace(file_of(tmp_path), lambda path: path.write_bytes(data))
 
     with pytest.raises(CorruptEncoding, match="payload does not match"):
-        shelf.read(KEY)
+        tier.read(KEY)
 
 
 def fail_with(number: int, *, after: int = 0) -> Callable[..., object]:
@@ -403,7 +403,7 @@ REFUSALS = {
 def test_writing_fails_without_a_trace(tmp_path: Path, refusal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full or broken disk is told with the folder and the reason; no part of a file is left; later all is well."""
     call, number, reason = REFUSALS[refusal]
-    shelf = shelf_with_one(tmp_path)
+    tier = tier_with_one(tmp_path)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -411,20 +411,20 @@ def test_writing_fails_without_a_trace(tmp_path: Path, refusal: str, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, call, interrupt if number is None else fail_with(number))
         with pytest.raises(KeyboardInterrupt if number is None else TierUnavailable) as error:
-            shelf.write(small("two"))
+            tier.write(small("two"))
 
     if reason is not None:
         assert str(error.value) == f"{tmp_path}: cannot write: {reason}"
     assert list((tmp_path / "incoming").iterdir()) == []
     assert files_of(tmp_path) == [f"{KEY}.safetensors"]
-    assert shelf.write(small("two"))
+    assert tier.write(small("two"))
 
 
 def write_beyond_the_limit(folder: str) -> str:
     """In a process that may write no large file."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
     try:
-        DiskShelf(folder).write(small("large", 1000))
+        DiskTier(folder).write(small("large", 1000))
     except TierUnavailable as error:
         return str(error)
     return "written"
@@ -444,25 +444,25 @@ def as_nobody() -> None:
 
 
 def use_read_only(folder: str) -> dict[str, object]:
-    """What a shelf does in a folder that it may only read."""
+    """What a tier does in a folder that it may only read."""
     as_nobody()
-    shelf = DiskShelf(folder, budget_bytes=1)
+    tier = DiskTier(folder, budget_bytes=1)
     two = small("two").recipe.key
-    found = shelf.read(KEY)
+    found = tier.read(KEY)
     said: dict[str, object] = {"read": found is not None and content(found) == content(ONE)}
     for name, deed in (
-        ("write", lambda: shelf.write(small("three"))),
-        ("delete", lambda: shelf.delete(KEY)),
-        ("pin", lambda: shelf.pin(KEY)),
-        ("gc", shelf.gc),
-        ("bad", lambda: shelf.read(two)),
-        ("bad again", lambda: shelf.read(two)),
+        ("write", lambda: tier.write(small("three"))),
+        ("delete", lambda: tier.delete(KEY)),
+        ("pin", lambda: tier.pin(KEY)),
+        ("gc", tier.gc),
+        ("bad", lambda: tier.read(two)),
+        ("bad again", lambda: tier.read(two)),
     ):
         try:
             said[name] = deed()
         except StoreError as error:
             said[name] = type(error).__name__
-    with shelf.claim(KEY, 0.1) as held:
+    with tier.claim(KEY, 0.1) as held:
         said["claim"] = held
     return said
 
@@ -473,13 +473,13 @@ def open_path(tmp_path: Path) -> Path:
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
             folder.chmod(0o755)
-    return tmp_path / "shelf"
+    return tmp_path / "tier"
 
 
 def test_a_read_only_folder_is_read(open_path: Path) -> None:
     """Reading works; every other deed fails with a typed error; a bad file is told once and then ignored."""
-    shelf = shelf_with_one(open_path)
-    shelf.write(small("two"))
+    tier = tier_with_one(open_path)
+    tier.write(small("two"))
     flip(file_of(open_path, small("two").recipe.key), -1)
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -493,19 +493,19 @@ def test_a_read_only_folder_is_read(open_path: Path) -> None:
 
 
 def read_closed(folder: str) -> list[object]:
-    """What a shelf says of a file that it may not read."""
+    """What a tier says of a file that it may not read."""
     as_nobody()
-    shelf = DiskShelf(folder)
+    tier = DiskTier(folder)
     try:
-        shelf.read(KEY)
+        tier.read(KEY)
     except CorruptEncoding as error:
-        return [str(error), shelf.read(KEY), shelf.write(ONE)]
+        return [str(error), tier.read(KEY), tier.write(ONE)]
     return []
 
 
 def test_an_unreadable_file_is_set_aside(open_path: Path) -> None:
     """A file that cannot be opened is of no use to anybody here, and must not be in the way of its successor."""
-    shelf_with_one(open_path)
+    tier_with_one(open_path)
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     file_of(open_path).chmod(0)
@@ -517,12 +517,12 @@ def test_an_unreadable_file_is_set_aside(open_path: Path) -> None:
 
 def test_torch_may_compute_with_what_is_read(tmp_path: Path) -> None:
     """Mapped tensors are tensors like any other: no warning, aligned, and good for arithmetic."""
-    resting = small("sum", 100)
-    shelf = DiskShelf(tmp_path)
-    shelf.write(
-        Resting(
-            recipe=resting.recipe,
-            shape=resting.shape,
+    stored = small("sum", 100)
+    tier = DiskTier(tmp_path)
+    tier.write(
+        StoredEncoding(
+            recipe=stored.recipe,
+            shape=stored.shape,
             tensors={
                 "keys": torch.ones(2, 1, 100, 8),
                 "values": torch.ones(2, 1, 100, 8),
@@ -530,23 +530,23 @@ def test_torch_may_compute_with_what_is_read(tmp_path: Path) -> None:
         )
     )
 
-    found = shelf.read(resting.recipe.key)
+    found = tier.read(stored.recipe.key)
 
     assert found is not None
     assert float((found.tensors["keys"] @ found.tensors["values"].mT).sum()) == 2 * 100 * 100 * 8
     assert all(tensor.data_ptr() % 64 == 0 for tensor in found.tensors.values())
 
 
-def test_a_shelf_is_called_by_its_folder(tmp_path: Path) -> None:
+def test_a_tier_is_called_by_its_folder(tmp_path: Path) -> None:
     """Messages name the folder."""
-    assert str(DiskShelf(tmp_path)) == str(tmp_path)
+    assert str(DiskTier(tmp_path)) == str(tmp_path)
 
 
 def test_what_others_remove_takes_no_room(tmp_path: Path) -> None:
-    """A file that another shelf removed, however often it was used, makes no other go."""
+    """A file that another tier removed, however often it was used, makes no other go."""
     two, three = small("two"), small("three")
     budget = 2 * max(map(file_bytes, (ONE, two, three)))
-    first, second = (DiskShelf(tmp_path, budget_bytes=budget) for _ in range(2))
+    first, second = (DiskTier(tmp_path, budget_bytes=budget) for _ in range(2))
     first.write(ONE)
     second.write(two)
     for _ in range(9):
@@ -560,7 +560,7 @@ def test_what_others_remove_takes_no_room(tmp_path: Path) -> None:
 
 def test_damaged_files_are_evicted_like_others(tmp_path: Path) -> None:
     """A file that cannot be read costs nothing to lose, and a budget of nothing leaves nothing."""
-    shelf_with_one(tmp_path)
+    tier_with_one(tmp_path)
     file_of(tmp_path).write_bytes(b"damaged")
 
-    assert list(DiskShelf(tmp_path, budget_bytes=0).keys()) == []
+    assert list(DiskTier(tmp_path, budget_bytes=0).keys()) == []

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from promptcache.diagnostics import CorruptEncoding
-from promptcache.kv.disk import DiskShelf
+from promptcache.kv.disk import DiskTier
 from tests.conftest import law_examples
 from tests.kv.processes import finish, start
-from tests.kv.resting import content, file_bytes, small
+from tests.kv.stored import content, file_bytes, small
 
 NAMES = "abcdefgh"
 ALL = {name: small(name, 3 + 5 * index) for index, name in enumerate(NAMES)}
-KEYS = {name: resting.recipe.key for name, resting in ALL.items()}
-SIZES = {name: file_bytes(resting) for name, resting in ALL.items()}
+KEYS = {name: stored.recipe.key for name, stored in ALL.items()}
+SIZES = {name: file_bytes(stored) for name, stored in ALL.items()}
 THIRD = sum(SIZES.values()) // 3
 
 
@@ -63,69 +63,69 @@ def watched(folder: Path, budget_bytes: int) -> Iterator[list[int]]:
 
 def test_the_budget_holds_after_every_system_call(tmp_path: Path) -> None:
     """Room is taken before anything is written: there is no moment at which the folder is too large."""
-    shelf = DiskShelf(tmp_path, budget_bytes=THIRD)
+    tier = DiskTier(tmp_path, budget_bytes=THIRD)
     chance = random.Random(0)
 
     with watched(tmp_path, THIRD) as seen:
         for _ in range(40):
-            assert shelf.write(ALL[chance.choice(NAMES)])
+            assert tier.write(ALL[chance.choice(NAMES)])
 
     assert max(seen) > THIRD / 2
 
 
 def test_an_encoding_that_takes_the_whole_budget_fits(tmp_path: Path) -> None:
     """The budget can be used to the last byte, and not by one more."""
-    shelf = DiskShelf(tmp_path / "enough", budget_bytes=SIZES["h"])
-    short = DiskShelf(tmp_path / "short", budget_bytes=SIZES["h"] - 1)
+    tier = DiskTier(tmp_path / "enough", budget_bytes=SIZES["h"])
+    short = DiskTier(tmp_path / "short", budget_bytes=SIZES["h"] - 1)
 
-    assert shelf.write(ALL["a"])
-    assert shelf.write(ALL["h"])
+    assert tier.write(ALL["a"])
+    assert tier.write(ALL["h"])
     assert short.write(ALL["a"])
     assert not short.write(ALL["h"])
 
-    assert list(shelf.keys()) == [KEYS["h"]]
+    assert list(tier.keys()) == [KEYS["h"]]
     assert list(short.keys()) == [KEYS["a"]]
 
 
 def test_what_is_used_stays(tmp_path: Path) -> None:
     """Of encodings of one kind, the one that is not used is given up."""
     same = [small(str(number), 9) for number in range(4)]
-    shelf = DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0]))
+    tier = DiskTier(tmp_path, budget_bytes=3 * file_bytes(same[0]))
     for each in same[:3]:
-        shelf.write(each)
-    shelf.read(same[0].recipe.key)
-    shelf.read(same[2].recipe.key)
+        tier.write(each)
+    tier.read(same[0].recipe.key)
+    tier.read(same[2].recipe.key)
 
-    shelf.write(same[3])
+    tier.write(same[3])
 
-    assert set(shelf.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
+    assert set(tier.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
 
 
 def test_uses_are_remembered_by_the_files(tmp_path: Path) -> None:
     """A new process knows from the files' times which encodings were not used for longest."""
     same = [small(str(number), 9) for number in range(9)]
-    shelf = DiskShelf(tmp_path)
+    tier = DiskTier(tmp_path)
     for each in same[:6]:
-        shelf.write(each)
+        tier.write(each)
         time.sleep(0.01)
     for number in (3, 0, 5, 1):
-        shelf.read(same[number].recipe.key)
+        tier.read(same[number].recipe.key)
         time.sleep(0.01)
 
     for each in same[6:]:
-        DiskShelf(tmp_path, budget_bytes=6 * file_bytes(same[0])).write(each)
+        DiskTier(tmp_path, budget_bytes=6 * file_bytes(same[0])).write(each)
 
-    assert set(shelf.keys()) == {same[number].recipe.key for number in (0, 5, 1, 6, 7, 8)}
+    assert set(tier.keys()) == {same[number].recipe.key for number in (0, 5, 1, 6, 7, 8)}
 
 
 def test_opening_looks_into_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as there is room, a folder of any size costs a process one listing."""
-    shelf = DiskShelf(tmp_path)
+    tier = DiskTier(tmp_path)
     for name in "abc":
-        shelf.write(ALL[name])
+        tier.write(ALL[name])
     asked: list[str] = []
 
-    opened = DiskShelf(tmp_path, budget_bytes=10 * THIRD, cost=lambda recipe: asked.append(recipe.key) or 1.0)
+    opened = DiskTier(tmp_path, budget_bytes=10 * THIRD, cost=lambda recipe: asked.append(recipe.key) or 1.0)
     assert opened.write(ALL["d"])
     assert asked == []
 
@@ -136,88 +136,88 @@ def test_opening_looks_into_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_uses_before_the_first_eviction_count(tmp_path: Path) -> None:
     """What this process has used is worth more than what it only finds in the folder."""
     same = [small(str(number), 9) for number in range(4)]
-    shelf = DiskShelf(tmp_path, budget_bytes=3 * file_bytes(same[0]))
+    tier = DiskTier(tmp_path, budget_bytes=3 * file_bytes(same[0]))
     for each in same[:3]:
-        DiskShelf(tmp_path).write(each)
-    shelf.read(same[0].recipe.key)
+        DiskTier(tmp_path).write(each)
+    tier.read(same[0].recipe.key)
     for each in same[1:3]:
-        DiskShelf(tmp_path).read(each.recipe.key)
+        DiskTier(tmp_path).read(each.recipe.key)
 
-    shelf.write(same[3])
+    tier.write(same[3])
 
-    assert same[0].recipe.key in set(shelf.keys())
+    assert same[0].recipe.key in set(tier.keys())
 
 
 def test_what_is_dear_to_make_stays(tmp_path: Path) -> None:
     """Of encodings of one size, the one that costs least to make again is given up."""
     same = [small(str(number), 9) for number in range(3)]
-    shelf = DiskShelf(
+    tier = DiskTier(
         tmp_path,
         budget_bytes=2 * file_bytes(same[0]),
         cost=lambda recipe: {"0": 5.0, "1": 1.0}.get(recipe.fingerprint, 3.0),
     )
 
     for each in same:
-        shelf.write(each)
+        tier.write(each)
 
-    assert set(shelf.keys()) == {same[0].recipe.key, same[2].recipe.key}
+    assert set(tier.keys()) == {same[0].recipe.key, same[2].recipe.key}
 
 
 def test_a_smaller_budget_trims_when_it_is_opened(tmp_path: Path) -> None:
     """A budget is not only for what comes."""
-    shelf = DiskShelf(tmp_path)
-    for resting in ALL.values():
-        shelf.write(resting)
+    tier = DiskTier(tmp_path)
+    for stored in ALL.values():
+        tier.write(stored)
 
-    DiskShelf(tmp_path, budget_bytes=THIRD)
+    DiskTier(tmp_path, budget_bytes=THIRD)
 
     assert 0 < used_bytes(tmp_path) <= THIRD
 
 
 def test_pins_hold_in_every_process(tmp_path: Path) -> None:
     """What is pinned is not evicted, by whomever it was pinned; what fits only without it is not kept."""
-    shelf, other = (DiskShelf(tmp_path, budget_bytes=SIZES["g"] + SIZES["a"]) for _ in range(2))
-    shelf.pin(KEYS["g"])  # comes later
-    shelf.write(ALL["g"])
+    tier, other = (DiskTier(tmp_path, budget_bytes=SIZES["g"] + SIZES["a"]) for _ in range(2))
+    tier.pin(KEYS["g"])  # comes later
+    tier.write(ALL["g"])
 
     assert other.pinned() == {KEYS["g"]}
     assert other.write(ALL["a"])
     assert not other.write(ALL["h"])
-    assert set(shelf.keys()) == {KEYS["g"], KEYS["a"]}
+    assert set(tier.keys()) == {KEYS["g"], KEYS["a"]}
 
     other.unpin(KEYS["g"])
-    assert shelf.pinned() == frozenset()
-    assert shelf.write(ALL["h"])
-    assert KEYS["g"] not in set(shelf.keys())
+    assert tier.pinned() == frozenset()
+    assert tier.write(ALL["h"])
+    assert KEYS["g"] not in set(tier.keys())
 
 
 def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
     """Damaged files count, and are given up before anything that is whole."""
     budget = SIZES["a"] + SIZES["b"] + SIZES["c"]
-    shelf = DiskShelf(tmp_path, budget_bytes=budget)
+    tier = DiskTier(tmp_path, budget_bytes=budget)
     for name in "abc":
-        shelf.write(ALL[name])
+        tier.write(ALL[name])
     path = tmp_path / "encodings" / f"{KEYS['b']}.safetensors"
     path.write_bytes(bytes(SIZES["b"]))
     with pytest.raises(CorruptEncoding):
-        shelf.read(KEYS["b"])
+        tier.read(KEYS["b"])
 
     with watched(tmp_path, budget):
-        shelf.write(ALL["b"])
+        tier.write(ALL["b"])
 
-    assert set(shelf.keys()) == {KEYS[name] for name in "abc"}
+    assert set(tier.keys()) == {KEYS[name] for name in "abc"}
 
 
 def test_of_what_was_set_aside_only_as_much_goes_as_must(tmp_path: Path) -> None:
     """What was set aside may be wanted for inquiry: the oldest goes first, and the rest stays."""
-    shelf = DiskShelf(tmp_path, budget_bytes=SIZES["a"] + SIZES["b"])
+    tier = DiskTier(tmp_path, budget_bytes=SIZES["a"] + SIZES["b"])
     for name in "ab":
-        shelf.write(ALL[name])
+        tier.write(ALL[name])
         (tmp_path / "encodings" / f"{KEYS[name]}.safetensors").write_bytes(bytes(SIZES[name]))
         with pytest.raises(CorruptEncoding):
-            shelf.read(KEYS[name])
+            tier.read(KEYS[name])
 
-    assert shelf.write(ALL["a"])
+    assert tier.write(ALL["a"])
 
     left = [path.name for path in (tmp_path / "quarantine").iterdir() if path.name != "log.jsonl"]
     assert [name.partition(".")[0] for name in left] == [KEYS["b"]]
@@ -225,36 +225,36 @@ def test_of_what_was_set_aside_only_as_much_goes_as_must(tmp_path: Path) -> None
 
 def churn(folder: str, seed: int) -> None:
     """Write and read at random, as one of several processes."""
-    shelf = DiskShelf(folder, budget_bytes=THIRD)
+    tier = DiskTier(folder, budget_bytes=THIRD)
     chance = random.Random(seed)
     for _ in range(60):
         name = chance.choice(NAMES)
-        found = shelf.read(KEYS[name])
+        found = tier.read(KEYS[name])
         if found is None:
-            shelf.write(ALL[name])
+            tier.write(ALL[name])
         else:
             assert content(found) == content(ALL[name])
 
 
 def test_the_budget_is_that_of_all_processes_together(tmp_path: Path) -> None:
     """Several processes fill one folder: none sees it too large, and all read what was written."""
-    shelf = DiskShelf(tmp_path, budget_bytes=THIRD)
+    tier = DiskTier(tmp_path, budget_bytes=THIRD)
     children = [start(churn, str(tmp_path), seed) for seed in range(3)]
 
     seen = []
     while any(child.is_alive() for child in children):
-        with shelf._folder.locked():  # nothing is added or evicted while we count
+        with tier._folder.locked():  # nothing is added or evicted while we count
             seen.append(used_bytes(tmp_path))
         time.sleep(0.002)
     for child in children:
         finish(child)
 
     assert THIRD / 2 < max(seen) <= THIRD
-    assert all(verdict.fault is None for verdict in shelf.verify_all())
+    assert all(verdict.fault is None for verdict in tier.verify_all())
 
 
 class Agreement(RuleBasedStateMachine):
-    """Two shelves in one folder, as two processes have them, and a dict that knows what was written."""
+    """Two tiers in one folder, as two processes have them, and a dict that knows what was written."""
 
     folder: Path
 
@@ -265,27 +265,27 @@ class Agreement(RuleBasedStateMachine):
 
         self.temporary = tempfile.TemporaryDirectory()
         self.folder, self.budget = Path(self.temporary.name), budget
-        self.shelves = [DiskShelf(self.folder, budget_bytes=budget) for _ in range(2)]
+        self.tiers = [DiskTier(self.folder, budget_bytes=budget) for _ in range(2)]
         self.expected: set[str] = set()  # at most these are there; without a budget, exactly these
         self.damaged: set[str] = set()
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:
         """One of the processes is started anew."""
-        self.shelves[which] = DiskShelf(self.folder, budget_bytes=self.budget)
+        self.tiers[which] = DiskTier(self.folder, budget_bytes=self.budget)
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:
         """What was written is there, whole, unless it was there already and is damaged."""
-        if self.shelves[which].write(ALL[name]):
+        if self.tiers[which].write(ALL[name]):
             self.expected.add(name)
-            assert KEYS[name] in set(self.shelves[1 - which].keys())
+            assert KEYS[name] in set(self.tiers[1 - which].keys())
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def read(self, which: int, name: str) -> None:
         """What is read is what was written."""
         try:
-            found = self.shelves[which].read(KEYS[name])
+            found = self.tiers[which].read(KEYS[name])
         except CorruptEncoding:
             assert name in self.damaged
             self.damaged.discard(name)
@@ -302,15 +302,15 @@ class Agreement(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def delete(self, which: int, name: str) -> None:
         """What was deleted is gone for both."""
-        self.shelves[which].delete(KEYS[name])
+        self.tiers[which].delete(KEYS[name])
         self.expected.discard(name)
         self.damaged.discard(name)
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES), on=st.booleans())
     def pin(self, which: int, name: str, on: bool) -> None:
         """Pin and unpin."""
-        (self.shelves[which].pin if on else self.shelves[which].unpin)(KEYS[name])
-        assert (KEYS[name] in self.shelves[1 - which].pinned()) == on
+        (self.tiers[which].pin if on else self.tiers[which].unpin)(KEYS[name])
+        assert (KEYS[name] in self.tiers[1 - which].pinned()) == on
 
     @rule(name=st.sampled_from(NAMES), cut=st.integers(0, 400))
     def damage(self, name: str, cut: int) -> None:
@@ -325,15 +325,15 @@ class Agreement(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def collect(self, which: int) -> None:
         """Nothing was left behind."""
-        assert self.shelves[which].gc() == ()
+        assert self.tiers[which].gc() == ()
 
     @invariant()
     def holds(self) -> None:
         """The budget holds, and nothing is there that was not written."""
-        if not hasattr(self, "shelves"):
+        if not hasattr(self, "tiers"):
             return
-        keys = set(self.shelves[0].keys())
-        assert keys == set(self.shelves[1].keys()) <= {KEYS[name] for name in self.expected | self.damaged}
+        keys = set(self.tiers[0].keys())
+        assert keys == set(self.tiers[1].keys()) <= {KEYS[name] for name in self.expected | self.damaged}
         if self.budget is None:
             assert keys == {KEYS[name] for name in self.expected | self.damaged}
         else:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.kv.eviction import GreedyDual, encoding_cost
-from tests.kv.resting import recipe
+from tests.kv.stored import recipe
 
 KEYS = st.sampled_from([f"k{number}" for number in range(8)])
 

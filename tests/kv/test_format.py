@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
-from promptcache.kv import Codec, Recipe, Resting
+from promptcache.kv import Codec, Recipe, StoredEncoding
 from promptcache.kv.format import PIECE_BYTES, pack, payload_digest
 from promptcache.kv.header import MAX_HEADER_BYTES
 from promptcache.kv.keys import FORMAT_VERSION
 from promptcache.layout import Encoding
-from tests.kv.resting import bits, content, random_resting, read_whole, recipe, shape, small, whole_file
+from tests.kv.stored import bits, content, random_stored, read_whole, recipe, shape, small, whole_file
 
 SPEC = Path(__file__).parents[2] / "docs" / "store-format.md"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -36,17 +36,17 @@ KEY = small().recipe.key
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_dtype_comes_back_to_the_last_bit(dtype: torch.dtype, codec: Codec) -> None:
     """Reading gives what was written, NaNs and facts included."""
-    resting = random_resting(recipe("m", 37, codec), shape(dtype, head_dim=16), {"loss": "0.1 %", "ärger": "\n"})
+    stored = random_stored(recipe("m", 37, codec), shape(dtype, head_dim=16), {"loss": "0.1 %", "ärger": "\n"})
 
-    assert content(read_whole(whole_file(resting), resting.recipe.key)) == content(resting)
+    assert content(read_whole(whole_file(stored), stored.recipe.key)) == content(stored)
 
 
 def test_views_are_kept_by_their_content() -> None:
     """What is written is what a tensor shows, whatever its memory looks like."""
     kv = torch.randn(2, 1, 8, 6).transpose(2, 3)[:, :, 1:4]
-    resting = Resting(recipe=recipe("m"), shape=shape(), tensors={"keys": kv, "values": -kv})
+    stored = StoredEncoding(recipe=recipe("m"), shape=shape(), tensors={"keys": kv, "values": -kv})
 
-    found = read_whole(whole_file(resting))
+    found = read_whole(whole_file(stored))
 
     assert torch.equal(found.tensors["keys"], kv)
     assert torch.equal(found.tensors["values"], -kv)
@@ -73,7 +73,7 @@ def test_any_recipe_comes_back(
         codec=codec,
     )
 
-    found = read_whole(whole_file(random_resting(made_of, shape(head_dim=1))), made_of.key)
+    found = read_whole(whole_file(random_stored(made_of, shape(head_dim=1))), made_of.key)
 
     assert found.recipe == made_of
     assert found.recipe.key == made_of.key
@@ -81,13 +81,13 @@ def test_any_recipe_comes_back(
 
 def test_other_readers_of_safetensors_read_it(tmp_path: Path) -> None:
     """It is a plain safetensors file."""
-    resting = small()
-    (tmp_path / "file").write_bytes(whole_file(resting))
+    stored = small()
+    (tmp_path / "file").write_bytes(whole_file(stored))
 
     with safetensors.safe_open(tmp_path / "file", "pt") as file:
         assert file.metadata()["fingerprint"] == "small"
         assert {name: bits(file.get_tensor(name)) for name in file.keys()} == {  # noqa: SIM118
-            name: bits(tensor) for name, tensor in resting.tensors.items()
+            name: bits(tensor) for name, tensor in stored.tensors.items()
         }
 
 
@@ -292,7 +292,7 @@ WRONG = {
 def test_what_the_codec_does_not_prescribe_is_not_written(name: str) -> None:
     """No file comes into being that no reader would take."""
     with pytest.raises(StoreError, match="cannot keep"):
-        pack(Resting(recipe=recipe("m"), shape=shape(), tensors=WRONG[name]))
+        pack(StoredEncoding(recipe=recipe("m"), shape=shape(), tensors=WRONG[name]))
 
 
 def test_kv_of_no_tokens_is_not_written() -> None:
@@ -300,7 +300,7 @@ def test_kv_of_no_tokens_is_not_written() -> None:
     nothing = torch.zeros(2, 1, 0, 8)
 
     with pytest.raises(StoreError, match="no tokens"):
-        pack(Resting(recipe=recipe("m", 0), shape=shape(), tensors={"keys": nothing, "values": nothing}))
+        pack(StoredEncoding(recipe=recipe("m", 0), shape=shape(), tensors={"keys": nothing, "values": nothing}))
 
 
 def test_the_specification_shows_a_real_file() -> None:
@@ -311,15 +311,15 @@ def test_the_specification_shows_a_real_file() -> None:
     seen = Encoding(token_ids=(1,), position_ids=(0,))
     encoding = Encoding(token_ids=(72,), position_ids=(4,), context=(seen.whole,))
     made_of = Recipe(fingerprint="demo", digest=encoding.digest, num_tokens=1, first_position=4, last_position=4)
-    resting = Resting(
+    stored = StoredEncoding(
         recipe=made_of,
         shape=shape(num_layers=1, head_dim=2),
         tensors={"keys": keys, "values": values},
         facts={"note": "worked example"},
     )
 
-    assert documented == whole_file(resting)
-    assert content(read_whole(documented, made_of.key)) == content(resting)
+    assert documented == whole_file(stored)
+    assert content(read_whole(documented, made_of.key)) == content(stored)
     page = SPEC.read_text(encoding="utf-8")
     assert all(f"`{each}`" in page for each in (seen.digest, encoding.context_digest, encoding.digest, made_of.key))
 
@@ -327,4 +327,4 @@ def test_the_specification_shows_a_real_file() -> None:
 def test_headers_have_an_end() -> None:
     """Facts that no header has room for are refused when they are written, not when they are read."""
     with pytest.raises(StoreError, match="is too large"):
-        pack(random_resting(recipe("long"), shape(), facts={"note": "n" * MAX_HEADER_BYTES}))
+        pack(random_stored(recipe("long"), shape(), facts={"note": "n" * MAX_HEADER_BYTES}))

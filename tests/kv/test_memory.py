@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVShape, MemoryStore, RunKV, Slab, Store
-from tests.kv.resting import recipe
+from promptcache.kv import KVHandle, KVShape, MemoryStore, Slab, Store
+from tests.kv.stored import recipe
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 5, "f": 4}
@@ -45,7 +45,7 @@ class Agreement(RuleBasedStateMachine):
         budget = None if self.budget_tokens is None else self.budget_tokens * SHAPE.token_bytes
         self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
         self.expected: dict[str, float] = {}  # what was put and not deleted; of a name the first content
-        self.held: list[tuple[str, RunKV, float]] = []
+        self.held: list[tuple[str, KVHandle, float]] = []
         self.pinned: set[str] = set()
         self.counter = 0.0
 
@@ -143,12 +143,12 @@ class Agreement(RuleBasedStateMachine):
         slabs = {id(run.slab) for run in kept if run is not None}
         passing = 0
         for _, run, _ in {id(each[1]): each for each in self.held}.values():
-            if run.slab.capacity == run.num_tokens and id(run.slab) not in slabs and run in self.store._passing:
+            if run.slab.capacity == run.num_tokens and id(run.slab) not in slabs and run in self.store._unmanaged:
                 passing += run.nbytes
             else:
                 mine[run.start, run.stop] = run
                 slabs.add(id(run.slab))
-        assert self.store.passing_bytes == passing
+        assert self.store.unmanaged_bytes == passing
         if self.budget_tokens is not None:
             assert self.store.held_bytes == sum(run.nbytes for run in mine.values())
             assert self.store.held_bytes <= self.budget_tokens * SHAPE.token_bytes
@@ -326,7 +326,7 @@ def test_what_is_not_as_long_as_announced_keeps_no_room(settled: bool) -> None:
 
     check_conservation(store)
     assert store.put(RECIPES["e"], *kv(SIZES["e"], 3.0)).slab is store.get(RECIPES["b"].key).run.slab  # type: ignore[union-attr]
-    assert store.passing_bytes == 0
+    assert store.unmanaged_bytes == 0
 
 
 @pytest.mark.parametrize("neighbour", [True, False], ids=["while a neighbour is there", "before any came"])

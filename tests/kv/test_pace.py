@@ -15,7 +15,7 @@ import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
 from promptcache.kv import Pace, StoreConfig, Tier
-from promptcache.kv.disk import DiskShelf
+from promptcache.kv.disk import DiskTier
 from promptcache.kv.kept_pace import keep_pace, kept_pace, pace_name
 
 FIGURES: dict[str, Any] = {
@@ -124,7 +124,7 @@ def test_what_a_killed_process_left_is_collected(tmp_path: Path) -> None:
     keep_pace(tmp_path, "f cpu", PACE)
     (tmp_path / "replacing.tmp").write_text("{")
 
-    assert DiskShelf(tmp_path).gc() == ("replacing.tmp",)
+    assert DiskTier(tmp_path).gc() == ("replacing.tmp",)
     assert not (tmp_path / "replacing.tmp").exists()
     assert kept_pace(tmp_path, "f cpu") == PACE
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import Codec, KVShape, Lookup, MemoryStore, Pace, Recipe, Tier, TieredStore
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.remote import RemoteShelf
-from promptcache.kv.shelf import Resting
-from tests.kv.resting import recipe as recipe_of
+from promptcache.kv import Codec, KVHandle, KVShape, Lookup, MemoryStore, Pace, Recipe, Tier, TieredStore
+from promptcache.kv.blob_tier import StoredEncoding
+from promptcache.kv.disk import DiskTier
+from promptcache.kv.remote import RemoteTier
+from tests.kv.stored import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
 
@@ -35,30 +35,30 @@ def memory(tokens: int | None = None, tier: Tier = Tier.MEMORY) -> MemoryStore:
     return MemoryStore(SHAPE, budget_bytes=None if tokens is None else tokens * SHAPE.token_bytes, tier=tier)
 
 
-class DeadShelf(DiskShelf):
-    """A shelf that does not answer."""
+class DeadTier(DiskTier):
+    """A tier that does not answer."""
 
     dead = True
 
-    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Fail, or read."""
         if self.dead:
             raise TierUnavailable("the disk is gone")
         return super().read(key, shape)
 
-    def write(self, resting: Resting) -> bool:
+    def write(self, stored: StoredEncoding) -> bool:
         """Fail, or write."""
         if self.dead:
             raise TierUnavailable("the disk is full")
-        return super().write(resting)
+        return super().write(stored)
 
 
-class WatchedShelf(DiskShelf):
+class WatchedTier(DiskTier):
     """Remembers what it gave out last."""
 
-    latest: Resting | None = None
+    latest: StoredEncoding | None = None
 
-    def read(self, key: str, shape: KVShape | None = None) -> Resting | None:
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Read and remember."""
         self.latest = super().read(key, shape)
         return self.latest
@@ -68,9 +68,9 @@ class WatchedShelf(DiskShelf):
 def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -> None:
     """KV that `put` returned, that memory serves and that a new process reads from disk is the same bit for bit."""
     made = recipe("a", 40, codec)
-    first = TieredStore(memory(), (DiskShelf(tmp_path),))
+    first = TieredStore(memory(), (DiskTier(tmp_path),))
     put = first.put(made, *kv(40))
-    again, loaded = first.get(made.key).run, TieredStore(memory(), (DiskShelf(tmp_path),)).get(made.key)
+    again, loaded = first.get(made.key).run, TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key)
 
     assert loaded.tier is Tier.DISK
     for run in (again, loaded.run):
@@ -82,9 +82,9 @@ def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -
 def test_what_is_found_below_moves_up(tmp_path: Path) -> None:
     """KV from a remote tier is on disk, in the host's memory and on the device afterwards."""
     made = recipe("up")
-    TieredStore(memory(), (RemoteShelf("memory://up"),)).put(made, *kv())
-    disk = DiskShelf(tmp_path)
-    store = TieredStore(memory(), (disk, RemoteShelf("memory://up")), host=memory(tier=Tier.HOST))
+    TieredStore(memory(), (RemoteTier("memory://up"),)).put(made, *kv())
+    disk = DiskTier(tmp_path)
+    store = TieredStore(memory(), (disk, RemoteTier("memory://up")), host=memory(tier=Tier.HOST))
 
     tiers = [store.get(made.key).tier]
     tiers.append(store.get(made.key).tier)
@@ -96,13 +96,68 @@ def test_what_is_found_below_moves_up(tmp_path: Path) -> None:
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
 
 
+def test_what_is_forgotten_leaves_memory_and_no_file(tmp_path: Path) -> None:
+    """Keys that are not needed any more are freed in both memories; a blob tier still has them."""
+    made = recipe("a")
+    store = TieredStore(memory(), (DiskTier(tmp_path),), host=memory(tier=Tier.HOST))
+    store.put(made, *kv())
+    store.forget([made.key, recipe("never put").key])
+
+    assert store.host is not None
+    assert (store.memory.nbytes(), store.host.nbytes()) == (0, 0)
+    assert store.get(made.key).tier is Tier.DISK
+
+
+def test_what_is_not_persisted_can_be_persisted_later(tmp_path: Path) -> None:
+    """KV that was put into memory only is lacking below until it is put again."""
+    made, (keys, values) = recipe("a"), kv()
+    store = TieredStore(memory(), (DiskTier(tmp_path),), host=memory(tier=Tier.HOST))
+    store.put(made, keys, values, persist=False)
+
+    assert store.host is not None
+    assert (store.get(made.key).tier, store.host.nbytes()) == (Tier.MEMORY, 0)
+    assert store.lacking([made.key]) == {str(tmp_path): {made.key}}
+    store.put(made, keys, values)
+    assert store.lacking([made.key]) == {}
+    found = TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key).run
+    assert found is not None
+    assert torch.equal(found.keys, keys)
+
+
+def test_parallel_reads_do_not_run_far_ahead(tmp_path: Path) -> None:
+    """However many keys are asked for, only a few encodings wait to be copied into memory."""
+    started, waiting = [], []
+
+    class Parallel(DiskTier):
+        max_parallel_reads = 3
+
+        def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
+            started.append(key)
+            return super().read(key, shape)
+
+    class Watching(MemoryStore):
+        def offer(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
+            waiting.append(len(started) - len(waiting))
+            return super().offer(made, keys, values)
+
+    made = [recipe(str(number)) for number in range(40)]
+    first = TieredStore(memory(), (DiskTier(tmp_path),))
+    for each in made:
+        first.put(each, *kv())
+    found = TieredStore(Watching(SHAPE), (Parallel(tmp_path),)).get_many(each.key for each in made)
+
+    assert all(lookup.run is not None for lookup in found.values())
+    assert len(waiting) == 40
+    assert max(waiting) <= 2 * 3 + 1
+
+
 def test_loaded_neighbours_join(tmp_path: Path) -> None:
     """What is loaded from disk lies side by side in memory as announced."""
     made = [recipe(name) for name in "abc"]
-    first = TieredStore(memory(), (DiskShelf(tmp_path),))
+    first = TieredStore(memory(), (DiskTier(tmp_path),))
     for each in made:
         first.put(each, *kv())
-    store = TieredStore(memory(), (DiskShelf(tmp_path),))
+    store = TieredStore(memory(), (DiskTier(tmp_path),))
     store.reserve([(each.key, 4) for each in made])
 
     runs = [store.get(each.key).run for each in reversed(made)][::-1]
@@ -114,29 +169,29 @@ def test_loaded_neighbours_join(tmp_path: Path) -> None:
 
 def test_without_room_files_are_linked_in_place(tmp_path: Path) -> None:
     """Where memory has no room, KV is linked in the mapped file: nothing is copied and nothing is kept."""
-    made, shelf = recipe("a", 64), WatchedShelf(tmp_path)
-    TieredStore(memory(), (shelf,)).put(made, *kv(64))
-    store = TieredStore(memory(8), (shelf,))
+    made, tier = recipe("a", 64), WatchedTier(tmp_path)
+    TieredStore(memory(), (tier,)).put(made, *kv(64))
+    store = TieredStore(memory(8), (tier,))
 
     run = store.get(made.key).run
 
     assert run is not None
-    assert shelf.latest is not None
-    mapped = shelf.latest.tensors
+    assert tier.latest is not None
+    mapped = tier.latest.tensors
     assert (run.keys.data_ptr(), run.values.data_ptr()) == (mapped["keys"].data_ptr(), mapped["values"].data_ptr())
     assert store.memory.held_bytes == 0
 
 
 def test_loading_can_be_left_to_where_it_pays(tmp_path: Path) -> None:
     """With measured figures, a tier that is slower than encoding is not asked; without them it is."""
-    made, shelf = recipe("a"), DiskShelf(tmp_path)
-    TieredStore(memory(), (shelf,)).put(made, *kv())
+    made, tier = recipe("a"), DiskTier(tmp_path)
+    TieredStore(memory(), (tier,)).put(made, *kv())
 
     def found(latency_s: float | None) -> Lookup:
         pace = None
         if latency_s is not None:
             pace = Pace(encode_tokens_per_s=100, load_bytes_per_s={Tier.DISK: 1e9}, latency_s={Tier.DISK: latency_s})
-        store = TieredStore(memory(), (shelf,), pace=pace)
+        store = TieredStore(memory(), (tier,), pace=pace)
         store.reserve([(made.key, 4)])
         return store.get(made.key)
 
@@ -145,26 +200,23 @@ def test_loading_can_be_left_to_where_it_pays(tmp_path: Path) -> None:
     assert found(0.041).run is None
 
 
-def test_a_shelf_that_fails_is_logged_once_and_told_every_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A lookup says what failed on its way, the next one what failed at a put; the log has each trouble once, and
-    again when it comes back."""
-    shelf = DeadShelf(tmp_path)
-    store = TieredStore(memory(), (shelf,))
+def test_a_tier_that_fails_is_logged_once_and_told_every_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A lookup says what failed on its way, `faults` what failed at a put; the log has each trouble once, and again when
+    it comes back."""
+    tier = DeadTier(tmp_path)
+    store = TieredStore(memory(), (tier,))
     with caplog.at_level(logging.WARNING):
         faults = [store.get(recipe(name).key).faults for name in "ab"]
         store.put(recipe("a"), *kv())
         store.put(recipe("b"), *kv())
-        faults.append(store.get(recipe("a").key).faults)
-        faults.append(store.get(recipe("a").key).faults)
+        faults += [store.faults(), store.faults(), store.get(recipe("a").key).faults]
         in_log = [record.getMessage() for record in caplog.records]
-        shelf.dead = False
+        tier.dead = False
         store.get(recipe("c").key)
-        shelf.dead = True
+        tier.dead = True
         store.get(recipe("c").key)
 
-    assert faults == [("disk: the disk is gone",)] * 2 + [("disk: the disk is full",), ()]
+    assert faults == [("disk: the disk is gone",)] * 2 + [("disk: the disk is full",), (), ()]
     assert in_log == ["the disk is gone", "the disk is full"]
     assert caplog.records[-1].getMessage() == "the disk is gone"
     assert len(caplog.records) == 3
@@ -172,7 +224,7 @@ def test_a_shelf_that_fails_is_logged_once_and_told_every_time(
 
 def test_what_memory_evicts_is_on_disk_already(tmp_path: Path) -> None:
     """Nothing is written when memory runs full, and nothing is lost."""
-    store = TieredStore(memory(8), (DiskShelf(tmp_path),))
+    store = TieredStore(memory(8), (DiskTier(tmp_path),))
     made = [recipe(name) for name in "abcde"]
     for each in made:
         store.put(each, *kv())
@@ -198,7 +250,7 @@ def test_what_the_host_evicts_stays_whole_for_who_has_it(tmp_path: Path) -> None
 
 def test_threads_agree(tmp_path: Path) -> None:
     """Many threads that put, get, delete and hold under a small budget never see anything but what was put."""
-    store = TieredStore(memory(16), (DiskShelf(tmp_path),), host=memory(12, Tier.HOST))
+    store = TieredStore(memory(16), (DiskTier(tmp_path),), host=memory(12, Tier.HOST))
     contents = {recipe(str(number)): kv() for number in range(6)}
     wrong: list[str] = []
 

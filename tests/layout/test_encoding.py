@@ -154,7 +154,7 @@ def test_the_digest_is_that_of_the_specification() -> None:
     made = Encoding(
         token_ids=(2**40, 7),
         position_ids=(5, 9),
-        context=(KVPart(first, 0, 1), KVPart(first, 1, 2, shift=3)),
+        context=(KVPart(first, 0, 1), KVPart(first, 0, 2, shift=3), KVPart(first, 1, 2)),
         codec="int8",
     )
 
@@ -164,7 +164,7 @@ def test_the_digest_is_that_of_the_specification() -> None:
     nothing = sha256(b"").encode()
     until_one = sha256(b"promptcache encoding 3\nfull\n1\n" + struct.pack("<2q", 1, 0) + nothing)
     until_two = sha256(b"promptcache encoding 3\nfull\n2\n" + struct.pack("<4q", 1, 2, 0, 1) + nothing)
-    context = sha256(f"{until_one} 0 0\n{until_two} 1 3".encode())
+    context = sha256(f"{until_one}\n{until_two} 0 3\n{until_two} 1 0".encode())
     tokens = struct.pack("<4q", 2**40, 7, 5, 9)
 
     assert (first.digest, made.context_digest) == (until_two, context)

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcache.kv import keys, store_key
-from promptcache.kv.arena import Place
-from promptcache.kv.memory import MemoryStore
+from promptcache.kv import MemoryStore, keys, store_key
 from promptcache.layout import Encoding
 from promptcache.runtime import concatenated, encode, executor, link
 from promptcache.runtime.attention import (
@@ -401,7 +399,6 @@ def _stale_after_eviction(patch: Patch) -> None:
 
 @fault("memory that a request holds is written over", law=HISTORY)
 def _held_memory(patch: Patch) -> None:
-    patch.setattr(Place, "in_use", property(lambda _: False))
     delete = MemoryStore.delete
 
     def zeroing(self: Any, key: str) -> bool:

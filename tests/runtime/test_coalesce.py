@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv.types import KVShape, RunKV, Slab
+from promptcache.kv import KVHandle, KVShape, Slab
 from promptcache.layout import Encoding
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.segments import Segment
@@ -23,7 +23,7 @@ def segment(start: int, size: int, token_id: int = 0) -> Segment:
     for tensor in (slab.keys, slab.values):
         tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
     source = Encoding(token_ids=(token_id,) * size, position_ids=places)
-    return Segment(runs=(RunKV(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
+    return Segment(runs=(KVHandle(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
 
 
 def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:

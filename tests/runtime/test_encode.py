@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.kv import MemoryStore, RunKV
+from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
 from promptcache.runtime import encode as encode_module
@@ -98,7 +98,7 @@ def executor() -> Executor:
     return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "model")
 
 
-def assert_alike(first: Mapping[Encoding, RunKV], second: Mapping[Encoding, RunKV]) -> None:
+def assert_alike(first: Mapping[Encoding, KVHandle], second: Mapping[Encoding, KVHandle]) -> None:
     """The same encodings have the same KV."""
     assert first.keys() == second.keys()
     for each, run in first.items():

@@ -66,13 +66,13 @@ def info(what: tuple[str, ...], store: str, as_json: bool) -> None:
         from promptcache.cli.cache import chosen, entries, entries_data, entry_text, summary_data, summary_text
         from promptcache.cli.stores import open_folder
 
-        shelf = open_folder(store)
-        found = entries(shelf)
+        tier = open_folder(store)
+        found = entries(tier)
         if what:
             found = chosen(found, what)
             _write(entries_data(found), "\n".join(map(entry_text, found)), as_json=as_json)
         else:
-            summary = summary_data(shelf, found)
+            summary = summary_data(tier, found)
             _write(summary, summary_text(summary), as_json=as_json)
 
 
@@ -111,14 +111,14 @@ def gc(store: str, limit: int | None, quarantine: bool, as_json: bool) -> None:
         from promptcache.cli.sizes import size_text
         from promptcache.cli.stores import open_folder
 
-        shelf = open_folder(store)
-        before, there = shelf.nbytes(), set(shelf.keys())
-        left = shelf.gc()
-        emptied = shelf.empty_quarantine() if quarantine else ()
+        tier = open_folder(store)
+        before, there = tier.nbytes(), set(tier.keys())
+        left = tier.gc()
+        emptied = tier.empty_quarantine() if quarantine else ()
         if limit is not None:
             open_folder(store, limit).trim()
-        evicted = sorted(there - set(shelf.keys()))
-        freed = before - shelf.nbytes()
+        evicted = sorted(there - set(tier.keys()))
+        freed = before - tier.nbytes()
         data = {"left_by_writers": left, "set_aside": emptied, "evicted": evicted, "evicted_bytes": freed}
         text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
         text += f"aside, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
@@ -134,7 +134,7 @@ def pin(what: tuple[str, ...], store: str, as_json: bool) -> None:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "pinned", lambda shelf, key: shelf.pin(key), as_json=as_json)
+    _each(what, store, "pinned", lambda tier, key: tier.pin(key), as_json=as_json)
 
 
 @command.command("unpin")
@@ -146,7 +146,7 @@ def unpin(what: tuple[str, ...], store: str, as_json: bool) -> None:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "unpinned", lambda shelf, key: shelf.unpin(key), as_json=as_json)
+    _each(what, store, "unpinned", lambda tier, key: tier.unpin(key), as_json=as_json)
 
 
 @command.command("rm")
@@ -158,7 +158,7 @@ def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "removed", lambda shelf, key: shelf.delete(key), as_json=as_json)
+    _each(what, store, "removed", lambda tier, key: tier.delete(key), as_json=as_json)
 
 
 @command.command("export")
@@ -225,10 +225,10 @@ def _each(what: Sequence[str], store: str, done: str, deed: Callable[[Any, str],
         from promptcache.cli.sizes import size_text
         from promptcache.cli.stores import open_folder
 
-        shelf = open_folder(store)
-        found = chosen(entries(shelf), what)
+        tier = open_folder(store)
+        found = chosen(entries(tier), what)
         for each in found:
-            deed(shelf, each.key)
+            deed(tier, each.key)
         nbytes = sum(each.nbytes for each in found)
         text = f"{done} {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
         _write({done: [each.key for each in found], "nbytes": nbytes}, text, as_json=as_json)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from promptcache.kv.types import LayerViews, Slab
+from promptcache.kv import LayerViews, Slab
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask, SegmentMask

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.kv.types import LayerViews, Slab
+from promptcache.kv import LayerViews, Slab
 
 PositionArray: TypeAlias = npt.NDArray[np.int64]
 

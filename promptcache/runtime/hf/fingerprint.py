@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from transformers import PreTrainedModel
 
-from promptcache.kv.keys import FORMAT_VERSION
+from promptcache.kv import FORMAT_VERSION
 from promptcache.runtime.hf.origin import Origin
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.diagnostics import UnsupportedModel, shown, whole
-from promptcache.kv.types import KVShape
+from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions, RequestPositions
 from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +21,8 @@ from typing import Any
 
 import torch
 import transformers
+
+from promptcache.atomic import atomic_write
 
 MIN_BYTES = 32 * 2**20
 """Weights smaller than this are digested in less time than it is worth to remember."""
@@ -66,15 +67,12 @@ class Origin:
         """Keep a digest for the next start, unless the weights have changed since they were loaded."""
         if _stamp(weights) != self.stamp:
             return
-        temporary = self.record.with_name(f"{self.record.name}.{os.getpid()}.{threading.get_ident()}.tmp")
         try:
             self.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(_content(self.state, digest)), encoding="utf-8")
-            temporary.replace(self.record)
+            with atomic_write(self.record) as file:
+                file.write(json.dumps(_content(self.state, digest)).encode())
         except OSError as error:
             _log.info("the digest of the weights is not remembered: %s", error)
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

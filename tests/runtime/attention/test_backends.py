@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.kv.types import KVShape
+from promptcache.kv import KVShape
 from promptcache.runtime.attention import (
     AttentionSpec,
     CpuBackend,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv.types import KVShape, Slab
+from promptcache.kv import KVShape, Slab
 from promptcache.runtime.attention import RequestPositions, SegmentMask, kernel_calls
 from tests.runtime.attention.views import View
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from promptcache.kv.types import KVShape, LayerViews, Slab
+from promptcache.kv import KVShape, LayerViews, Slab
 from promptcache.runtime.attention import PositionArray
 
 

@@ -1,17 +1,20 @@
-"""What `~` means in the path of a folder.
-
-Comes in: a path as a user wrote it. Goes out: one that the system knows. Nothing is looked up but home folders.
-"""
+"""Paths and URLs as users write them: `~` in a path, credentials in a URL."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from promptcache.diagnostics import StoreError
 
 
-def without_tilde(folder: str | os.PathLike[str]) -> Path:
+def without_credentials(url: str) -> str:
+    """Return a URL as messages show it: without `user:password@`."""
+    return re.sub(r"(?<=//)[^/@]*@", "", url)
+
+
+def expand_home(folder: str | os.PathLike[str]) -> Path:
     """Return a path with the home folder that a `~` or `~user` at its beginning stands for.
 
     Raises:

@@ -1,8 +1,4 @@
-"""Opening a store from what a user says of it: a folder, a URL, or both with budgets.
-
-Comes in: a path, a URL, a `StoreConfig` or a `Store`. Goes out: a store, and which memory of it is nobody else's. What
-a tier is made of is loaded when it is asked for: folders need POSIX, URLs need fsspec.
-"""
+"""What a user says of a store, a path, a URL or a `StoreConfig`, and the store that is opened from it."""
 
 from __future__ import annotations
 
@@ -10,15 +6,15 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, number, shown
-from promptcache.kv.home import without_tilde
+from promptcache.kv.blob_tier import BlobTier
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
-from promptcache.kv.shelf import Shelf
+from promptcache.kv.paths import expand_home
 from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
@@ -89,36 +85,27 @@ StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
 """What can be opened as a store."""
 
 
-class Opened(NamedTuple):
-    """A store, and those of its tiers that nobody else uses."""
-
-    store: Store
-    own: tuple[MemoryStore, ...]
-
-
-def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable[[], str]) -> Opened:
-    """Open a store for KV of a shape.
+def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable[[], str]) -> Store:
+    """Open a store for KV of a shape: a `TieredStore`, or the `Store` that was given.
 
     Args:
-        source: A path or URL, a `StoreConfig`, or a `Store`, which stays its owner's; None keeps encodings in memory.
+        source: A path or URL, a `StoreConfig`, or a `Store`, which is returned as it is; None is memory only.
         fingerprint: Of the model and tokenizer; asked for only where kept figures are to be found by it.
 
     Raises:
         StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
     """
     source = checked_source(source)
+    if isinstance(source, Store):
+        return source
     if source is None:
-        memory = MemoryStore(shape)
-        return Opened(memory, (memory,))
-    if not isinstance(source, StoreConfig):
-        return Opened(source, ())
+        source = StoreConfig()
     memory = MemoryStore(shape, budget_bytes=source.memory_bytes)
     host = None
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
-    store = TieredStore(memory, open_shelves(source), host=host, pace=_pace(source, shape, fingerprint))
-    return Opened(store, (memory,) if host is None else (memory, host))
+    return TieredStore(memory, open_blob_tiers(source), host=host, pace=_pace(source, shape, fingerprint))
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
@@ -133,7 +120,10 @@ def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
         return source
     if isinstance(source, Store) and not isinstance(source, type):
         return source
-    raise StoreError(f"store={shown(source)} is not allowed: a path, a URL, a StoreConfig or a Store is expected")
+    raise StoreError(
+        f"store={shown(source)} is not allowed: a path, a URL, a StoreConfig or a Store is expected; "
+        "a class of your own must be a subclass of promptcache.Store"
+    )
 
 
 def config_of(place: str | os.PathLike[str]) -> StoreConfig:
@@ -143,24 +133,24 @@ def config_of(place: str | os.PathLike[str]) -> StoreConfig:
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
 
 
-def open_shelves(config: StoreConfig) -> tuple[Shelf, ...]:
+def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
     """Open the tiers of a store in which encodings rest, fastest first.
 
     Raises:
         StoreError: One of them cannot be a tier; says why.
     """
-    shelves: list[Shelf] = []
+    tiers: list[BlobTier] = []
     if config.folder is not None:
-        from promptcache.kv.disk import DiskShelf
+        from promptcache.kv.disk import DiskTier
 
-        shelves.append(DiskShelf(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
+        tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
     if config.url is not None:
         try:
-            from promptcache.kv.remote import RemoteShelf
+            from promptcache.kv.remote import RemoteTier
         except ImportError as missing:
             raise StoreError(str(missing)) from missing
-        shelves.append(RemoteShelf(config.url, timeout_s=config.timeout_s, options=config.url_options))
-    return tuple(shelves)
+        tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))
+    return tuple(tiers)
 
 
 def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -> Pace | None:
@@ -168,4 +158,4 @@ def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -
         return config.pace if isinstance(config.pace, Pace) else None
     from promptcache.kv.kept_pace import kept_pace, pace_name
 
-    return kept_pace(without_tilde(config.folder), pace_name(fingerprint(), shape.device))
+    return kept_pace(expand_home(config.folder), pace_name(fingerprint(), shape.device))

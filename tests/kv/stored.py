@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from promptcache.kv import Codec, KVShape, Recipe, Resting
+from promptcache.kv import Codec, KVShape, Recipe, StoredEncoding
 from promptcache.kv.codec import forms
 from promptcache.kv.format import check_payload, pack, unpack
 from promptcache.kv.header import read_header
@@ -34,7 +34,7 @@ def recipe(name: str, num_tokens: int = 3, codec: Codec = Codec.FULL, first: int
     )
 
 
-def random_resting(made_of: Recipe, kv: KVShape, facts: dict[str, str] | None = None, seed: int = 0) -> Resting:
+def random_stored(made_of: Recipe, kv: KVShape, facts: dict[str, str] | None = None, seed: int = 0) -> StoredEncoding:
     """An encoding whose tensors hold random bits, signalling NaNs among them."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
@@ -44,12 +44,12 @@ def random_resting(made_of: Recipe, kv: KVShape, facts: dict[str, str] | None = 
         .view(form.shape)
         for name, form in forms(made_of.codec, kv, made_of.num_tokens).items()
     }
-    return Resting(recipe=made_of, shape=kv, tensors=tensors, facts=facts or {})
+    return StoredEncoding(recipe=made_of, shape=kv, tensors=tensors, facts=facts or {})
 
 
-def small(name: str = "small", num_tokens: int = 3, seed: int = 0) -> Resting:
+def small(name: str = "small", num_tokens: int = 3, seed: int = 0) -> StoredEncoding:
     """One of the smallest encodings there are."""
-    return random_resting(recipe(name, num_tokens), shape(), seed=seed)
+    return random_stored(recipe(name, num_tokens), shape(), seed=seed)
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -57,24 +57,24 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def content(resting: Resting) -> tuple[object, ...]:
+def content(stored: StoredEncoding) -> tuple[object, ...]:
     """Everything that an encoding at rest is: two are the same when this is equal, to the last bit."""
-    tensors = {name: (each.dtype, tuple(each.shape), bits(each)) for name, each in resting.tensors.items()}
-    return resting.recipe, resting.recipe.key, resting.shape, tensors, dict(resting.facts)
+    tensors = {name: (each.dtype, tuple(each.shape), bits(each)) for name, each in stored.tensors.items()}
+    return stored.recipe, stored.recipe.key, stored.shape, tensors, dict(stored.facts)
 
 
-def whole_file(resting: Resting) -> bytes:
+def whole_file(stored: StoredEncoding) -> bytes:
     """The bytes of an encoding's file."""
-    head, payload = pack(resting)
+    head, payload = pack(stored)
     return head + b"".join(payload)
 
 
-def file_bytes(resting: Resting) -> int:
+def file_bytes(stored: StoredEncoding) -> int:
     """How many bytes its file has."""
-    return len(whole_file(resting))
+    return len(whole_file(stored))
 
 
-def read_whole(data: bytes, key: str | None = None) -> Resting:
+def read_whole(data: bytes, key: str | None = None) -> StoredEncoding:
     """What a reader makes of a file's bytes."""
     header, start = read_header(data, len(data), "the file", key)
     payload = memoryview(bytearray(data[start:]))
@@ -83,5 +83,5 @@ def read_whole(data: bytes, key: str | None = None) -> Resting:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names of the encodings in a shelf's folder."""
+    """The names of the encodings in a tier's folder."""
     return sorted(path.name for path in (folder / "encodings").iterdir())

@@ -8,17 +8,17 @@ import pytest
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import StoreConfig
-from promptcache.kv.disk import DiskShelf
-from promptcache.kv.home import without_tilde
-from promptcache.kv.opening import open_store
-from tests.kv.resting import shape
+from promptcache.kv.disk import DiskTier
+from promptcache.kv.paths import expand_home
+from promptcache.kv.store_config import open_store
+from tests.kv.stored import shape
 
 
 def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`~/x` is `x` in HOME; a tilde anywhere else is a character like others."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    assert [without_tilde(path) for path in ("~/x", Path("~/x"), "x/~", "/~x")] == [
+    assert [expand_home(path) for path in ("~/x", Path("~/x"), "x/~", "/~x")] == [
         tmp_path / "x", tmp_path / "x", Path("x/~"), Path("/~x")
     ]  # fmt: skip
 
@@ -26,7 +26,7 @@ def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch
 def test_the_home_of_nobody_is_no_store() -> None:
     """A store in the home of a user who does not exist is refused in our words, however it is opened."""
     for opened in (
-        lambda: DiskShelf("~nobody-here/x"),
+        lambda: DiskTier("~nobody-here/x"),
         lambda: open_store("~nobody-here/x", shape(), str),
         lambda: open_store(StoreConfig(folder="~nobody-here/x", pace="kept"), shape(), str),
     ):
@@ -39,4 +39,4 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
 
     with pytest.raises(StoreError, match="HOME is not set"):
-        without_tilde("~/.cache/x")
+        expand_home("~/.cache/x")
