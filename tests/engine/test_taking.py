@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -53,6 +55,107 @@ def test_what_is_no_model_is_refused(make: Any, message: str) -> None:
     """Whatever else is given for a model, and whatever model has no positions of its own, is refused with the reason."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
+
+
+def gpt2(**changes: Any) -> Any:
+    """A tiny GPT-2 with its parts changed: a name of its transformer to what replaces the part."""
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=64, **GPT2))
+    for name, part in changes.items():
+        setattr(model.transformer, name, part)
+    return model
+
+
+class Failing(transformers.GPT2LMHeadModel):
+    """A model whose forward pass fails, at once or for more than one token."""
+
+    def __init__(self, config: Any, longest: int, error: type[Exception]) -> None:
+        super().__init__(config)
+        self.longest, self.error = longest, error
+
+    def forward(self, input_ids: Any = None, position_ids: Any = None, **kwargs: Any) -> Any:
+        if input_ids.shape[1] > self.longest:
+            raise self.error("no kernel\nfor this")
+        return super().forward(input_ids=input_ids, position_ids=position_ids, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gpt2().to("meta"), r"GPT2LMHeadModel: (\d+) of \1 weights and buffers are on the meta device"),
+        (lambda: gpt2(wpe=torch.nn.Embedding(64, 16, device="meta")), r"1 of \d+ weights and buffers are on the meta"),
+        (
+            lambda: gpt2(ln_f=torch.nn.LayerNorm(16, dtype=torch.float64)),
+            r"its own forward pass fails: .*several dtypes \(float32, float64\): give them one with model.to\(dtype\)",
+        ),
+        *(
+            (
+                lambda longest=longest, error=error: Failing(gpt2().config, longest, error),
+                "gpt2 .Failing.: its own forward pass fails: no kernel$",
+            )
+            for longest in (0,)
+            for error in (RuntimeError, NotImplementedError, ImportError, ZeroDivisionError)
+        ),
+    ],
+)
+def test_a_model_that_does_not_run_is_refused(make: Any, message: str) -> None:
+    """Weights without values, of dtypes that do not go together, and a forward pass that fails, for whatever reason."""
+    with pytest.raises(UnsupportedModel, match=message):
+        Engine(make(), ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "meant"),
+    [
+        ("bf16", "bfloat16"),
+        ("fp99", None),
+        ("Float32", "float32"),
+        ("", None),
+        (torch.int8, None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_a_dtype_is_one_that_models_compute_in(dtype: Any, meant: str | None) -> None:
+    """Another one is refused before anything is loaded, with those that there are and the nearest of them."""
+    with pytest.raises(
+        UnsupportedModel, match=r"is none of 'auto', 'float16', 'bfloat16', 'float32', 'float64'"
+    ) as caught:
+        Engine.from_pretrained("demo", dtype=dtype)
+    assert ("did you mean" in str(caught.value)) == (meant is not None)
+    assert meant is None or str(caught.value).endswith(f"did you mean '{meant}'?")
+
+
+@pytest.mark.parametrize(
+    "device", ["cudaa", "cuda:99", "cpu:x", "", "xla", 99, -1, 2.5, [], "meta", torch.device("meta")]
+)
+def test_a_device_is_one_that_is_there(device: Any) -> None:
+    """Another one is refused before anything is loaded, with what this machine has."""
+    with pytest.raises(
+        UnsupportedModel, match=r"device .* (cannot be used: .*this machine has 'cpu' and|holds no values)"
+    ):
+        Engine.from_pretrained("demo", device=device)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"demo", ["demo"]])
+def test_a_model_is_named_by_text(name: Any) -> None:
+    """A folder or a hub id."""
+    with pytest.raises(ModelNotFound, match=f"named by a folder or a hub id, not by {type(name).__name__}"):
+        Engine.from_pretrained(name)
+
+
+def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
+    """Weights that cannot be read, and a configuration that contradicts itself."""
+    gpt2().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UnsupportedModel, match="cannot use model"):
+        Engine.from_pretrained(tmp_path)
+
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4})
+    )
+    with pytest.raises(UnsupportedModel, match="cannot use model"):
+        Engine.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("tokenizer", [None, "demo"])

@@ -8,11 +8,30 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.diagnostics import UnsupportedModel
+
+MODEL_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    UnpicklingError,
+    ValueError,
+)
+"""What the code of a model, or of its configuration or weights, raises when it cannot be built or run."""
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
@@ -51,6 +70,11 @@ class Facts:
         return next((window for window in self.windows if window is not None), None)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an exception says, or its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def check_kind(hf: object) -> None:
     """Refuse what is no model of transformers that generates.
 
@@ -64,6 +88,21 @@ def check_kind(hf: object) -> None:
         )
     if not hf.can_generate():
         raise UnsupportedModel(f"{type(hf).__name__} does not generate text; load it with AutoModelForCausalLM")
+
+
+def check_weights(hf: PreTrainedModel) -> None:
+    """Refuse a model some of whose weights have no values.
+
+    Raises:
+        UnsupportedModel: Says how many.
+    """
+    weights = [*hf.parameters(), *hf.buffers()]
+    num_empty = sum(weight.is_meta for weight in weights)
+    if num_empty:
+        raise UnsupportedModel(
+            f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
+            "values; load the model with from_pretrained(), whole, on one device"
+        )
 
 
 def check_positions(hf: PreTrainedModel, name: str) -> None:

@@ -16,11 +16,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel
+from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel, suggest
 from promptcache.layout import HubTokenizer, Tokenizer
 from promptcache.layout.hub import ask_hub, local_folder
+from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _WHERE = ("revision", "cache_dir", "token", "subfolder", "local_files_only")
 """Options of `from_pretrained` that say where a model is looked for."""
@@ -39,7 +42,7 @@ def load_model(
     Args:
         name: "demo", a folder, or a hub id.
         device: For example "cpu" or "cuda"; None takes a GPU where there is one.
-        dtype: Of the weights, a torch dtype or its name; "auto" is the checkpoint's own; float32 for float16 on a CPU.
+        dtype: Of the weights, of `DTYPES` or a name; "auto" is the checkpoint's own, float32 for float16 on a CPU.
         context_length: Positions that may be used; None takes what the model declares.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
@@ -48,24 +51,25 @@ def load_model(
         UnsupportedModel: Not a model or tokenizer that can be cached by modules.
     """
     PATH.check("model", name, ModelNotFound)
+    wanted = _checked_dtype(dtype)
+    where = _checked_device(device)
     folder = local_folder(name)
     if folder is not None:
         _check_folder(folder)
     source = str(folder or name)
     offline = folder is None and not ask_hub(source, **_where(options))
     how = {**options, "local_files_only": True} if offline else options
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         with nullcontext() if folder is None else _without_progress_bars():
             config = AutoConfig.from_pretrained(source, **how)
             _check_causal(config, source)
             loading = Loading.begin(_folder(source, how))
-            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where, config), **how)
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except OSError as error:
-        raise ModelNotFound(f"cannot load model '{name}': {_first_line(error)}") from error
-    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-        raise UnsupportedModel(f"cannot use model '{name}': {_first_line(error)}") from error
+        raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
+    except MODEL_FAULTS as error:
+        raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
     hf.to(where)
     model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
     model.pack_weights()
@@ -133,12 +137,35 @@ def _check_causal(config: Any, source: str) -> None:
         )
 
 
+def _checked_dtype(asked: object) -> str | torch.dtype:
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    if isinstance(asked, torch.dtype) and asked in DTYPES:
+        return asked
+    if isinstance(asked, str) and asked in ("auto", *known):
+        return known.get(asked, asked)
+    near = suggest(asked, known) if isinstance(asked, str) else None
+    meant = "" if near is None else f"; did you mean '{near}'?"
+    raise UnsupportedModel(f"dtype {asked!r} is none of 'auto', {', '.join(map(repr, known))}{meant}")
+
+
+def _checked_device(asked: Any) -> torch.device:
+    if asked is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+        torch.empty(1, device=device)
+    except MODEL_FAULTS as error:
+        raise UnsupportedModel(
+            f"device {asked!r} cannot be used: {first_line(error)}; this machine has 'cpu' and "
+            f"{torch.cuda.device_count()} CUDA devices"
+        ) from error
+    if device.type == "meta":
+        raise UnsupportedModel("device 'meta' holds no values, so nothing can be computed on it; use 'cpu' or 'cuda'")
+    return device
+
+
 def _dtype(asked: str | torch.dtype, device: torch.device, config: Any) -> str | torch.dtype:
     """float16 is slow and coarse on CPUs: a checkpoint stored that way is computed in float32 there."""
     if asked == "auto" and device.type == "cpu" and str(getattr(config, "dtype", "")).endswith("float16"):
         return "auto" if "bfloat16" in str(config.dtype) else torch.float32
     return asked
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

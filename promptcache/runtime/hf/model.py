@@ -20,7 +20,15 @@ from promptcache.diagnostics import UnsupportedModel, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions, RequestPositions
-from promptcache.runtime.hf.facts import Facts, check_kind, check_positions, read_facts
+from promptcache.runtime.hf.facts import (
+    MODEL_FAULTS,
+    Facts,
+    check_kind,
+    check_positions,
+    check_weights,
+    first_line,
+    read_facts,
+)
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.origin import Origin
@@ -59,6 +67,7 @@ class Model:
             origin: Where its weights were loaded from, if that is known.
         """
         check_kind(hf)
+        check_weights(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
         self.hf: Any = hf
         self._origin = origin
@@ -183,13 +192,20 @@ class Model:
     def _probe(self) -> KVShape:
         cache = self.plain_cache(len(self.facts.windows))
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        with torch.no_grad():
-            self.hf(input_ids=token, position_ids=token, past_key_values=cache, use_cache=True)
+        try:
+            with torch.no_grad():
+                self.hf(input_ids=token, position_ids=token, past_key_values=cache, use_cache=True)
+        except MODEL_FAULTS as error:
+            raise UnsupportedModel(
+                f"{self.facts.name}: its own forward pass fails: {first_line(error)}{_mixture(self.hf)}"
+            ) from error
         tensors = [tensor for layer in cache.layers for tensor in _kv(layer)]
         shapes = {None if tensor is None else (*tensor.shape, tensor.dtype) for tensor in tensors}
         first = next(iter(shapes))
         device = None if tensors[0] is None else tensors[0].device
-        if len(shapes) != 1 or first is None or device is None or len(first) != 5:
+        if first is None or device is None:
+            raise UnsupportedModel(f"{self.facts.name} does not keep its keys and values in the cache that it is given")
+        if len(shapes) != 1 or len(first) != 5:
             raise UnsupportedModel(
                 f"{self.facts.name} keeps KV of different shapes by layer or for keys and values; only models whose "
                 "keys and values are [heads, tokens, width], the same in all layers, can be linked"
@@ -250,7 +266,22 @@ def _kv(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
 
 def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
     """Whether the model takes one custom mask for each type of layer (from its source: no flag says so)."""
-    return "causal_mask_mapping" in inspect.getsource(type(hf.base_model).forward)
+    try:
+        return "causal_mask_mapping" in inspect.getsource(type(hf.base_model).forward)
+    except OSError:  # a class without a source file
+        return False
+
+
+def _mixture(hf: PreTrainedModel) -> str:
+    """Return what to do about weights of several dtypes or on several devices; nothing where that is not the case."""
+    weights = [weight for weight in hf.parameters() if weight.is_floating_point()]
+    dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+    devices = sorted({str(weight.device) for weight in weights})
+    if len(dtypes) > 1:
+        return f"; its weights are of several dtypes ({', '.join(dtypes)}): give them one with model.to(dtype)"
+    if len(devices) > 1:
+        return f"; its weights are on several devices ({', '.join(devices)}): move them to one with model.to(device)"
+    return ""
 
 
 def token_tensor(token_ids: Sequence[int], device: torch.device) -> torch.Tensor:
