@@ -59,18 +59,19 @@ def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
 
 def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
     """Return who sees whom, bool `[S, S]`: itself, and lower positions in its own encoding and context, or in use."""
+    numbers = {encoding: number for number, encoding in enumerate(dict.fromkeys(token.encoding for token in tokens))}
+    owners = torch.tensor([numbers[token.encoding] for token in tokens])
     positions = torch.tensor([token.position for token in tokens])
-    known: dict[Encoding | None, torch.Tensor] = {}
-    for encoding in dict.fromkeys(token.encoding for token in tokens):
+    known = torch.zeros((len(tokens), len(tokens)), dtype=torch.bool)
+    for encoding, number in numbers.items():
         if encoding is None:
-            known[None] = torch.tensor([token.in_use for token in tokens])
+            known[owners == number] = torch.tensor([token.in_use for token in tokens])
         else:
             parts = (encoding.whole, *encoding.context)
-            seen = {(part.encoding, index) for part in parts for index in range(part.start, part.stop)}
-            known[encoding] = torch.tensor([(token.encoding, token.index) in seen for token in tokens])
-    lower = positions[None, :] < positions[:, None]
-    sees = torch.stack([known[token.encoding] for token in tokens]) & lower
-    return sees | torch.eye(len(tokens), dtype=torch.bool)
+            seen = {(numbers[part.encoding], index) for part in parts for index in range(part.start, part.stop)}
+            known[owners == number] = torch.tensor([(numbers[each.encoding], each.index) in seen for each in tokens])
+    known &= positions[None, :] < positions[:, None]
+    return known.fill_diagonal_(True)
 
 
 @torch.no_grad()

@@ -1,15 +1,22 @@
 """The self-test at load: does linking reproduce this model's own computation?
 
-Comes in: a model. Goes out: the model, set to the way of linking that passed, or `UnsupportedModel`. A tiny schema with
-an argument in the middle, a gap, and – where the model has windows – a distance beyond the window is encoded and
-linked, and compared with one forward pass under an explicit mask.
+Comes in: a model. Goes out: the model, set to the way of linking that passed, or `UnsupportedModel`. A model type that
+the tests of this library do not run on is confirmed first, in float32, on a small copy of it: with a text that is
+longer than every window, against its own plain forward and against one under an explicit mask. The model itself is
+then compared with one forward pass under an explicit mask, on a tiny schema with an argument, a gap, and a distance
+beyond the window.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import random
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -19,7 +26,10 @@ from promptcache.language import check_schema, parse_prompt, parse_schema, resol
 from promptcache.language.schema import Role
 from promptcache.layout import Plan, RequestTokens, TurnFrame, lay_out, make_plan, run_states
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line, is_tested
+from promptcache.runtime.hf.fingerprint import config_identity
+from promptcache.runtime.hf.model import Linking, Model, token_tensor
+from promptcache.runtime.hf.small_copy import longest_window, small_copy
 from promptcache.runtime.reference import reference_logits
 
 _log = logging.getLogger(__name__)
@@ -27,10 +37,17 @@ _log = logging.getLogger(__name__)
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """How far logits may lie from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and more."""
 
+COPY_TOLERANCE = 1e-5
+"""The same for a small copy in float32, which is off by 1e-6 where it is right."""
+
+_MIN_TOKENS = 192  # of a confirmation
+_SPARE_TOKENS = 64
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_SCHEMA = """<schema name="self-test">abc<module name="middle">defg<parameter name="word" length="5"/>hij</module>
-<module name="gap" reserve="{gap}">k</module><module name="far">lmno</module></schema>"""
-_PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu</prompt>'
+_SCHEMA = """<schema name="self-test">abc
+<module name="middle">{text}<parameter name="word" length="{length}" placeholder="{text}"/>hij</module>
+<module name="gap" reserve="{gap}">k</module><module name="far">lmno{text}</module></schema>"""
+_PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu{text}</prompt>'
 
 
 class _LetterTokenizer:
@@ -42,8 +59,8 @@ class _LetterTokenizer:
     fingerprint = "self-test"
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, vocabulary: int) -> None:
-        self._ids = random.Random(7).choices(range(vocabulary), k=len(_LETTERS) + 1)
+    def __init__(self, plain_ids: Sequence[int]) -> None:
+        self._ids = random.Random(7).choices(plain_ids, k=len(_LETTERS) + 1)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         return tuple(self._ids[_LETTERS.find(letter)] for letter in text)
@@ -55,52 +72,156 @@ class _LetterTokenizer:
         return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What the confirmation of a model type found: the way of linking, or the reason for refusing it."""
+
+    linking: Linking | None
+    reason: str = ""
+
+
+_verdicts: dict[tuple[type, str, int], _Verdict] = {}
+_confirming = threading.Lock()
+
+
 def choose_linking(model: Model) -> None:
     """Set the way in which `model` links: segmented where that reproduces the reference, else concatenated.
 
     Raises:
         UnsupportedModel: Neither way does; the message names the model and how far off it is.
     """
-    plan = _plan(model)
-    tokens = plan.tokens
+    if not is_tested(model.hf):
+        verdict = _confirm(model)
+        if verdict.linking is None:
+            raise UnsupportedModel(f"{model.facts.name}: {verdict.reason}")
+        if verdict.linking is Linking.CONCATENATED:
+            model.use_concatenation()
+    tolerance = TOLERANCE.get(model.shape.dtype, 1e-3)
+    verdict = _try_linkings(model, _plan(model), tolerance)
+    if verdict.linking is None:
+        raise UnsupportedModel(f"{model.facts.name}: {verdict.reason}")
+
+
+def _confirm(model: Model) -> _Verdict:
+    """Return the verdict on the type and configuration of a model; kept for the next model of the same."""
+    config = json.dumps(config_identity(model.hf.config), sort_keys=True, default=str)
+    identity = (type(model.hf), config, model.context_length)
+    with _confirming:
+        if identity not in _verdicts:
+            try:
+                _verdicts[identity] = _confirm_in_float32(model)
+            except UnsupportedModel as refusal:
+                _verdicts[identity] = _Verdict(linking=None, reason=f"in float32: {refusal}")
+        return _verdicts[identity]
+
+
+def _confirm_in_float32(model: Model) -> _Verdict:
+    """Return the verdict from a small copy of a model or, where none can be made, from the model itself."""
+    small = small_copy(model.hf, model.context_length)
+    if small is not None:
+        with suppress(UnsupportedModel):  # made too small, for the model itself was not refused
+            return _confirm_beyond(Model(small.hf), small.longest_window)
+    try:
+        window = longest_window(model.hf, model.hf.config, model.context_length)
+        if model.hf.dtype == torch.float32:
+            return _confirm_beyond(model, window)
+        hf = copy.deepcopy(model.hf).float()
+    except MODEL_FAULTS as error:
+        return _Verdict(linking=None, reason=f"it cannot be tested in float32: {first_line(error)}")
+    return _confirm_beyond(Model(hf, context_length=model.context_length), window)
+
+
+@torch.no_grad()
+def _confirm_beyond(model: Model, window: int) -> _Verdict:
+    """Compare a float32 model with its own plain forward, and linked KV with the reference, beyond `window` tokens."""
+    num_tokens = max(_MIN_TOKENS, window + _SPARE_TOKENS)
+    token_ids = token_tensor(random.Random(11).choices(_plain_ids(model), k=num_tokens), model.device)
+    positions = torch.arange(num_tokens, device=model.device)[None]
+    try:
+        own = model.hf(input_ids=token_ids, use_cache=False).logits[0]
+        numbered = model.hf(input_ids=token_ids, position_ids=positions, use_cache=False).logits[0]
+        masked = _logits_among_decoys(model, token_ids[0], positions[0])
+    except MODEL_FAULTS as error:
+        return _Verdict(linking=None, reason=f"its own forward pass fails: {first_line(error)}")
+    if (far := _distance(numbered, own)) > COPY_TOLERANCE:
+        return _Verdict(linking=None, reason=f"it numbers positions in its own way, not 0, 1, 2, … (off by {far:.2g})")
+    if (far := _distance(masked, own)) > COPY_TOLERANCE:
+        reason = f"its attention is not causal, or counts cache slots where positions are meant (off by {far:.2g})"
+        return _Verdict(linking=None, reason=reason)
+    return _try_linkings(model, _plan(model, num_tokens), COPY_TOLERANCE)
+
+
+def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the logits of causal attention over tokens `[T]`, with other tokens between them that they do not see.
+
+    A model whose windows or scales count the slots of its cache gives other logits than without the decoys.
+    """
+    num_tokens = len(token_ids)
+    total = num_tokens + num_tokens // 2
+    slots = torch.tensor(sorted(random.Random(17).sample(range(total), num_tokens)), device=model.device)
+    owners = torch.zeros(total, dtype=torch.long, device=model.device)
+    owners[slots] = 1
+    after = owners.cumsum(0).clamp(max=num_tokens - 1)  # a decoy has the position of the next token
+    all_ids = token_ids[after]
+    all_positions = positions[after]
+    all_ids[slots], all_positions[slots] = token_ids, positions
+    distance = all_positions[:, None] - all_positions[None, :]
+    sees = (distance >= 0) & owners.bool()[None, :] & owners.bool()[:, None]
+    mask = model.attention_masks(sees.fill_diagonal_(True), distance)
+    cache = model.plain_cache(model.shape.num_layers)
+    return model.forward(all_ids[None], all_positions[None], cache, mask)[0, slots]
+
+
+def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
+    """Set the way of linking that reproduces the reference within `tolerance`, and return it."""
     if model.facts.learned_positions and plan.stop > model.context_length:
-        raise UnsupportedModel(
-            f"{model.facts.name} has {model.context_length} positions; {plan.stop} are needed at least"
-        )
-    expected = reference_logits(tokens, model).double()
-    distances: dict[Linking, float] = {}
-    for linking in (model.linking, Linking.CONCATENATED):
-        if linking in distances:
-            continue
+        reason = f"it has {model.context_length} positions; {plan.stop} are needed at least"
+        return _Verdict(linking=None, reason=reason)
+    found: dict[Linking, str] = {}
+    for linking in dict.fromkeys((model.linking, Linking.CONCATENATED)):
         if linking is Linking.CONCATENATED:
             model.use_concatenation()
-        distances[linking] = _distance(_cached_logits(tokens, model).double(), expected)
-        if distances[linking] <= TOLERANCE.get(model.shape.dtype, 1e-3):
-            _tell(model, distances)
-            return
-    tried = ", ".join(f"{linking}: off by {distance:.2g}" for linking, distance in distances.items())
-    raise UnsupportedModel(
-        f"{model.facts.name}: linked KV does not reproduce the model's own computation ({tried}); it places or masks "
-        "tokens in a way of its own"
+        try:
+            expected = reference_logits(plan.tokens, model).double()
+            distance = _distance(_cached_logits(plan.tokens, model).double(), expected)
+        except MODEL_FAULTS as error:
+            found[linking] = f"fails: {first_line(error)}"
+            continue
+        if distance <= tolerance:
+            _warn_of_copies(model, found)
+            return _Verdict(linking=linking)
+        found[linking] = f"off by {distance:.2g}"
+    tried = ", ".join(f"{linking}: {reason}" for linking, reason in found.items())
+    reason = (
+        f"linked KV does not reproduce the model's own computation ({tried}); it places or masks tokens in its own way"
     )
+    return _Verdict(linking=None, reason=reason)
 
 
-def _tell(model: Model, distances: Mapping[Linking, float]) -> None:
-    if len(distances) > 1:
+def _warn_of_copies(model: Model, failed: Mapping[Linking, str]) -> None:
+    if Linking.SEGMENTED in failed:
         _log.warning(
-            "%s: segmented attention is off by %.2g, so stored KV is copied for every request instead of being linked",
+            "%s: segmented attention %s, so stored KV is copied for every request instead of being linked",
             model.facts.name,
-            distances[Linking.SEGMENTED],
+            failed[Linking.SEGMENTED],
         )
 
 
-def _plan(model: Model) -> Plan:
-    gap = min((model.facts.window or 0) + 3, max(1, model.context_length - 64))
-    schema = check_schema(parse_schema(_SCHEMA.format(gap=gap)))
-    vocabulary: int = model.hf.get_input_embeddings().num_embeddings
-    tokenizer = _LetterTokenizer(vocabulary)
+def _plan(model: Model, num_tokens: int = 0) -> Plan:
+    """Return the plan of a schema with an argument and a gap beyond the window, over `num_tokens` tokens or a few."""
+    gap = min((model.facts.window or 0) + 3, max(1, model.context_length - num_tokens - _SPARE_TOKENS))
+    text = "".join(random.Random(13).choices(_LETTERS, k=max(4, num_tokens // 3)))
+    schema = check_schema(parse_schema(_SCHEMA.format(gap=gap, text=text, length=len(text) + 1)))
+    tokenizer = _LetterTokenizer(_plain_ids(model))
     layout = lay_out(schema, tokenizer)
-    return make_plan(resolve_prompt(parse_prompt(_PROMPT), schema), layout, run_states(layout), tokenizer)
+    prompt = parse_prompt(_PROMPT.format(text=text))
+    return make_plan(resolve_prompt(prompt, schema), layout, run_states(layout), tokenizer)
+
+
+def _plain_ids(model: Model) -> range:
+    """Return the token IDs of a model without both ends of its vocabulary, where special tokens are."""
+    vocabulary: int = model.hf.get_input_embeddings().num_embeddings
+    return range(vocabulary // 16, max(1, vocabulary - vocabulary // 16))
 
 
 def _cached_logits(tokens: RequestTokens, model: Model) -> torch.Tensor:

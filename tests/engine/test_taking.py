@@ -46,7 +46,7 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
         ),
         (
             lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=8, **GPT2)),
-            "has 8 positions; 26 are needed at least",
+            "has 8 positions; 34 are needed at least",
         ),
     ],
     ids=["a name", "a module", "no output layer", "alibi", "alibi by choice", "few positions"],
@@ -92,7 +92,7 @@ class Failing(transformers.GPT2LMHeadModel):
                 lambda longest=longest, error=error: Failing(gpt2().config, longest, error),
                 "gpt2 .Failing.: its own forward pass fails: no kernel$",
             )
-            for longest in (0,)
+            for longest in (0, 1)
             for error in (RuntimeError, NotImplementedError, ImportError, ZeroDivisionError)
         ),
     ],

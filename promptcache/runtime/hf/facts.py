@@ -14,8 +14,34 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache.diagnostics import UnsupportedModel
+
+TESTED_TYPES = frozenset(
+    {
+        "cohere2",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "gptj",
+        "granite",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "stablelm",
+    }
+)
+"""Model types of transformers that the tests of this library run on; docs/models.md lists them."""
 
 MODEL_FAULTS = (
     ArithmeticError,
@@ -34,7 +60,7 @@ MODEL_FAULTS = (
 """What the code of a model, or of its configuration or weights, raises when it cannot be built or run."""
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 _STATE_SPACE_NAMES = (
     "ssm_cfg",
     "mamba_d_state",
@@ -105,6 +131,14 @@ def check_weights(hf: PreTrainedModel) -> None:
         )
 
 
+def is_tested(hf: PreTrainedModel) -> bool:
+    """Whether `hf` is of a tested type, and of transformers' own class for it."""
+    kind = type(hf)
+    own_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(hf.config.model_type)
+    is_own = kind.__module__.startswith("transformers.") and kind.__name__ == own_class
+    return is_own and hf.config.model_type in TESTED_TYPES
+
+
 def check_positions(hf: PreTrainedModel, name: str) -> None:
     """Refuse models in which a token's position is its place in the cache, whatever position it is given.
 
@@ -143,7 +177,7 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
     return Facts(
         name=name,
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
-        max_positions=next((getattr(text, field) for field in _LENGTH_NAMES if getattr(text, field, None)), None),
+        max_positions=next((getattr(text, field) for field in LENGTH_NAMES if getattr(text, field, None)), None),
         learned_positions=not has_rotary(text),
         softcap=getattr(text, "attn_logit_softcapping", None) is not None,
     )
@@ -162,4 +196,6 @@ def _layer_types(text: Any) -> list[str]:
     kind = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"
     if getattr(text, "attention_chunk_size", None) is not None:
         kind = "chunked_attention"
+    if (named := getattr(text, "attention_layers", None)) is not None:  # GPT-Neo
+        return [kind if each == "global" else str(each) for each in named]
     return [kind] * text.num_hidden_layers

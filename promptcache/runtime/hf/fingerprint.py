@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.kv import FORMAT_VERSION
 from promptcache.runtime.hf.origin import Origin
@@ -27,15 +27,19 @@ def model_fingerprint(model: PreTrainedModel, regime: str, origin: Origin | None
         regime: What else was done to the model (pinned RoPE).
         origin: Where its weights came from, and so may have their digest from an earlier start.
     """
-    config = {name: value for name, value in model.config.to_dict().items() if name not in _NOT_IDENTITY}
     tensors = model.state_dict()
     weights = origin.recall(tensors) if origin is not None else None
     if weights is None:
         weights = weights_digest(tensors)
         if origin is not None:
             origin.remember(tensors, weights)
-    identity = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config, weights]
+    identity = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config), weights]
     return _digest_of(identity)
+
+
+def config_identity(config: PretrainedConfig) -> dict[str, object]:
+    """Return the fields of a configuration that the KV of a model depends on, its weights and dtype apart."""
+    return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:

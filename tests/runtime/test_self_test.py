@@ -1,0 +1,205 @@
+"""Which models are accepted: the verdict on a model type, in float32, beyond every window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.runtime import self_test
+from promptcache.runtime.hf.facts import TESTED_TYPES
+from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.self_test import choose_linking
+from tests.families import FAMILIES, random_model
+from tests.models_survey import tiny_model
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 263,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 1024,
+}
+
+
+class SlotWindow(LlamaAttention):
+    """Attention of its own, outside of transformers' interface, whose window of `reach` tokens counts cache slots."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: Any,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (layer(hidden_states).view(shape).transpose(1, 2) for layer in layers)
+        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        slots = torch.arange(key.shape[2])
+        back = slots[-query.shape[2] :, None] - slots
+        scores = query @ key.transpose(-1, -2) * self.scaling
+        scores = scores.masked_fill((back < 0) | (back >= getattr(self.config, "reach", 10**9)), -1e9)
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        seen = (scores.softmax(-1) @ value).transpose(1, 2).reshape(*hidden_states.shape[:-1], -1)
+        return self.o_proj(seen), None
+
+
+class Reaching(LlamaForCausalLM):
+    """A model of a type that this library does not know."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.__class__ = SlotWindow
+
+
+class Remote(Reaching):
+    """The same, and its class cannot be built from a configuration alone, as some remote code."""
+
+    def __init__(self, config: LlamaConfig, weights: nn.Module) -> None:
+        super().__init__(config)
+
+
+def verdict(model: PreTrainedModel) -> Linking:
+    """Return the way of linking that the self-test chooses."""
+    made = Model(model)
+    choose_linking(made)
+    return made.linking
+
+
+def scaled(model: PreTrainedModel) -> PreTrainedModel:
+    """Scale weights up, so that wrong positions show."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(3.0)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reach", [30, 64, 500], ids=["short", "as the hidden size", "beyond a short text"])
+@pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
+def test_windows_that_count_slots_are_refused(
+    make: Callable[[LlamaConfig], PreTrainedModel], reach: int, dtype: torch.dtype
+) -> None:
+    """A window under any name is found, in every dtype, whether or not a small copy of the model can be made."""
+    model = scaled(make(LlamaConfig(**SIZES, reach=reach))).to(dtype)
+
+    with pytest.raises(UnsupportedModel, match=r"llama \((Reaching|Remote)\).*counts cache slots"):
+        verdict(model)
+
+
+@pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
+def test_an_unknown_class_without_windows_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
+    """The same classes without the window pass, by concatenation."""
+    assert verdict(scaled(make(LlamaConfig(**SIZES)))) is Linking.CONCATENATED
+
+
+def test_gpt_neo_is_refused_by_its_local_layers() -> None:
+    """Local layers count cache slots; GPT-Neo without them is accepted."""
+    sizes = {"vocab_size": 263, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 1024}
+    local = transformers.GPTNeoConfig(**sizes, attention_types=[[["global", "local"], 1]])
+    everywhere = transformers.GPTNeoConfig(**sizes, attention_types=[[["global"], 2]])
+
+    with pytest.raises(UnsupportedModel, match=r"gpt_neo .* has layers of type local"):
+        verdict(transformers.GPTNeoForCausalLM(local))
+    assert verdict(transformers.GPTNeoForCausalLM(everywhere)) is Linking.CONCATENATED
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"],
+)
+def test_types_that_number_positions_in_their_own_way_are_refused(model_type: str) -> None:
+    """The first position of these is not 0, so their plain forward is not what is linked."""
+    with pytest.raises(UnsupportedModel, match=f"{model_type} .*numbers positions in its own way"):
+        verdict(tiny_model(model_type))
+
+
+def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
+    """BERT numbers positions from 0: it is right where its attention is causal, and refused where it is not."""
+    encoder = tiny_model("bert")
+    encoder.config.is_decoder = False
+
+    assert verdict(tiny_model("bert")) is Linking.SEGMENTED
+    with pytest.raises(UnsupportedModel, match=r"bert .*its attention is not causal"):
+        verdict(type(encoder)(encoder.config))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("model_type", "is_right"), [("llama4_text", False), ("starcoder2", True)])
+def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: bool, dtype: torch.dtype) -> None:
+    """It is decided in float32: llama4's temperature counts cache slots, which bfloat16 is too coarse to show."""
+    model = tiny_model(model_type).to(dtype)
+
+    if is_right:
+        assert verdict(model) is Linking.SEGMENTED
+    else:
+        with pytest.raises(UnsupportedModel, match=r"llama4_text .*counts cache slots"):
+            verdict(model)
+
+
+def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next model of the same type and configuration is not confirmed again, whatever its dtype."""
+    verdict(tiny_model("arcee"))
+    monkeypatch.setattr(self_test, "small_copy", forbidden)
+
+    assert verdict(tiny_model("arcee").to(torch.bfloat16)) is Linking.SEGMENTED
+
+
+def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer self-test is for types that the tests of this library do not run on."""
+    monkeypatch.setattr(self_test, "small_copy", forbidden)
+
+    assert verdict(random_model("llama")) is Linking.SEGMENTED
+    with pytest.raises(LookupError):
+        choose_linking(Model(tiny_model("apertus"), context_length=777))  # no other test asks for that length
+
+
+def test_tested_types_are_those_of_the_tests() -> None:
+    """The list in the package has the types of tests/families.py, and no others."""
+    assert {random_model(family).config.model_type for family in FAMILIES} == TESTED_TYPES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spared the longer self-test passes it, with the same way of linking."""
+    spared = verdict(random_model(family))
+    monkeypatch.setattr(self_test, "is_tested", lambda _: False)
+
+    assert verdict(random_model(family)) is spared
+
+
+def test_the_state_of_the_caller_is_left_alone() -> None:
+    """Random numbers and the default dtype are as before, and so are the weights and the mode of the model."""
+    model = tiny_model("helium")
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    before = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        verdict(model)
+
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+
+
+def forbidden(*args: Any) -> Any:
+    """Stand in for what must not be called."""
+    raise LookupError("called")
