@@ -1,4 +1,7 @@
-"""Writes docs/models.md from a run over every family: `python -m tests.models_page > docs/models.md`."""
+"""Writes docs/models.md from a run over every family and a survey of all other types of transformers.
+
+`python -m tests.models_page > docs/models.md`; a minute or two.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,40 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
+from promptcache.runtime.self_test import COPY_TOLERANCE
 from tests.families import FAMILIES, REFUSED, random_model
+from tests.models_survey import TYPES, Finding, Outcome, survey
 from tests.runtime.test_families import PROMPT, distance, linked, model_of, plan_for
 
 HEAD = """# Models
 
 Any causal language model of transformers whose layers keep plain keys and values, with full or sliding-window attention. A self-test
 when the model is loaded compares linked KV with the model's own computation and chooses the way of linking; a model that passes
-neither is refused by name.
+neither is refused by name. There are three groups:
+
+1. **Tested** types: every test of this library that concerns models runs on them. They get a short self-test.
+2. **Accepted by the self-test**: all other types, if they pass a longer self-test.
+3. **Refused**, with the reason.
+
+## The longer self-test
+
+It decides about a model type and its configuration, in float32, once per process; every dtype gets the same verdict. It builds a
+small random copy of the model on the CPU. The copy keeps the kind of every layer, the pattern of windows and the width of heads. It
+has fewer heads, layers, experts and tokens, and shorter windows. The text of the self-test is longer than every integer of the copy's
+configuration that may be a window, up to 8,192: than each one that is shorter than the context and not the size of a weight. The copy
+must pass these comparisons within {tolerance:g} (|a-b| / |b|):
+
+| compared | a difference means |
+|---|---|
+| the model's forward without position IDs, and with 0, 1, 2, … | it numbers positions in its own way (RoBERTa: from `pad_token_id + 1`) |
+| the model's forward, and one under an explicit mask with unseen tokens in between | its attention is not causal (BERT with `is_decoder=False`), or counts cache slots (GPT-Neo's local layers, the temperature of Llama 4) |
+| linked KV, and the reference, with a gap beyond the windows, a filler and an argument | KV cannot be linked |
+
+Most types take 0.2 to 0.5 s of CPU time. A field of unknown meaning with a large value takes longer, 15 s for 8,192. Where no copy can
+be built (remote code whose class needs more than a configuration), the model itself is tested in float32. That needs memory for a
+float32 copy of its weights. What cannot be confirmed is refused.
+
+## Tested types
 
 The table is made by `python -m tests.models_page > docs/models.md` (torch {torch}, transformers {transformers}): a random tiny model of
 each family, weights scaled up, and a prompt with an argument in the middle, a union, a gap, an uncached module and a scaffold.
@@ -37,14 +66,38 @@ TAIL = """
 - Gemma 2's own attention computes its softmax in float32 even in a float64 model: that is the distance in its last column.
 - Sliding windows count positions, not cache slots: a module that is left out leaves a gap that counts.
 
-Refused, with the reason:
+Refused by the tests, with the reason:
 
+"""
+
+SURVEY = """
+## Accepted by the self-test
+
+Types of transformers {transformers} that are not in the list above, each as a tiny random model (`tests/models_survey.py`). *Reference* is
+the distance between cached logits and the reference, with a gap, fillers and arguments. *Own* is the distance to the plain forward of
+an untouched copy of the model. Both are in float32, where the law is 1e-5.
+
+| type | linking | reference | own |
+|---|---|---|---|
+"""
+
+REFUSALS = """
+## Refused types
+
+| type | reason |
+|---|---|
+"""
+
+OTHERS = """
+The survey makes no tiny model of these types, because their configuration needs more than smaller sizes. The self-test decides when one
+is loaded: {names}.
 """
 
 
 def main() -> None:
     """Print the page."""
-    sys.stdout.write(HEAD.format(torch=torch.__version__, transformers=transformers.__version__))
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    sys.stdout.write(HEAD.format(**versions, tolerance=COPY_TOLERANCE))
     plan = plan_for(PROMPT)
     for family in FAMILIES:
         distances = []
@@ -60,6 +113,25 @@ def main() -> None:
             Model(random_model(family))
         except UnsupportedModel as refusal:
             sys.stdout.write(f"- {family}: `{refusal}`\n")
+    write_survey()
+
+
+def write_survey() -> None:
+    """Print what the survey of all other types finds."""
+    by_outcome: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
+    for finding in map(survey, TYPES):
+        by_outcome[finding.outcome].append(finding)
+    assert not by_outcome[Outcome.WRONG], by_outcome[Outcome.WRONG]
+    sys.stdout.write(SURVEY.format(transformers=transformers.__version__))
+    for finding in by_outcome[Outcome.RIGHT]:
+        distances = f"{finding.reference:.1e} | {finding.own:.1e}"
+        sys.stdout.write(f"| {finding.model_type} | {finding.linking} | {distances} |\n")
+    sys.stdout.write(REFUSALS)
+    for finding in by_outcome[Outcome.REFUSED]:
+        reason = finding.reason.partition(")")[2].lstrip(": ")
+        sys.stdout.write(f"| {finding.model_type} | {reason} |\n")
+    names = ", ".join(finding.model_type for finding in by_outcome[Outcome.NOT_BUILT])
+    sys.stdout.write(OTHERS.format(names=names))
 
 
 if __name__ == "__main__":

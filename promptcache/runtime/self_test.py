@@ -13,7 +13,6 @@ import copy
 import json
 import logging
 import random
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
 from promptcache.layout import Plan, RequestTokens, TurnFrame, lay_out, make_plan, run_states
+from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
@@ -81,7 +81,7 @@ class _Verdict:
 
 
 _verdicts: dict[tuple[type, str, int], _Verdict] = {}
-_confirming = threading.Lock()
+_confirming = new_lock()
 
 
 def choose_linking(model: Model) -> None:
