@@ -14,7 +14,7 @@ from promptcache.kv.blob_tier import BlobTier, Form, StoredEncoding
 from promptcache.kv.codec import as_kept, codec_named, kept_bytes
 from promptcache.kv.faults import Faults
 from promptcache.kv.header import Header
-from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe, store_key
+from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
 from promptcache.kv.paths import expand_home
@@ -74,7 +74,6 @@ __all__ = [
     "open_store",
     "pace_name",
     "read_archive",
-    "store_key",
     "write_archive",
 ]
 

@@ -24,9 +24,10 @@ from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.folder import Folder, Identity, Incoming
 from promptcache.kv.format import check_payload, check_shape, pack, shape_text, unpack
 from promptcache.kv.header import Header
+from promptcache.kv.keys import FORMAT_VERSION
 from promptcache.kv.names import SUFFIX
 from promptcache.kv.paths import expand_home
-from promptcache.kv.reading import drop_from_memory, open_encoding, open_header
+from promptcache.kv.reading import drop_from_memory, file_version, open_encoding, open_header
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
 
@@ -86,10 +87,26 @@ class DiskTier(BlobTier):
         self._verified: dict[str, Identity] = {}
         self._bad: dict[str, Identity] = {}  # what is wrong and could not be set aside
         with suppress(TierUnavailable):
+            self._set_outdated_aside()
             self.trim()
 
     def __str__(self) -> str:
         return str(self._folder.root)
+
+    def _set_outdated_aside(self) -> None:
+        """Move files of other format versions to the quarantine, once for each folder: no key names them any more."""
+        current = str(FORMAT_VERSION)
+        with self._folder.refusing("read"):
+            if self._folder.format_version() == current:
+                return
+            for key in self._folder.scan():
+                path = self._folder.path(key)
+                with suppress(FileNotFoundError):
+                    identity = Identity.of(path.lstat())
+                    version = file_version(path)
+                    if version not in (None, current):
+                        self._folder.set_aside(path, identity, f"outdated: format version {version}, now {current}")
+            self._folder.note_format_version(current)
 
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Return the encoding under `key`, its tensors mapped from the file."""

@@ -4,6 +4,7 @@ work.
     encodings/KEY.safetensors    one file per encoding; what stands here is whole
     incoming/                    files being written; each is locked by its writer while that lives
     pins/KEY                     empty; names what must not be evicted
+    version                      the format version of all encodings, a number
     quarantine/                  what could not be served, and log.jsonl: when, what, why
     locks/KEY.lock, lock         held while an encoding is made, and while files are counted and moved
     pace.json                    how fast models encode and tiers load, where that was measured
@@ -35,6 +36,7 @@ from promptcache.kv.names import file_name, key_of
 LOCK_TIMEOUT_S = 60.0
 _POLL_S = 0.005
 _LOG = "log.jsonl"
+_VERSION = "version"
 _REPLACING = "replacing.tmp"
 
 
@@ -208,6 +210,18 @@ class Folder:
             if needed_bytes > 0:
                 (self.quarantine / name).unlink(missing_ok=True)
                 needed_bytes -= status.st_size
+
+    def format_version(self) -> str | None:
+        """Return the format version that all encodings here have; None if that is not known."""
+        try:
+            return (self.root / _VERSION).read_text("ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+
+    def note_format_version(self, version: str) -> None:
+        """Note that all encodings here have this format version."""
+        with atomic_write(self.root / _VERSION) as file:
+            file.write(f"{version}\n".encode())
 
     def set_aside(self, path: Path, identity: Identity, reason: str) -> bool:
         """Move a file to the quarantine, if it is still the one that was found bad; return whether it was."""

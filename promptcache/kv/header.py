@@ -106,6 +106,14 @@ def read_header(head: bytes, file_bytes: int, source: str, key: str | None = Non
     return header, start
 
 
+def format_version(head: bytes) -> str | None:
+    """Return the version of the format of a file that begins with `head`; None for what is no such file."""
+    try:
+        return _metadata(head[8 : 8 + int.from_bytes(head[:8], "little")]).get("version")
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
 def head_bytes(first: bytes) -> int:
     """Return how many bytes of a file that starts with these 8 to read for `read_header`, whatever the file is."""
     return 8 + min(int.from_bytes(first[:8], "little"), MAX_HEADER_BYTES)

@@ -1,7 +1,8 @@
 """What a store knows of an encoding beside its keys and values, and the key that names it.
 
 The digest of an encoding covers its tokens, their positions and all that they attend to (`promptcache.layout`). A key
-is a digest over that and the model, so that models never share KV.
+is a digest over that and the model, so that models never share KV. It covers the other fields of a recipe, too: a file
+that holds fewer tokens than its name stands for is refused.
 """
 
 from __future__ import annotations
@@ -51,9 +52,6 @@ class Recipe(Short):
     @cached_property
     def key(self) -> str:
         """64 hexadecimal digits."""
-        return store_key(self.fingerprint, self.digest)
-
-
-def store_key(fingerprint: str, digest: str) -> str:
-    """Return the key of an encoding under one model, 64 hexadecimal digits."""
-    return hashlib.sha256(f"promptcache encoding {FORMAT_VERSION}\n{fingerprint}\n{digest}".encode()).hexdigest()
+        positions = f"{self.num_tokens} {self.first_position} {self.last_position}"
+        text = f"promptcache encoding {FORMAT_VERSION}\n{self.digest}\n{self.codec}\n{positions}\n{self.fingerprint}"
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from promptcache.diagnostics import CorruptEncoding
-from promptcache.kv.header import Header, head_bytes, read_header
+from promptcache.kv.header import Header, format_version, head_bytes, read_header
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KEEP_TIMES = getattr(os, "O_NOATIME", 0)
@@ -33,6 +33,18 @@ def open_header(path: Path, key: str) -> Header:
     descriptor = _open(path)
     try:
         return _header(descriptor, path, key)[0]
+    finally:
+        os.close(descriptor)
+
+
+def file_version(path: Path) -> str | None:
+    """Return the format version of a file; None if it does not say, or cannot be read."""
+    try:
+        descriptor = _open(path)
+    except (CorruptEncoding, OSError):
+        return None
+    try:
+        return format_version(os.pread(descriptor, head_bytes(os.pread(descriptor, 8, 0)), 0))
     finally:
         os.close(descriptor)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 
-from promptcache.kv import Codec, KVHandle, Lookup, Recipe, Store, Tier, store_key
+from promptcache.kv import Codec, KVHandle, Lookup, Recipe, Store, Tier
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool
@@ -84,7 +84,7 @@ class Executor:
         self.store = store
         self.pool = pool
         self._fingerprint = fingerprint
-        self._key_of_digest = lru_cache(_MAX_KEYS)(self._make_key)
+        self._keys: dict[str, str] = {}
         self._lock = new_lock()
 
     @cached_property
@@ -94,7 +94,12 @@ class Executor:
 
     def key(self, encoding: Encoding) -> str:
         """Return the store's key of an encoding, 64 hexadecimal digits."""
-        return self._key_of_digest(encoding.digest)
+        key = self._keys.get(encoding.digest)
+        if key is None:
+            if len(self._keys) >= _MAX_KEYS:
+                self._keys.clear()
+            key = self._keys[encoding.digest] = self.recipe(encoding).key
+        return key
 
     def recipe(self, encoding: Encoding) -> Recipe:
         """Return what the store keeps about an encoding beside its KV."""
@@ -210,6 +215,3 @@ class Executor:
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         found = self.store.get_many([self.key(each) for each in encodings])
         return {each: found[self.key(each)] for each in encodings}
-
-    def _make_key(self, digest: str) -> str:
-        return store_key(self.fingerprint, digest)

@@ -84,6 +84,19 @@ def test_foreign_files_are_no_keys(tmp_path: Path) -> None:
     assert tier.nbytes() == file_bytes(ONE)
 
 
+def test_files_of_another_version_are_set_aside_once(tmp_path: Path) -> None:
+    """A folder that an earlier version of the library filled loses its files to the quarantine when it is opened."""
+    old = "0" * 64
+    tier_with_one(tmp_path)
+    file_of(tmp_path, old).write_bytes(file_of(tmp_path).read_bytes().replace(b'"version":"3"', b'"version":"2"'))
+    (tmp_path / "version").unlink()
+
+    assert list(DiskTier(tmp_path).keys()) == [KEY]
+    (entry,) = (json.loads(line) for line in (tmp_path / "quarantine" / "log.jsonl").read_text().splitlines())
+    assert (entry["file"], entry["reason"]) == (f"{old}.safetensors", "outdated: format version 2, now 3")
+    assert (tmp_path / "version").read_text() == "3\n"
+
+
 def test_what_is_there_stays(tmp_path: Path) -> None:
     """Writing a key again changes nothing: the first file stays."""
     tier = tier_with_one(tmp_path)

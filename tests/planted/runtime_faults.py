@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcache.kv import MemoryStore, keys, store_key
+from promptcache.kv import MemoryStore, Recipe
 from promptcache.layout import Encoding
 from promptcache.runtime import concatenated, encode, executor, link
 from promptcache.runtime.attention import (
@@ -370,8 +370,7 @@ def replace_fields(encoding: Any, **fields: Any) -> Any:
 
 @fault("keys of encodings leave out the model", law="models do not mix")
 def _key_without_model(patch: Patch) -> None:
-    patch.setattr(executor, "store_key", lambda fingerprint, digest: store_key("", digest))
-    patch.setattr(keys, "store_key", lambda fingerprint, digest: store_key("", digest))
+    patch.setattr(executor, "Recipe", lambda **fields: Recipe(**fields | {"fingerprint": ""}))
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)
