@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from promptcache.kv import MemoryStore, Store, StoreConfig
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
-    from promptcache.runtime.completion import Completion
+    from promptcache.runtime import Completion
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Completion": "promptcache.runtime.completion",
+    "Completion": "promptcache.runtime",
     "Diagnostic": "promptcache.diagnostics",
     "Engine": "promptcache.engine",
     "Layout": "promptcache.layout",

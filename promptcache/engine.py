@@ -19,22 +19,36 @@ from promptcache.kv import Codec, Pace, Store, StoreSource, checked_source, code
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.opening import open_schema
 from promptcache.layout import Layout, Plan, Tokenizer
-from promptcache.runtime.answer import Request, answer, answer_batch, streaming
-from promptcache.runtime.catalog import Catalog
-from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.completion import Completion, WarmReport
-from promptcache.runtime.encode import Progress
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.load import adapt_tokenizer, load_model
-from promptcache.runtime.hf.model import Model, as_model
-from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
-from promptcache.runtime.pacing import measure_pace
-from promptcache.runtime.planner import Planner, PromptSource, check_room, several
-from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.schema_state import schema_state
-from promptcache.runtime.self_test import choose_linking
-from promptcache.runtime.stream import Stream, TokenQueue
-from promptcache.runtime.warm import warm
+from promptcache.runtime import (
+    Catalog,
+    Completion,
+    Executor,
+    Model,
+    Planner,
+    Pool,
+    Progress,
+    PromptSource,
+    Request,
+    Stream,
+    TokenQueue,
+    WarmReport,
+    adapt_tokenizer,
+    answer,
+    answer_batch,
+    as_model,
+    check_for_batch,
+    check_for_stream,
+    check_room,
+    choose_linking,
+    load_model,
+    measure_pace,
+    read_options,
+    reference_logits,
+    schema_state,
+    several,
+    streaming,
+    warm,
+)
 
 DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""

@@ -198,9 +198,7 @@ def _own_logits(engine: Engine, prompt: str, untouched: PreTrainedModel) -> torc
     plan = engine.plan(prompt)
     placed: dict[int, int] = {}
     for reuse in plan.reuse:
-        encoding = plan.encodings[reuse.encoding]
-        pairs = zip(encoding.position_ids, encoding.token_ids, strict=True)
-        placed.update(list(pairs)[reuse.start : reuse.stop])
+        placed.update(zip(reuse.part.position_ids, reuse.part.token_ids, strict=True))
     for prefill in plan.prefill:
         placed.update(enumerate(prefill.token_ids, prefill.start))
     positions = sorted(placed)

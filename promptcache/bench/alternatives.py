@@ -16,12 +16,7 @@ from transformers.cache_utils import Cache
 from promptcache.bench.workload import Workload
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding
-from promptcache.runtime.attention import KVView, RequestPositions
-from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.generate import generate
-from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.link import link
-from promptcache.runtime.segments import Segment
+from promptcache.runtime import KVView, Model, Pool, RequestPositions, Segment, generate, link, token_tensor
 
 Alternative = Callable[[], torch.Tensor]
 

@@ -22,7 +22,7 @@ from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, documents, workload
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.runtime.hf.model import Model
+from promptcache.runtime import Model
 
 WAYS = ("disk", "disk, not verified", "memory")
 

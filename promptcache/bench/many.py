@@ -21,15 +21,18 @@ from promptcache.bench.report import Report
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, letters, workload
 from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.batch import link_batch
-from promptcache.runtime.catalog import Catalog
-from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.generate import generate_together
-from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.link import link
-from promptcache.runtime.planner import Planner
-from promptcache.runtime.schema_state import schema_state
+from promptcache.runtime import (
+    Catalog,
+    Executor,
+    Model,
+    Planner,
+    Pool,
+    generate_together,
+    link,
+    link_batch,
+    schema_state,
+    token_tensor,
+)
 
 MIB = 2**20
 

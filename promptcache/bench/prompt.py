@@ -15,8 +15,7 @@ from transformers import DynamicCache
 from promptcache.bench.measure import Progress, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.engine import Engine
-from promptcache.runtime.hf.model import token_tensor
-from promptcache.runtime.reference import reference_tokens
+from promptcache.runtime import reference_tokens, token_tensor
 
 
 def compare_prompt(engine: Engine, prompt: str | Path, repeats: int, progress: Progress = silent) -> Report:

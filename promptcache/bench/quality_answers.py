@@ -17,8 +17,7 @@ from transformers import DynamicCache
 from promptcache.bench.quality_documents import CACHED, Way, all_ways, prompt_xml, schema_xml
 from promptcache.demo.questions import Case, is_right
 from promptcache.engine import Engine
-from promptcache.runtime.hf.model import token_tensor
-from promptcache.runtime.reference import reference_tokens
+from promptcache.runtime import reference_tokens, token_tensor
 
 
 class Distance(NamedTuple):

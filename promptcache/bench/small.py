@@ -18,9 +18,7 @@ from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.diagnostics import PromptCacheError
 from promptcache.layout import Encoding, KVPart, RequestTokens
-from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import link
+from promptcache.runtime import Model, Pool, link
 
 
 def compare_small(

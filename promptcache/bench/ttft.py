@@ -16,8 +16,7 @@ from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
 from promptcache.bench.measure import Progress, Samples, give_back_memory, interleave, silent
 from promptcache.bench.report import Report
 from promptcache.bench.workload import Sizes, Workload, workload
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import link
+from promptcache.runtime import Model, link
 
 
 def compare_ttft(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> Report:

@@ -17,9 +17,7 @@ from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
 from promptcache.layout import Encoding, RequestTokens, TurnFrame
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.schema_state import SchemaState, schema_state
+from promptcache.runtime import Executor, Model, SchemaState, schema_state
 
 _MAX_POSITIONS = 2**24
 

@@ -21,7 +21,7 @@ from promptcache.cli.request import CheckedRequest, RunOptions
 from promptcache.cli.stores import store_config
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.runtime.completion import Completion, FinishReason, Source, Usage
+from promptcache.runtime import Completion, FinishReason, Source, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

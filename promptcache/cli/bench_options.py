@@ -27,7 +27,7 @@ from promptcache.cli.sources import Sources
 
 if TYPE_CHECKING:
     from promptcache.bench.report import Report
-    from promptcache.runtime.hf.model import Model
+    from promptcache.runtime import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -96,8 +96,7 @@ class Subject:
         from promptcache.bench.shapes import random_shape
         from promptcache.bench.ttft import set_threads
         from promptcache.cli.answer import device_named
-        from promptcache.runtime.hf.load import load_model
-        from promptcache.runtime.hf.model import Model
+        from promptcache.runtime import Model, load_model
 
         set_threads(self.threads)
         dtype = getattr(torch, self.dtype)

@@ -18,8 +18,18 @@ from promptcache.language.explain import describe
 from promptcache.language.names import ancestors
 from promptcache.language.rules import RuleKind
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.layout import HubTokenizer, Layout, Slot, Stretch, Tokenizer, lay_out, model_folder
-from promptcache.layout.slot_texts import SlotText, longest_text, shortest_text
+from promptcache.layout import (
+    HubTokenizer,
+    Layout,
+    Slot,
+    SlotText,
+    Stretch,
+    Tokenizer,
+    lay_out,
+    longest_text,
+    model_folder,
+    shortest_text,
+)
 
 SlotTexts = Mapping[tuple[str, str], SlotText]
 """Texts for slots, by module path ("" for the schema's own) and name."""

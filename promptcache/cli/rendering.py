@@ -17,8 +17,7 @@ from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import printable
-from promptcache.layout import HubTokenizer, Origin, Plan, model_folder
-from promptcache.layout.rendering import Part, Rendering, render
+from promptcache.layout import HubTokenizer, Origin, Part, Plan, Rendering, model_folder, render
 
 _REUSED = "green"
 _NEW = "bold yellow"

@@ -26,7 +26,7 @@ from promptcache.diagnostics import StoreError
 from promptcache.engine import Engine
 from promptcache.kv import Pace, config_of, open_blob_tiers
 from promptcache.language import CheckedSchema
-from promptcache.runtime.completion import WarmReport
+from promptcache.runtime import WarmReport
 
 _ASKED_FILES = 8
 

@@ -74,9 +74,15 @@ def _is_number(least: float, value: Any) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    return (
-        isinstance(value, str | os.PathLike) and is_text(path := os.fspath(value)) and path != "" and "\0" not in path
-    )
+    """Whether a value can name a file; Python writes bytes of names that are not UTF-8 as lone surrogates."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        return False
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def number(least: float) -> Kind:

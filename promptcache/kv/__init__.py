@@ -25,16 +25,16 @@ from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
     from promptcache.kv.disk import DiskTier, Verdict
-    from promptcache.kv.kept_pace import keep_pace, kept_pace, pace_name
+    from promptcache.kv.pace_file import keep_pace, kept_pace, pace_name
     from promptcache.kv.remote import RemoteTier
 
 _HOMES = {
     "DiskTier": "promptcache.kv.disk",
     "RemoteTier": "promptcache.kv.remote",
     "Verdict": "promptcache.kv.disk",
-    "keep_pace": "promptcache.kv.kept_pace",
-    "kept_pace": "promptcache.kv.kept_pace",
-    "pace_name": "promptcache.kv.kept_pace",
+    "keep_pace": "promptcache.kv.pace_file",
+    "kept_pace": "promptcache.kv.pace_file",
+    "pace_name": "promptcache.kv.pace_file",
 }
 
 __all__ = [

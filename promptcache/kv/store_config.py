@@ -156,6 +156,6 @@ def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
 def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -> Pace | None:
     if config.folder is None or not isinstance(config.pace, str):
         return config.pace if isinstance(config.pace, Pace) else None
-    from promptcache.kv.kept_pace import kept_pace, pace_name
+    from promptcache.kv.pace_file import kept_pace, pace_name
 
     return kept_pace(expand_home(config.folder), pace_name(fingerprint(), shape.device))

@@ -5,7 +5,7 @@ tensors.
 """
 
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
-from promptcache.layout.hub import model_folder
+from promptcache.layout.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
 from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
@@ -14,6 +14,7 @@ from promptcache.layout.plan import make_plan
 from promptcache.layout.rendering import Part, Rendering, render
 from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use
+from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text
 from promptcache.layout.tokenizer import Tokenizer, TurnFrame
 from promptcache.layout.types import (
     Extent,
@@ -31,6 +32,7 @@ from promptcache.layout.types import (
 )
 
 __all__ = [
+    "DEMO_FOLDER",
     "Encoding",
     "Extent",
     "HubTokenizer",
@@ -48,18 +50,25 @@ __all__ = [
     "Run",
     "RunState",
     "Slot",
+    "SlotText",
     "Stretch",
     "Tokenizer",
     "TurnFrame",
+    "ask_hub",
     "check_length",
     "check_positions",
+    "fill_tokens",
     "find_state",
+    "fit_tokens",
     "lay_out",
     "layout_html",
     "layout_svg",
+    "local_folder",
+    "longest_text",
     "make_plan",
     "model_folder",
     "render",
     "run_states",
     "scaffolds_in_use",
+    "shortest_text",
 ]

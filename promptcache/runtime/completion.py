@@ -12,7 +12,7 @@ from typing import Any
 
 from promptcache.diagnostics import Short
 from promptcache.kv import Tier
-from promptcache.layout.types import Level, Plan
+from promptcache.layout import Level, Plan
 
 
 class FinishReason(StrEnum):

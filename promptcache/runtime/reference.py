@@ -92,14 +92,20 @@ def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
 
 
 def _involved(request: RequestTokens) -> tuple[Encoding, ...]:
-    """Return the encodings that a request has parts of, and all that those attend to, each once."""
+    """Return the encodings that a request has parts of, and all that those attend to, each once and contexts first.
+
+    Some models let no token attend to a later one in the order of the input, whatever the mask says.
+    """
     found: dict[Encoding, None] = {}
-    stack = [part.encoding for part in request.parts]
-    while stack:
-        encoding = stack.pop()
+
+    def add(encoding: Encoding) -> None:
         if encoding not in found:
+            for part in encoding.context:
+                add(part.encoding)
             found[encoding] = None
-            stack.extend(part.encoding for part in encoding.context)
+
+    for part in request.parts:
+        add(part.encoding)
     return tuple(found)
 
 

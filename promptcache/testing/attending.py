@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from promptcache.language.checked import CheckedScaffold, CheckedSchema
 from promptcache.language.schema import Context
-from promptcache.layout import KVPart, run_states
-from promptcache.layout.types import Layout, Origin, Plan, Run, RunState
+from promptcache.layout import KVPart, Layout, Origin, Plan, Run, RunState, run_states
 
 
 def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:

@@ -17,8 +17,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import Parameter, ParameterType, Role
 from promptcache.language.values import refusal
-from promptcache.layout import Tokenizer
-from promptcache.layout.slot_texts import shortest_text
+from promptcache.layout import Tokenizer, shortest_text
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import full_texts, maybe, texts, visible_texts
 

@@ -14,7 +14,7 @@ import torch
 from promptcache.language import Selection
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Level, Origin, Plan, Prefill
-from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
+from promptcache.runtime import plain_logits, reference_logits, reference_tokens
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.runtime.executor import Executor
+from promptcache.runtime import Executor
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance, serve
 from promptcache.testing.subject import SchemaSource, read_schema

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
 from promptcache.language.schema import Parameter, Role
-from promptcache.layout.tokenizer import Tokenizer
-from promptcache.layout.types import Plan
+from promptcache.layout import Plan, Tokenizer
 
 Placed = tuple[int, int]
 """A position and the ID of the token that stands there."""

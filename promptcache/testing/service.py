@@ -15,12 +15,7 @@ from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import Plan, Tokenizer
-from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.generate import generate
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.schema_state import SchemaState, schema_state
-from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime import Executor, Model, Pool, SchemaState, choose_linking, generate, schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.testing.tiny_model import tiny_model

@@ -12,7 +12,7 @@ from itertools import combinations, groupby, product
 
 from promptcache.diagnostics import PromptError
 from promptcache.language.schema import Parameter, Role
-from promptcache.layout.slot_texts import fill_tokens
+from promptcache.layout import fill_tokens
 from promptcache.testing.choices import Key, Said, fits
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.selecting import list_selections

@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from promptcache.runtime.hf.model import Model
+from promptcache.runtime import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 
 CONTEXT_LENGTH = 4096

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache.language.schema import Parameter
-from promptcache.layout import Tokenizer
-from promptcache.layout.slot_texts import fill_tokens, fit_tokens, shortest_text
+from promptcache.layout import Tokenizer, fill_tokens, fit_tokens, shortest_text
 from promptcache.testing.choices import fits, is_restricted
 from promptcache.testing.texts import TRICKY
 

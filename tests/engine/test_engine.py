@@ -27,8 +27,7 @@ from promptcache.engine import Engine
 from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
-from promptcache.layout import HubTokenizer, Level
-from promptcache.layout.hub import DEMO_FOLDER
+from promptcache.layout import DEMO_FOLDER, HubTokenizer, Level
 from promptcache.runtime.completion import Completion, FinishReason, Source
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer

@@ -44,7 +44,11 @@ def logits(content: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     service = serve(schema, demo(), HubTokenizer.from_folder(MODEL_FOLDER))
     selection = resolve_prompt(parse_prompt(f'<prompt schema="facts">{content}</prompt>'), schema)
     plan = service.plan(selection)
-    return service.logits(selection), reference_logits(plan, demo()), reference_logits(plan, demo_in_float64())
+    return (
+        service.logits(selection),
+        reference_logits(plan.tokens, demo()),
+        reference_logits(plan.tokens, demo_in_float64()),
+    )
 
 
 @cache

@@ -9,13 +9,13 @@ import pytest
 
 from promptcache.diagnostics import Span
 from promptcache.language.rules import RuleKind, Rules
-from promptcache.layout.text_tokenizer import TextTokenizer
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
 check, compile_, resolve, prompt, print_schema = (
     module_of(f"promptcache.language.{name}") for name in ("check", "compile", "resolve", "prompt", "print_schema")
 )
+TextTokenizer = module_of("promptcache.layout.text_tokenizer").TextTokenizer
 Patch = pytest.MonkeyPatch
 RULES, FIRST = "rules are as declared", "fault is reported first"
 

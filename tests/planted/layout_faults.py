@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptcache.language.schema import Context
-from promptcache.layout.types import Level, Origin, Run, Slot
+from promptcache.layout import Level, Origin, Run, Slot
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 

@@ -14,7 +14,6 @@ import torch
 
 from promptcache.kv import MemoryStore, Recipe
 from promptcache.layout import Encoding
-from promptcache.runtime import concatenated, encode, executor, link
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -30,7 +29,11 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from tests.planted.registry import fault
+from tests.planted.targets import module_of
 
+concatenated, encode, executor, generate, link = (
+    module_of(f"promptcache.runtime.{name}") for name in ("concatenated", "encode", "executor", "generate", "link")
+)
 Patch = pytest.MonkeyPatch
 REFERENCE, HISTORY = "cached is the reference", "histories change nothing"
 
@@ -336,8 +339,6 @@ def _masked_by_order(patch: Patch) -> None:
 
     for module in (concatenated, encode):
         patch.setattr(module, "position_mask", mask)
-    from promptcache.runtime import generate
-
     patch.setattr(generate, "position_mask", mask)
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from promptcache import Engine
-from promptcache.layout.hub import DEMO_FOLDER
+from promptcache.layout import DEMO_FOLDER
 from promptcache.runtime.hf import fingerprint, origin
 
 

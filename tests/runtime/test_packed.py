@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import Embedding, Linear, Module, Sequential
 
-from promptcache.layout.hub import DEMO_FOLDER
+from promptcache.layout import DEMO_FOLDER
 from promptcache.runtime.hf import packed
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.packed import PackedLinear, pack_linears

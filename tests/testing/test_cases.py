@@ -17,7 +17,7 @@ import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
 from promptcache.language.patterns import Pattern
-from promptcache.layout.slot_texts import fill_tokens, fit_tokens
+from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
     PromptCase,

@@ -28,7 +28,9 @@ NOT_DRAWN = {
     "PC011": "for documents built in Python; tests/language/test_build.py",
     **dict.fromkeys(("PC503", "PC504"), "needs a model with few positions; tests/layout, tests/engine"),
     "PC313": "a warning, and drawn schemas may have it already; tests/language/test_messages.py",
+    "PC422": "needs files beside the prompt; tests/cli/test_check.py",
     "PC505": "a warning, and drawn schemas may have it already; tests/layout/test_lay_out.py",
+    "PC511": "a warning; tests/layout/test_lay_out.py",
     **dict.fromkeys(("PC507", "PC508", "PC509", "PC510"), "needs a tokenizer that has the fault; tests/layout"),
 }
 """Codes that no strategy can make, with the reason and the tests that do. Those of templates (PC6xx) come before XML."""

@@ -17,8 +17,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel, suggest
-from promptcache.layout import HubTokenizer, Tokenizer
-from promptcache.layout.hub import ask_hub, local_folder
+from promptcache.layout import HubTokenizer, Tokenizer, ask_hub, local_folder
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading

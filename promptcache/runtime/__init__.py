@@ -1,0 +1,71 @@
+"""The model at work: KV encoded, fetched, linked and decoded.
+
+Other rooms import from here only.
+"""
+
+from promptcache.runtime.answer import Request, answer, answer_batch, streaming
+from promptcache.runtime.attention.masks import KVView, RequestPositions
+from promptcache.runtime.batch import link_batch
+from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.completion import Completion, FinishReason, Source, Usage, WarmReport
+from promptcache.runtime.encode import Progress
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.generate import generate, generate_together
+from promptcache.runtime.hf.load import adapt_tokenizer, load_model
+from promptcache.runtime.hf.model import Model, as_model, token_tensor
+from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
+from promptcache.runtime.link import link
+from promptcache.runtime.pacing import measure_pace
+from promptcache.runtime.planner import Planner, PromptSource, check_room, several
+from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
+from promptcache.runtime.schema_state import SchemaState, schema_state
+from promptcache.runtime.segments import Segment
+from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.warm import warm
+
+__all__ = [
+    "Catalog",
+    "Completion",
+    "Executor",
+    "FinishReason",
+    "KVView",
+    "Model",
+    "Planner",
+    "Pool",
+    "Progress",
+    "PromptSource",
+    "Request",
+    "RequestPositions",
+    "SchemaState",
+    "Segment",
+    "Source",
+    "Stream",
+    "TokenQueue",
+    "Usage",
+    "WarmReport",
+    "adapt_tokenizer",
+    "answer",
+    "answer_batch",
+    "as_model",
+    "check_for_batch",
+    "check_for_stream",
+    "check_room",
+    "choose_linking",
+    "generate",
+    "generate_together",
+    "link",
+    "link_batch",
+    "load_model",
+    "measure_pace",
+    "plain_logits",
+    "read_options",
+    "reference_logits",
+    "reference_tokens",
+    "schema_state",
+    "several",
+    "streaming",
+    "token_tensor",
+    "warm",
+]
