@@ -16,7 +16,6 @@ from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
-from promptcache.runtime.hf.model import Linking
 from promptcache.runtime.hf.options import sees_padding
 from promptcache.runtime.stream import TokenQueue
 
@@ -77,7 +76,7 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
         requests: All with the same options.
     """
     model = executor.model
-    if model.linking is not Linking.SEGMENTED:
+    if not model.linking.takes_rows:
         return tuple(answer(request, executor) for request in requests)
     answers: list[Completion] = []
     padded = not (requests and sees_padding(requests[0].options, model))

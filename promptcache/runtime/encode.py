@@ -16,8 +16,7 @@ from promptcache.diagnostics import StoreError
 from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, as_kept
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
-from promptcache.runtime.concatenated import position_mask
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import segments_of
 
 CHUNK_TOKENS = 2048
@@ -123,7 +122,7 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
     else:
         found = chains(missing)
     for batch in batches(found, model.facts.window):
-        yield from [batch] if model.linking is Linking.SEGMENTED else [(chain,) for chain in batch]
+        yield from [batch] if model.linking.takes_rows else [(chain,) for chain in batch]
 
 
 @torch.no_grad()
@@ -139,16 +138,11 @@ def compute(
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
     positions = RequestPositions(segments_of(longest.context, held), longest.position_ids, model.device)
-    cache = model.cache(positions)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
-    if model.linking is Linking.SEGMENTED:
-        width = max(1, CHUNK_TOKENS // len(batch))
-        for start in range(0, longest.num_tokens, width):
-            model.encode(token_ids[:, start : start + width], position_ids[:, start : start + width], cache)
-    else:
-        model.encode(token_ids, position_ids, cache, position_mask(model, positions, longest.num_tokens))
-    own = [_own_tail(layer, positions) for layer in cache.layers]
+    chunk_tokens = max(1, CHUNK_TOKENS // len(batch))
+    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens)
+    own = [model.linking.own_kv(layer, positions) for layer in cache.layers]
     for row, chain in enumerate(batch):
         start = 0
         for encoding in chain.links:
@@ -172,13 +166,6 @@ def stored(
         on_fault(str(fault))
         keys, values = as_kept(recipe, *kv)
         return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
-
-
-def _own_tail(layer: object, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
-    if hasattr(layer, "tail"):
-        tail: tuple[torch.Tensor, torch.Tensor] = layer.tail()
-        return tail
-    return layer.keys[:, :, positions.num_cached :], layer.values[:, :, positions.num_cached :]  # type: ignore[attr-defined]
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from promptcache.runtime.batch import LinkedBatch
-from promptcache.runtime.concatenated import position_mask
-from promptcache.runtime.hf.model import Linking, Model, token_tensor
+from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.options import REFUSALS, is_refusal, number_of, refused, settled, take_criteria
 from promptcache.runtime.link import Linked
 
@@ -99,7 +98,9 @@ def generate(
         max_new_tokens: At least 1.
         options: Anything else that `transformers` `generate` takes; as `read_options` returns it.
     """
-    start = _prefill_for_plain_cache(model, linked, _num_rows(model, options))
+    start = model.linking.prefill_before_generate(
+        model, linked.cache, linked.token_ids, linked.positions, _num_rows(model, options)
+    )
     return _decode(
         model,
         linked.cache,
@@ -174,25 +175,9 @@ def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:
 @torch.no_grad()
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of the new tokens of a linked request, in position order; uses its cache up."""
-    mask = None
-    if model.linking is Linking.CONCATENATED:
-        mask = position_mask(model, linked.positions, len(linked.token_ids))
+    mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
-
-
-def _prefill_for_plain_cache(model: Model, linked: Linked, num_rows: int) -> int:
-    """Prefill all new tokens but the last under a mask by position (`generate` takes no such mask); return how many."""
-    if model.linking is Linking.SEGMENTED:
-        return 0
-    before = len(linked.token_ids) - 1
-    if before:
-        token_ids = token_tensor(linked.token_ids[:before], model.device)
-        positions = token_tensor(linked.position_ids[:before], model.device)
-        model.encode(token_ids, positions, linked.cache, position_mask(model, linked.positions, before))
-    if num_rows > 1:
-        linked.cache.batch_repeat_interleave(num_rows)
-    return before
 
 
 def _num_rows(model: Model, options: Mapping[str, Any]) -> int:

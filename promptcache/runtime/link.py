@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from promptcache.kv import KVHandle
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
 
 
@@ -46,12 +47,8 @@ def link(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model,
         pool: Where small segments are coalesced; None leaves them as they are.
     """
     model.check_vocabulary(tokens.token_ids)
-    segments = segments_of(tokens.parts, runs, tokens.position_ids)
-    num_copied = 0
-    if model.linking is Linking.CONCATENATED:
-        num_copied = sum(segment.num_tokens for segment in segments)
-    elif pool is not None:
-        segments, num_copied = pool.coalesce(segments, tokens.position_ids)
+    coalesce = None if pool is None else partial(pool.coalesce, new_positions=tokens.position_ids)
+    segments, num_copied = model.linking.place(segments_of(tokens.parts, runs, tokens.position_ids), coalesce)
     positions = RequestPositions(segments, tokens.position_ids, model.device)
     return Linked(
         cache=model.cache(positions),

@@ -28,7 +28,8 @@ from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
-from promptcache.runtime.hf.model import Linking, Model, token_tensor
+from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
+from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.small_copy import longest_window, small_copy
 from promptcache.runtime.reference import reference_logits
 
@@ -94,7 +95,7 @@ def choose_linking(model: Model) -> None:
         verdict = _confirm(model)
         if verdict.linking is None:
             raise UnsupportedModel(f"{model.facts.name}: {verdict.reason}")
-        if verdict.linking is Linking.CONCATENATED:
+        if verdict.linking is CONCATENATED:
             model.use_concatenation()
     tolerance = TOLERANCE.get(model.shape.dtype, 1e-3)
     verdict = _try_linkings(model, _plan(model), tolerance)
@@ -178,8 +179,8 @@ def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
         reason = f"it has {model.context_length} positions; {plan.stop} are needed at least"
         return _Verdict(linking=None, reason=reason)
     found: dict[Linking, str] = {}
-    for linking in dict.fromkeys((model.linking, Linking.CONCATENATED)):
-        if linking is Linking.CONCATENATED:
+    for linking in dict.fromkeys((model.linking, CONCATENATED)):
+        if linking is CONCATENATED:
             model.use_concatenation()
         try:
             expected = reference_logits(plan.tokens, model).double()
@@ -199,11 +200,11 @@ def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
 
 
 def _warn_of_copies(model: Model, failed: Mapping[Linking, str]) -> None:
-    if Linking.SEGMENTED in failed:
+    if SEGMENTED in failed:
         _log.warning(
             "%s: segmented attention %s, so stored KV is copied for every request instead of being linked",
             model.facts.name,
-            failed[Linking.SEGMENTED],
+            failed[SEGMENTED],
         )
 
 

@@ -26,14 +26,13 @@ from promptcache.runtime.attention import (
     unregister_backend,
 )
 from promptcache.runtime.executor import Executor
+from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-concatenated, encode, executor, generate, link = (
-    module_of(f"promptcache.runtime.{name}") for name in ("concatenated", "encode", "executor", "generate", "link")
-)
+encode, executor, link = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "link"))
 Patch = pytest.MonkeyPatch
 REFERENCE, HISTORY = "cached is the reference", "histories change nothing"
 
@@ -125,24 +124,24 @@ def _chained_strangers(patch: Patch) -> None:
 
 @fault("a chain is cut one token late", law=REFERENCE)
 def _cut_late(patch: Patch) -> None:
-    original = encode._own_tail
+    original = type(SEGMENTED).own_kv
 
-    def own_tail(layer: Any, positions: Any) -> Any:
-        keys, values = original(layer, positions)
+    def own_kv(self: Any, layer: Any, positions: Any) -> Any:
+        keys, values = original(self, layer, positions)
         return keys.roll(-1, dims=2), values.roll(-1, dims=2)
 
-    patch.setattr(encode, "_own_tail", own_tail)
+    patch.setattr(type(SEGMENTED), "own_kv", own_kv)
 
 
 @fault("rows of a batch are swapped", law=REFERENCE)
 def _swapped_rows(patch: Patch) -> None:
-    original = encode._own_tail
+    original = type(SEGMENTED).own_kv
 
-    def own_tail(layer: Any, positions: Any) -> Any:
-        keys, values = original(layer, positions)
+    def own_kv(self: Any, layer: Any, positions: Any) -> Any:
+        keys, values = original(self, layer, positions)
         return keys.flip(0), values.flip(0)
 
-    patch.setattr(encode, "_own_tail", own_tail)
+    patch.setattr(type(SEGMENTED), "own_kv", own_kv)
 
 
 @fault("runs are encoded as if they stood at the start", law=REFERENCE)
@@ -332,14 +331,12 @@ def _no_sinks(patch: Patch) -> None:
 
 @fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")
 def _masked_by_order(patch: Patch) -> None:
-    def mask(model: Any, positions: Any, num_new: int) -> Any:
+    def mask(self: Any, model: Any, positions: Any, num_new: int) -> Any:
         columns = np.arange(positions.num_cached + num_new)
         rows = columns[positions.num_cached :, None]
         return model.attention_masks(torch.from_numpy(columns <= rows), torch.from_numpy(rows - columns))
 
-    for module in (concatenated, encode):
-        patch.setattr(module, "position_mask", mask)
-    patch.setattr(generate, "position_mask", mask)
+    patch.setattr(type(CONCATENATED), "mask", mask)
 
 
 @fault("digests of encodings leave out their positions", law=HISTORY)

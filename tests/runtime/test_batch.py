@@ -11,7 +11,8 @@ from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.runtime.batch import Piece, coalesced_pieces, link_batch, shared_pieces
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.linking import SEGMENTED
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.stream import TokenQueue
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -75,7 +76,7 @@ def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
 
     together = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
 
-    assert engine.model.linking is Linking.SEGMENTED
+    assert engine.model.linking is SEGMENTED
     assert [each.token_ids for each in together] == [
         engine.generate(prompt, max_new_tokens=6, **GREEDY).token_ids for prompt in prompts
     ]

@@ -11,7 +11,8 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Origin, Plan, Prefill
 from promptcache.runtime.generate import generate, request_logits
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
 from promptcache.runtime.schema_state import schema_state
@@ -100,7 +101,7 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_interface_models_link_without_copying(family: str) -> None:
     """Only what is marked so in the list of families is linked by concatenation."""
-    expected = Linking.CONCATENATED if "concatenated" in family else Linking.SEGMENTED
+    expected = CONCATENATED if "concatenated" in family else SEGMENTED
 
     assert model_of(family, torch.float32).linking is expected
 

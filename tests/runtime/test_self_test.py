@@ -15,7 +15,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotar
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime import self_test
 from promptcache.runtime.hf.facts import TESTED_TYPES
-from promptcache.runtime.hf.model import Linking, Model
+from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.self_test import choose_linking
 from tests.families import FAMILIES, random_model
 from tests.models_survey import tiny_model
@@ -106,7 +107,7 @@ def test_windows_that_count_slots_are_refused(
 @pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
 def test_an_unknown_class_without_windows_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
     """The same classes without the window pass, by concatenation."""
-    assert verdict(scaled(make(LlamaConfig(**SIZES)))) is Linking.CONCATENATED
+    assert verdict(scaled(make(LlamaConfig(**SIZES)))) is CONCATENATED
 
 
 def test_gpt_neo_is_refused_by_its_local_layers() -> None:
@@ -117,7 +118,7 @@ def test_gpt_neo_is_refused_by_its_local_layers() -> None:
 
     with pytest.raises(UnsupportedModel, match=r"gpt_neo .* has layers of type local"):
         verdict(transformers.GPTNeoForCausalLM(local))
-    assert verdict(transformers.GPTNeoForCausalLM(everywhere)) is Linking.CONCATENATED
+    assert verdict(transformers.GPTNeoForCausalLM(everywhere)) is CONCATENATED
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
     encoder = tiny_model("bert")
     encoder.config.is_decoder = False
 
-    assert verdict(tiny_model("bert")) is Linking.SEGMENTED
+    assert verdict(tiny_model("bert")) is SEGMENTED
     with pytest.raises(UnsupportedModel, match=r"bert .*its attention is not causal"):
         verdict(type(encoder)(encoder.config))
 
@@ -147,7 +148,7 @@ def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: boo
     model = tiny_model(model_type).to(dtype)
 
     if is_right:
-        assert verdict(model) is Linking.SEGMENTED
+        assert verdict(model) is SEGMENTED
     else:
         with pytest.raises(UnsupportedModel, match=r"llama4_text .*counts cache slots"):
             verdict(model)
@@ -158,14 +159,14 @@ def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     verdict(tiny_model("arcee"))
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
-    assert verdict(tiny_model("arcee").to(torch.bfloat16)) is Linking.SEGMENTED
+    assert verdict(tiny_model("arcee").to(torch.bfloat16)) is SEGMENTED
 
 
 def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longer self-test is for types that the tests of this library do not run on."""
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
-    assert verdict(random_model("llama")) is Linking.SEGMENTED
+    assert verdict(random_model("llama")) is SEGMENTED
     with pytest.raises(LookupError):
         choose_linking(Model(tiny_model("apertus"), context_length=777))  # no other test asks for that length
 

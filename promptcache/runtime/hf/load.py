@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from promptcache.diagnostics import PATH, ModelNotFound, UnsupportedModel, suggest
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel, shown, suggest
 from promptcache.layout import HubTokenizer, Tokenizer, ask_hub, local_folder
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
 from promptcache.runtime.hf.model import Model
@@ -49,7 +49,6 @@ def load_model(
         ModelNotFound: No such folder or hub id, or files missing in it.
         UnsupportedModel: Not a model or tokenizer that can be cached by modules.
     """
-    PATH.check("model", name, ModelNotFound)
     wanted = _checked_dtype(dtype)
     where = _checked_device(device)
     folder = local_folder(name)
@@ -111,12 +110,12 @@ def _where(options: Mapping[str, Any]) -> dict[str, Any]:
 def _without_progress_bars() -> Iterator[None]:
     """Reading a folder takes no time worth a bar on the terminal; a download does."""
     bars: Any = logging  # not annotated
-    shown = bars.is_progress_bar_enabled()
+    enabled = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             bars.enable_progress_bar()
 
 
@@ -144,7 +143,7 @@ def _checked_dtype(asked: object) -> str | torch.dtype:
         return known.get(asked, asked)
     near = suggest(asked, known) if isinstance(asked, str) else None
     meant = "" if near is None else f"; did you mean '{near}'?"
-    raise UnsupportedModel(f"dtype {asked!r} is none of 'auto', {', '.join(map(repr, known))}{meant}")
+    raise UnsupportedModel(f"dtype {shown(asked)} is none of 'auto', {', '.join(map(repr, known))}{meant}")
 
 
 def _checked_device(asked: Any) -> torch.device:
@@ -155,7 +154,7 @@ def _checked_device(asked: Any) -> torch.device:
         torch.empty(1, device=device)
     except MODEL_FAULTS as error:
         raise UnsupportedModel(
-            f"device {asked!r} cannot be used: {first_line(error)}; this machine has 'cpu' and "
+            f"device {shown(asked)} cannot be used: {first_line(error)}; this machine has 'cpu' and "
             f"{torch.cuda.device_count()} CUDA devices"
         ) from error
     if device.type == "meta":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from promptcache.diagnostics import UnsupportedModel, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
-from promptcache.runtime.attention import Positions, RequestPositions
+from promptcache.runtime.attention import Positions
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
@@ -31,21 +30,14 @@ from promptcache.runtime.hf.facts import (
 )
 from promptcache.runtime.hf.fingerprint import model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
+from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.origin import Origin
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.rope import pin_rope
-from promptcache.runtime.hf.segmented import segmented_cache
 
 _LONGEST_DEFAULT = 1 << 17
 _LENGTH = whole(1, unit="positions")
 _register_once = new_lock()
-
-
-class Linking(StrEnum):
-    """How stored KV meets new tokens: views read in place, or copies in plain transformers caches."""
-
-    SEGMENTED = "segmented"
-    CONCATENATED = "concatenated"
 
 
 class Model:
@@ -78,7 +70,7 @@ class Model:
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
         self._num_known_tokens: int = embeddings.num_embeddings
-        self.linking = self._install_attention()
+        self.linking: Linking = self._install_attention()
         self._masks_by_type = _takes_mask_mapping(hf)
 
     @property
@@ -99,7 +91,7 @@ class Model:
 
     def use_concatenation(self) -> None:
         """Give the model its own attention back and link by copying from now on."""
-        self.linking = Linking.CONCATENATED
+        self.linking = CONCATENATED
 
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
         """Refuse tokens that the model does not have; a GPU would be lost to all that comes after.
@@ -115,10 +107,7 @@ class Model:
 
     def cache(self, positions: Positions) -> Cache:
         """Return a cache over the segments of `positions` whose tail is empty."""
-        if self.linking is Linking.SEGMENTED:
-            return segmented_cache(positions, self.shape.num_layers)
-        assert isinstance(positions, RequestPositions), "batches are linked in segments only"
-        return self._concatenated_cache(positions)
+        return self.linking.cache(self, positions)
 
     def forward(
         self,
@@ -219,15 +208,6 @@ class Model:
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
-    def _concatenated_cache(self, positions: RequestPositions) -> Cache:
-        cache = self.plain_cache(self.shape.num_layers)
-        if positions.segments:
-            layers: list[Any] = cache.layers
-            views = [segment.layers().by_layer for segment in positions.segments]
-            for layer, parts in zip(layers, zip(*views, strict=True), strict=True):
-                layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))
-        return cache
-
     def _install_attention(self) -> Linking:
         if not type(self.hf)._can_set_attn_implementation():
             if self.facts.window is not None:
@@ -235,12 +215,12 @@ class Model:
                     f"{self.facts.name} has sliding windows and is outside transformers' attention interface; its "
                     "windows count cache slots, not positions, so modules with gaps between them would be cut wrongly"
                 )
-            return Linking.CONCATENATED
+            return CONCATENATED
         stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
         with _register_once:
             register()
         self.hf.set_attn_implementation(implementation_name(stock))
-        return Linking.SEGMENTED
+        return SEGMENTED
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:

@@ -1,0 +1,182 @@
+"""The two ways in which stored KV meets new tokens.
+
+`SEGMENTED` attends to KV where it is stored. `CONCATENATED` copies it into plain caches of transformers, for models
+whose attention cannot be replaced; the self-test at load decides which one a model gets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache
+
+from promptcache.runtime.attention import KVView, Positions, RequestPositions
+from promptcache.runtime.hf.segmented import segmented_cache
+
+if TYPE_CHECKING:
+    from promptcache.runtime.hf.model import Model
+
+View = TypeVar("View", bound=KVView)
+Coalesce = Callable[[Sequence[View]], tuple[tuple[View, ...], int]]
+
+
+class Linking(ABC):
+    """One way of linking; without state, so that all models of that way share one object.
+
+    Attributes:
+        name: "segmented" or "concatenated".
+        takes_rows: Whether several requests, or several texts that are encoded, can share one forward pass.
+    """
+
+    name: ClassVar[str]
+    takes_rows: ClassVar[bool]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @abstractmethod
+    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
+        """Return the views that a request links, and how many tokens of KV have to be copied for them.
+
+        Args:
+            coalesce: Copies small neighbours into one view; None leaves them as they are.
+        """
+
+    @abstractmethod
+    def cache(self, model: Model, positions: Positions) -> Cache:
+        """Return a cache over stored KV with an empty tail."""
+
+    @abstractmethod
+    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
+        """Return the mask for the first `num_new` own tokens; None where attention goes by positions itself."""
+
+    @abstractmethod
+    def own_kv(self, layer: Any, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values `[B, Hkv, n, D]` of the own tokens in one layer of a cache."""
+
+    @abstractmethod
+    def encode(
+        self,
+        model: Model,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        positions: RequestPositions,
+        chunk_tokens: int,
+    ) -> Cache:
+        """Run the layers over tokens `[B, T]` for their KV, and return the cache that holds it.
+
+        Args:
+            chunk_tokens: Tokens of a row in one forward pass at most, if rows can be cut.
+        """
+
+    @abstractmethod
+    def prefill_before_generate(
+        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+    ) -> int:
+        """Prefill what transformers' `generate` cannot, and return how many of the new tokens that was.
+
+        Args:
+            num_rows: Rows that `generate` makes of the request: beams, or sequences to return.
+        """
+
+
+class _Segmented(Linking):
+    name = "segmented"
+    takes_rows = True
+
+    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
+        return (views, 0) if coalesce is None else coalesce(views)
+
+    def cache(self, model: Model, positions: Positions) -> Cache:
+        return segmented_cache(positions, model.shape.num_layers)
+
+    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> None:
+        return None
+
+    def own_kv(self, layer: Any, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
+        tail: tuple[torch.Tensor, torch.Tensor] = layer.tail()
+        return tail
+
+    def encode(
+        self,
+        model: Model,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        positions: RequestPositions,
+        chunk_tokens: int,
+    ) -> Cache:
+        cache = self.cache(model, positions)
+        for start in range(0, token_ids.shape[1], chunk_tokens):
+            stop = start + chunk_tokens
+            model.encode(token_ids[:, start:stop], position_ids[:, start:stop], cache)
+        return cache
+
+    def prefill_before_generate(
+        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+    ) -> int:
+        return 0
+
+
+class _Concatenated(Linking):
+    name = "concatenated"
+    takes_rows = False
+
+    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
+        return views, sum(view.num_tokens for view in views)
+
+    def cache(self, model: Model, positions: Positions) -> Cache:
+        cache = model.plain_cache(model.shape.num_layers)
+        if positions.segments:
+            layers: list[Any] = cache.layers
+            views = [segment.layers().by_layer for segment in positions.segments]
+            for layer, parts in zip(layers, zip(*views, strict=True), strict=True):
+                layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))
+        return cache
+
+    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
+        """Return the mask by position ID over everything cached and over the own tokens.
+
+        Stock masks go by the order of the cache. That is not the order of positions when an argument stands between
+        modules.
+        """
+        own = positions.of_own_tokens(0, num_new)
+        keys = np.concatenate([*(segment.position_array() for segment in positions.segments), own])
+        distance = torch.from_numpy(own[:, None] - keys[None, :])  # [T, P + T]
+        return model.attention_masks(distance >= 0, distance)
+
+    def own_kv(self, layer: Any, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
+        start = positions.num_cached
+        return layer.keys[:, :, start:], layer.values[:, :, start:]
+
+    def encode(
+        self,
+        model: Model,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        positions: RequestPositions,
+        chunk_tokens: int,
+    ) -> Cache:
+        cache = self.cache(model, positions)
+        model.encode(token_ids, position_ids, cache, self.mask(model, positions, token_ids.shape[1]))
+        return cache
+
+    def prefill_before_generate(
+        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+    ) -> int:
+        """Prefill all new tokens but the last: `generate` takes no mask by position."""
+        before = len(token_ids) - 1
+        if before:
+            ids = torch.tensor([token_ids[:before]], device=model.device)
+            position_ids = torch.from_numpy(positions.of_own_tokens(0, before))[None].to(model.device)
+            model.encode(ids, position_ids, cache, self.mask(model, positions, before))
+        if num_rows > 1:
+            cache.batch_repeat_interleave(num_rows)
+        return before
+
+
+SEGMENTED = _Segmented()
+CONCATENATED = _Concatenated()
