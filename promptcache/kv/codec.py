@@ -19,12 +19,13 @@ from typing import NamedTuple
 
 import torch
 
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import StoreError, one_of
 from promptcache.kv.blob_tier import Form, StoredEncoding
 from promptcache.kv.keys import Codec, Recipe
 from promptcache.kv.types import KVShape
 
 _HOST = torch.device("cpu")
+_CODEC = one_of(Codec)
 
 
 class Quantizer(NamedTuple):
@@ -56,9 +57,8 @@ def codec_named(name: str) -> Codec:
     Raises:
         StoreError: There is no such codec.
     """
-    if name in list(Codec):
-        return Codec(name)
-    raise StoreError(f"keep={name!r}: known are {', '.join(Codec)}")
+    _CODEC.check("keep", name, StoreError)
+    return Codec(name)
 
 
 def forms(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, Form]:

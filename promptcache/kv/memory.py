@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from promptcache.diagnostics import BYTES, FUNCTION, TEXT, Kind, StoreError, Unpicklable, instance, whole
+from promptcache.diagnostics import BYTES, FLAG, FUNCTION, TEXT, Kind, StoreError, Unpicklable, instance, whole
 from promptcache.kv.arena import Block, Place
 from promptcache.kv.codec import as_kept
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
@@ -107,8 +107,9 @@ class MemoryStore(Unpicklable, Store):
 
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
         """Return what `get` returns for each of `keys`."""
+        chosen = checked_keys(keys)
         with self._lock:
-            return {key: self._lookup(key) for key in keys}
+            return {key: self._lookup(key) for key in chosen}
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Copy the KV, as the recipe's codec leaves it, into its reserved place or wherever there is room.
@@ -118,6 +119,7 @@ class MemoryStore(Unpicklable, Store):
         Raises:
             StoreError: The tensors have another shape than this store's.
         """
+        FLAG.check("persist", persist, StoreError)
         self._check(keys, values)
         _RECIPE.check("recipe", recipe, StoreError)
         if (kept := self._kept_run(recipe.key)) is not None:
@@ -196,7 +198,7 @@ class MemoryStore(Unpicklable, Store):
 
     def forget(self, keys: Iterable[str]) -> None:
         """Free the memory of keys that are not needed any more."""
-        for key in keys:
+        for key in checked_keys(keys):
             self.delete(key)
 
     def pin(self, keys: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, number, shown
+from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.blob_tier import BlobTier
 from promptcache.kv.memory import MemoryStore
 from promptcache.kv.pace import Pace
@@ -84,6 +84,10 @@ class StoreConfig:
 StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
 """What can be opened as a store."""
 
+_SOURCE = (
+    instance("a path, a URL, a StoreConfig or a Store (a subclass of promptcache.Store)", StoreConfig, Store) | None
+)
+
 
 def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable[[], str]) -> Store:
     """Open a store for KV of a shape: a `TieredStore`, or the `Store` that was given.
@@ -116,14 +120,8 @@ def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
     """
     if isinstance(source, str | os.PathLike):
         return config_of(source)
-    if source is None or isinstance(source, StoreConfig):
-        return source
-    if isinstance(source, Store) and not isinstance(source, type):
-        return source
-    raise StoreError(
-        f"store={shown(source)} is not allowed: a path, a URL, a StoreConfig or a Store is expected; "
-        "a class of your own must be a subclass of promptcache.Store"
-    )
+    _SOURCE.check("store", source, StoreError)
+    return source
 
 
 def config_of(place: str | os.PathLike[str]) -> StoreConfig:

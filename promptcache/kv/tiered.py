@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from promptcache.diagnostics import TierUnavailable, Unpicklable
+from promptcache.diagnostics import TEXT, Kind, StoreError, TierUnavailable, Unpicklable, number
 from promptcache.kv.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.codec import from_stored, to_stored
 from promptcache.kv.faults import Faults
@@ -25,6 +25,17 @@ from promptcache.kv.pace import Pace
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
 from promptcache.kv.tier_health import TierHealth
 from promptcache.kv.types import KVHandle
+
+_FACTS = Kind(
+    "a mapping of keys to mappings of texts to texts",
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(map(TEXT.takes, value))
+        and all(isinstance(each, Mapping) for each in value.values())
+        and all(TEXT.takes(text) for each in value.values() for text in (*each, *each.values()))
+    ),
+)
+_TIMEOUT = number(0)
 
 
 class TieredStore(Unpicklable, Store):
@@ -36,7 +47,7 @@ class TieredStore(Unpicklable, Store):
         blob_tiers: Fastest first; they outlive the process.
     """
 
-    _instead = "make one in each process, over the same folder or URL"
+    _instead = "make one in each process; what processes share is a folder or URL, StoreConfig(folder=…)"
 
     def __init__(
         self,
@@ -64,6 +75,7 @@ class TieredStore(Unpicklable, Store):
 
     def get(self, key: str) -> Lookup:
         """Return what is kept under `key` in the fastest tier that has it, and copy it to the faster ones."""
+        TEXT.check("key", key, StoreError)
         return self.get_many((key,))[key]
 
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
@@ -85,7 +97,7 @@ class TieredStore(Unpicklable, Store):
         Raises:
             StoreError: The tensors have another shape than this store's.
         """
-        run = self.memory.put(recipe, keys, values)
+        run = self.memory.put(recipe, keys, values, persist=persist)
         if persist and self.host is not None:
             self.host.offer(recipe, run.keys, run.values)
         if persist and self.blob_tiers:
@@ -121,7 +133,7 @@ class TieredStore(Unpicklable, Store):
 
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
         """Return which of `keys` each blob tier does not hold; one that does not answer holds none."""
-        wanted = frozenset(keys)
+        wanted = frozenset(checked_keys(keys))
         lost = {str(tier): wanted.difference(self._keys_in(tier, self._faults)) for tier in self.blob_tiers}
         return {name: keys for name, keys in lost.items() if keys}
 
@@ -145,12 +157,13 @@ class TieredStore(Unpicklable, Store):
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Say what to write beside encodings, by key, for people to read; later notes add to earlier ones."""
+        _FACTS.check("facts", facts, StoreError)
         for key, more in facts.items():
             self._notes[key] = {**self._notes.get(key, {}), **more}
 
     def forget(self, keys: Iterable[str]) -> None:
         """Free the memory of keys that are not needed any more, and their notes; blob tiers keep them."""
-        for key in keys:
+        for key in checked_keys(keys):
             self._num_tokens.pop(key, None)
             self._notes.pop(key, None)
             for memory in self._memories():
@@ -162,6 +175,8 @@ class TieredStore(Unpicklable, Store):
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """Be the only one, of all processes that share the fastest blob tier, that makes `key`."""
+        TEXT.check("key", key, StoreError)
+        _TIMEOUT.check("timeout_s", timeout_s, StoreError)
         return self.blob_tiers[0].claim(key, timeout_s) if self.blob_tiers else nullcontext(False)
 
     def pin(self, keys: Iterable[str]) -> None:
@@ -205,11 +220,11 @@ class TieredStore(Unpicklable, Store):
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
         faults = {key: Faults() for key in keys}
         found: dict[str, Lookup] = {}
-        for number, tier in enumerate(self.blob_tiers):
+        for rank, tier in enumerate(self.blob_tiers):
             asked = [key for key in keys if key not in found and self._is_worth_asking(tier, key)]
             for key, stored in self._read(tier, asked, faults):
                 if stored is not None:
-                    self._write(stored, self.blob_tiers[:number], faults[key])
+                    self._write(stored, self.blob_tiers[:rank], faults[key])
                     found[key] = Lookup(self._moved_up(stored), tier.kind, stored.nbytes, faults[key].all())
         return {key: found.get(key) or Lookup(None, faults=faults[key].all()) for key in keys}
 

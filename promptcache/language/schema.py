@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
-from promptcache.diagnostics import InvalidValue, SchemaError, instance
+from promptcache.diagnostics import FLAG, InvalidValue, SchemaError, instance
 from promptcache.language.files import Files
 from promptcache.language.nodes import (
     IN_PYTHON,
@@ -121,6 +121,7 @@ class Schema(SchemaDocument):
             at_end: Add them after everything else. A final open `user` turn is closed by that; by default they go
                 before it.
         """
+        FLAG.check("at_end", at_end, InvalidValue)
         return self._with(modules, at_end=at_end)
 
     def union(

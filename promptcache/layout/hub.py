@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from promptcache.diagnostics import ModelNotFound
+from promptcache.diagnostics import PATH, Kind, ModelNotFound
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
+_NAME = Kind(f"'{DEMO}', a model's folder or a hub id", PATH.takes)
 _TIMEOUT_S = 10.0
 _FILES = (
     "config.json",
@@ -49,17 +50,17 @@ def local_folder(name: str | Path) -> Path | None:
     """Return the folder that a name means, or None for what can only be a hub id.
 
     Raises:
-        ModelNotFound: The name is empty, or a path that leads to no folder.
+        ModelNotFound: It is no name, or a path that leads to no folder.
     """
-    if not str(name):
-        raise ModelNotFound(f"the name of a model is empty; give '{DEMO}', a model's folder, or a hub id")
-    if str(name) == DEMO:
+    _NAME.check("model", name, ModelNotFound)
+    if os.fspath(name) == DEMO:
         return DEMO_FOLDER
-    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser raises where there is no such user
-    if os.path.isdir(path):  # noqa: PTH112 - too long a name, or one with a NUL, is no error here
+    place = os.path.expanduser(name)  # noqa: PTH111 - Path.expanduser raises where there is no such user
+    path = Path(place)
+    if os.path.isdir(path):  # noqa: PTH112 - too long a name is no error here
         return path
-    if isinstance(name, Path) or path.is_absolute() or os.path.exists(path) or name.startswith((".", "~")):  # noqa: PTH110
-        raise ModelNotFound(f"model folder '{name}' does not exist; give a folder with config.json, or a hub id")
+    if not isinstance(name, str) or path.is_absolute() or os.path.exists(path) or name.startswith((".", "~")):  # noqa: PTH110
+        raise ModelNotFound(f"model folder '{place}' does not exist; give a folder with config.json, or a hub id")
     return None
 
 

@@ -339,7 +339,7 @@ def test_what_is_like_a_store_and_is_none_is_refused() -> None:
     class Almost:
         get = put = delete = keys = nbytes = reserve = None
 
-    with pytest.raises(StoreError, match=r"not Almost; a class of your own must be a subclass of promptcache\.Store"):
+    with pytest.raises(StoreError, match=r"or a Store \(a subclass of promptcache\.Store\) or None is expected"):
         engine(Almost())
 
 

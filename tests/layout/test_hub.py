@@ -28,7 +28,7 @@ def test_demo_and_folders_are_found_without_the_hub(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "name of a model is empty"),
+        ("", "^model='' is not allowed: 'demo', a model's folder or a hub id is expected$"),
         ("./nowhere", "model folder './nowhere' does not exist"),
         ("~nobody-here/model", "model folder '~nobody-here/model' does not exist"),
         (Path("no/folder"), "model folder 'no/folder' does not exist"),
