@@ -23,6 +23,7 @@ from promptcache.diagnostics.errors import (
     UnsupportedModel,
 )
 from promptcache.diagnostics.excerpts import Part, excerpt, excerpt_pieces, printable
+from promptcache.diagnostics.faults import MAX_FAULTS, Faults
 from promptcache.diagnostics.kinds import (
     BYTES,
     FLAG,
@@ -47,6 +48,7 @@ __all__ = [
     "CODES",
     "FLAG",
     "FUNCTION",
+    "MAX_FAULTS",
     "PATH",
     "TEXT",
     "TEXTS",
@@ -54,6 +56,7 @@ __all__ = [
     "ContextLengthExceeded",
     "CorruptEncoding",
     "Diagnostic",
+    "Faults",
     "InvalidGeneration",
     "InvalidValue",
     "Kind",

@@ -34,9 +34,10 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC006", "not UTF-8"),
             Code("PC007", "processing instruction is not allowed"),
             Code("PC008", "namespaces are not allowed"),
-            Code("PC009", "too many elements"),
+            Code("PC009", "too many elements, attributes or examples"),
             Code("PC010", "file cannot be read"),
             Code("PC011", "character that XML cannot hold"),
+            Code("PC012", "too many faults"),
             # 1xx: structure
             Code("PC101", "unknown element"),
             Code("PC102", "element not allowed here"),
@@ -84,6 +85,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC311", "example is valid although it should not be"),
             Code("PC312", "example without its text"),
             Code("PC313", "scaffold that adds nothing", Severity.WARNING),
+            Code("PC314", "rules that are too hard to check"),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),

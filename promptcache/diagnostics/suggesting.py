@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 _MAX_SLIPS = 3
+_MAX_LETTERS = 64  # of a name that is compared with others
+_MAX_KNOWN = 10_000  # names that are looked at
+_MAX_STEPS = 40_000  # of comparing letter by letter
+_MAX_MATCHED = 200  # names that are compared by what they have in common
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was most likely meant to be, or None when nothing is near."""
-    folded = {candidate.casefold(): candidate for candidate in reversed(tuple(known))}
+    short = [each for each in islice(known, _MAX_KNOWN) if len(each) <= _MAX_LETTERS]
+    if len(name) > _MAX_LETTERS:
+        return None
+    folded = {candidate.casefold(): candidate for candidate in reversed(short)}
     wanted = name.casefold()
-    near = _nearest(wanted, folded) or next(iter(difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)), None)
+    near = _nearest(wanted, folded)
+    if near is None:
+        matched = [*islice(folded, max(0, len(folded) - _MAX_MATCHED), None)]
+        near = next(iter(difflib.get_close_matches(wanted, matched, n=1, cutoff=0.6)), None)
     return None if near is None else folded[near]
 
 
@@ -24,13 +35,16 @@ def _nearest(name: str, candidates: Iterable[str]) -> str | None:
 
     Of several, one of the same letters is preferred, then one with the same first letter, then that of nearest length.
     """
-    best, least = None, (_MAX_SLIPS + 1, True, True, 0)
+    best, least, steps = None, (_MAX_SLIPS + 1, True, True, 0), 0
     letters = set(name)
     for candidate in candidates:
         difference = abs(len(candidate) - len(name))
         limit = min(_MAX_SLIPS, max(len(candidate), len(name)) // 3, least[0])
         if difference > limit or len(letters.difference(candidate)) > limit:
             continue
+        steps += len(name) * len(candidate)
+        if steps > _MAX_STEPS:
+            break
         slips = num_slips(name, candidate)
         rank = (slips, sorted(candidate) != sorted(name), candidate[:1] != name[:1], difference)
         if slips <= limit and rank < least:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import TypeVar
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.conditions import TOKEN
 from promptcache.language.names import quoted
+from promptcache.language.nodes import Places
+from promptcache.language.patterns import MAX_PATTERN
 from promptcache.language.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -27,6 +30,9 @@ _WORDS = {
     "pattern": _CHARACTER,
 }
 """Attributes of which every word has a place of its own, and what a word of them is."""
+
+MAX_SEPARATOR = 100
+"""The longest separator, in characters: it stands between all blocks."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
@@ -46,9 +52,9 @@ class AttributeReader:
                             did_you_mean(attribute.name, known) or _listed(known))  # fmt: skip
 
     @property
-    def places(self) -> tuple[tuple[str, Span], ...]:
+    def places(self) -> Places:
         """Where the words of every value stand."""
-        return tuple((attribute.name, span) for attribute in self._element.attributes for span in _words(attribute))
+        return tuple((attribute.name, tuple(_words(attribute))) for attribute in self._element.attributes)
 
     def text(self, name: str) -> str | None:
         """Return the value as it stands, or None where there is none."""
@@ -124,6 +130,9 @@ class AttributeReader:
         value = self.text(name)
         if value is None:
             return None
+        if len(value) > MAX_SEPARATOR:
+            self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
+            return ""
         if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
             self._not_allowed(name, r"text in which a backslash begins \n, \t or \\")
         return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
@@ -149,9 +158,18 @@ def escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
+def num_words(element: Element, limit: int) -> int:
+    """Return how many paths and words of conditions the attributes of an element hold; counting ends behind `limit`."""
+    listed = (attribute for attribute in element.attributes if _WORDS.get(attribute.name) in (_WORD, TOKEN))
+    words = (match for attribute in listed for match in _WORDS[attribute.name].finditer(attribute.value))
+    return sum(1 for _ in islice(words, limit + 1))
+
+
 def _words(attribute: Attribute) -> Iterator[Span]:
     word = _WORDS.get(attribute.name)
     matches = word.finditer(attribute.value) if word is not None and not attribute.value.isspace() else ()
+    if word is _CHARACTER and len(attribute.value) > MAX_PATTERN:
+        matches = ()
     places = _places(attribute)
     found = [attribute.source.span(places[match.start()], places[match.end()]) for match in matches]
     yield from found or [attribute.value_span]

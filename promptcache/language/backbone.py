@@ -23,8 +23,14 @@ from typing import NamedTuple
 from pysat.solvers import Solver
 
 from promptcache.language.components import Residual, reduce
-from promptcache.language.formula import Clause, at_most_one, formula_of, literals, solving
+from promptcache.language.formula import Budget, Clause, at_most_one, formula_of, literals, solving
 from promptcache.language.rules import Implication, Rules
+
+MAX_STEPS = 20_000_000
+"""What the answers about the rules of one schema may cost, in steps of `Budget`."""
+
+
+_STEPS_OF_MEMBER = 60
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
@@ -60,7 +66,11 @@ class Backbone(NamedTuple):
 
 
 def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = ()) -> Backbone | None:
-    """Return what the rules imply, for each module and for each of `sets`; None if no selection keeps them."""
+    """Return what the rules imply, for each module and for each of `sets`; None if no selection keeps them.
+
+    Raises:
+        TooHardError: it takes more than `MAX_STEPS`.
+    """
     names = list(rules.order)
     number = {module: index + 1 for index, module in enumerate(names)}
     with ExitStack() as stack:
@@ -114,6 +124,7 @@ class _Analysis:
 
     def __init__(self, residual: Residual, stack: ExitStack) -> None:
         self.residual = residual
+        self.budget = Budget(MAX_STEPS)
         self.always = residual.always
         self._stack = stack
         self._searches: dict[int, _Search] = {}
@@ -148,15 +159,18 @@ class _Analysis:
         return result
 
     def _in_component(self, component: int, start: frozenset[int]) -> frozenset[int] | None:
-        reached, settled = self.residual.follow(start)
+        reached, settled = self.residual.follow(start, self.budget)
         if reached is None:
             return None
         open_clauses = self.residual.open_clauses.get(component, ())
         if not open_clauses:
             if settled:
                 return reached
+            cone = self.residual.cone(start, self.budget)
+            if 2 * len(cone) > len(self.residual.members[component]):
+                return self._whole(component).implied(reached)
             with ExitStack() as stack:
-                return _Search(self.residual, self.residual.cone(start), stack).implied(reached)
+                return _Search(self.residual, cone, stack, self.budget).implied(reached)
         if settled and len(self.residual.answered(reached)) == len(open_clauses):
             return reached
         return self._whole(component).implied(reached)
@@ -164,7 +178,7 @@ class _Analysis:
     def _whole(self, component: int) -> _Search:
         if component not in self._searches:
             members = self.residual.members[component]
-            self._searches[component] = _Search(self.residual, members, self._stack)
+            self._searches[component] = _Search(self.residual, members, self._stack, self.budget)
         return self._searches[component]
 
 
@@ -175,15 +189,17 @@ class _Search:
     choose. What both choose is likely implied.
     """
 
-    def __init__(self, residual: Residual, variables: Sequence[int], stack: ExitStack) -> None:
+    def __init__(self, residual: Residual, variables: Sequence[int], stack: ExitStack, budget: Budget) -> None:
         self._variables = variables
         self._number = {variable: index + 1 for index, variable in enumerate(variables)}
         self._residual = residual
         self._stack = stack
+        self._budget = budget
         self._few = self._solver([-number for number in self._number.values()])
         self._other: Solver | None = None
 
     def _solver(self, taste: list[int]) -> Solver:
+        self._budget.spend(_STEPS_OF_MEMBER * len(self._variables))
         solver = self._stack.enter_context(solving(self._clauses()))
         solver.set_phases(taste)
         return solver
@@ -218,7 +234,8 @@ class _Search:
         return frozenset(self._variables[number - 1] for number in known)
 
     def _model(self, solver: Solver, assumed: set[int]) -> set[int] | None:
-        if not solver.solve(assumptions=list(assumed)):
+        if not self._budget.solve(solver, [*assumed]):
             return None
+        self._budget.spend(len(self._variables))
         model = solver.get_model() or []
         return {number for number in model[: len(self._variables)] if number > 0}

@@ -6,11 +6,11 @@ mend it. The solver is asked whether the named modules can be completed at all: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.conflict import smallest_conflict
+from promptcache.language.conflict import possible_with, smallest_conflict
 from promptcache.language.explain import describe, listed
 from promptcache.language.names import ancestors
 from promptcache.language.nodes import Parameter
@@ -46,7 +46,7 @@ def explain_broken(
     """
     named = [module for module in places if module]
     write = _References(parameters, places)
-    clashes = [rule for rule in broken if _is_clash(rule) and _members(rule, places).issubset(places)]
+    clashes = [rule for rule in broken if _is_clash(rule) and _members(rule, places) <= places.keys()]
     for rule in clashes:
         yield _clash(rule, places)
     if clashes:
@@ -54,12 +54,13 @@ def explain_broken(
     if conflict := smallest_conflict(rules, _innermost(named)):
         yield _conflict(conflict.modules, conflict.rules, places)
         return
-    for position, rule in enumerate(broken):
+    possible = _possible(rules, broken[:_MAX_EXPLAINED], named)
+    for rule in broken:
         default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
         if default is not None:
             yield _default(rule, default, places, write)
         elif isinstance(rule, Implication):
-            yield _missing(rules, rule, named, places, write, may_solve=position < _MAX_EXPLAINED)
+            yield _missing(rules, rule, possible, places, write)
 
 
 def broken_rule(diagnostic: Diagnostic) -> Span | None:
@@ -68,6 +69,18 @@ def broken_rule(diagnostic: Diagnostic) -> Span | None:
     It is the last of the related places of each diagnostic that is made here.
     """
     return diagnostic.related[-1][0] if diagnostic.code in _CODES else None
+
+
+def _possible(rules: Rules, broken: Sequence[Rule], named: Sequence[str]) -> frozenset[str]:
+    """Return those of the modules that `broken` rules demand, one or another, which go with all that is named."""
+    open_rules = (rule for rule in broken if isinstance(rule, Implication) and len(rule.then) > 1)
+    options = {option for rule in open_rules for option in _options(rules, rule)}
+    return possible_with(rules, named, options) if options else frozenset()
+
+
+def _options(rules: Rules, rule: Implication) -> list[str]:
+    """Return the first modules that would keep a rule, in document order."""
+    return sorted(rule.then, key=rules.order.__getitem__)[:_MAX_OPTIONS]
 
 
 def _is_clash(rule: Rule) -> bool:
@@ -129,22 +142,13 @@ def _default(rule: Rule, default: Default, places: Mapping[str, Span], write: _R
 
 
 def _missing(
-    rules: Rules,
-    rule: Implication,
-    named: Sequence[str],
-    places: Mapping[str, Span],
-    write: _References,
-    *,
-    may_solve: bool,
+    rules: Rules, rule: Implication, possible: Set[str], places: Mapping[str, Span], write: _References
 ) -> Diagnostic:
-    """Say what a rule demands, and which of it goes with all that is named; what is forced always does."""
-    options = sorted(rule.then, key=rules.order.__getitem__)
-    possible = options
-    if len(options) > 1:
-        tried = options[:_MAX_OPTIONS] if may_solve else ()
-        possible = [option for option in tried if smallest_conflict(rules, (), (*named, option)) is None]
+    """Say what a rule demands, and which of it is `possible`; what is forced always is."""
+    options = _options(rules, rule)
+    fitting = options if len(options) == 1 else [option for option in options if option in possible]
     span = places.get(rule.when[0], places[""])
-    mend = f"add {' or '.join(map(write.added, possible))}" if possible else None
+    mend = f"add {' or '.join(map(write.added, fitting))}" if fitting else None
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), mend)
     message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"

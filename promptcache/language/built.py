@@ -7,9 +7,11 @@ values were checked where they stand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from types import MappingProxyType
 
 from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance, is_text, one_of, shown, whole
+from promptcache.language.attributes import MAX_SEPARATOR
 from promptcache.language.nodes import (
     IN_PYTHON,
     Assert,
@@ -52,13 +54,25 @@ def _is_choices(value: object) -> bool:
 _PATHS = Kind('a tuple of paths, as ("a", "b/c"),', _is_texts)
 _CHOICES = Kind("a tuple of different texts, none empty and none with |,", _is_choices)
 _CHILDREN = instance("a tuple", tuple, list)
+_SEPARATOR = Kind(
+    f"text of at most {MAX_SEPARATOR} characters",
+    lambda value: isinstance(value, str) and is_text(value) and len(value) <= MAX_SEPARATOR,
+)
 _SPAN = instance("a Span", Span)
-_PLACES = Kind(
-    "a tuple of pairs of a name and a Span",
-    lambda value: (
+
+
+def _is_place(value: object) -> bool:
+    return (
         isinstance(value, tuple)
-        and all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], Span) for each in value)
-    ),
+        and len(value) == 2
+        and isinstance(value[1], tuple)
+        and all(isinstance(span, Span) for span in value[1])
+    )
+
+
+_PLACES = Kind(
+    "a tuple of pairs of a name and a tuple of Spans",
+    lambda value: isinstance(value, tuple) and all(map(_is_place, value)),
 )
 _PLACED: Mapping[str, Kind] = MappingProxyType({"span": _SPAN, "places": _PLACES})
 
@@ -88,7 +102,7 @@ _FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
             "after": _PATHS,
             "cache": FLAG | None,
             "reserve": whole(1, _MOST) | None,
-            "separator": TEXT | None,
+            "separator": _SEPARATOR | None,
             "context": one_of(Context) | None,
             "whitespace": one_of(Whitespace) | None,
             "children": _CHILDREN,
@@ -118,13 +132,16 @@ _FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
         SchemaDocument: {
             "name": TEXT,
             "version": TEXT | None,
-            "separator": TEXT,
+            "separator": _SEPARATOR,
             "context": one_of(Context),
             "whitespace": one_of(Whitespace),
             "children": _CHILDREN,
             **_PLACED,
         },
     }
+)
+_DEFAULTS: Mapping[type, Mapping[str, object]] = MappingProxyType(
+    {kind: {field.name: field.default for field in fields(kind)} for kind in _FIELDS}
 )
 _INSIDE = (Text, Doc, Parameter, Module, Union, Turn, Scaffold)
 _HOLD: Mapping[type, tuple[type, ...]] = MappingProxyType(
@@ -157,7 +174,7 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Ite
 def _values(item: object, kind: type) -> Iterator[Diagnostic]:
     for name, expected in _FIELDS[kind].items():
         value = getattr(item, name)
-        if not expected.takes(value):
+        if value is not _DEFAULTS[kind][name] and not expected.takes(value):
             message = f"{name}={shown(value)} of {_called(item)} is not allowed: {expected.words} is expected"
             yield Diagnostic(code="PC105", message=message, span=_place(item))
 

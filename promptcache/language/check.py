@@ -7,10 +7,9 @@ does none itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from itertools import islice
 
-from promptcache.diagnostics import Diagnostic, SchemaError, in_order
-from promptcache.language.backbone import find_backbone
+from promptcache.diagnostics import Diagnostic, Faults, SchemaError, in_order
+from promptcache.language.backbone import MAX_STEPS, find_backbone
 from promptcache.language.built import built_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -23,6 +22,7 @@ from promptcache.language.checked import (
 from promptcache.language.compile import compile_rules, scaffold_members
 from promptcache.language.examples import check_examples
 from promptcache.language.explain import (
+    MAX_EXPLAINED,
     explain_dead,
     explain_default,
     explain_scaffold,
@@ -30,12 +30,10 @@ from promptcache.language.explain import (
     idle_scaffolds,
 )
 from promptcache.language.finish import finish_schema, stray_indentations
+from promptcache.language.formula import TooHardError
 from promptcache.language.index import Index, index_schema, scaffold_name
 from promptcache.language.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
-
-_MAX_EXPLAINED = 20
-"""Explanations are asked of the solver: a schema with more faults of its rules gets the first ones."""
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
@@ -45,7 +43,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
             when there is none, of the rules. Warnings that are known by then are among them.
     """
-    _refuse(list(built_faults(schema)))
+    _refuse(_collected(built_faults(schema)))
     index = index_schema(schema)
     faults = index.faults
     names_are_right = not faults
@@ -56,7 +54,10 @@ def check_schema(schema: Schema) -> CheckedSchema:
     children, open_separator = finish_schema(schema)
     warnings = [*stray_indentations(schema)]
     modules = {module.path: module for module in _modules(children)}
-    backbone = find_backbone(rules, members)
+    try:
+        backbone = find_backbone(rules, members)
+    except TooHardError:
+        raise SchemaError([_too_hard(schema)]) from None
     if backbone is None:
         _refuse([explain_unsatisfiable(rules, schema)], warnings)
     assert backbone is not None, "such a schema is refused"
@@ -66,12 +67,15 @@ def check_schema(schema: Schema) -> CheckedSchema:
     scaffolds: list[CheckedScaffold] = []
     for scaffold, paths, together in zip(declared, members, backbone.together, strict=True):
         faults += _uncached(scaffold, paths, modules)
-        if together is None and len(faults) < _MAX_EXPLAINED:
-            faults.append(explain_scaffold(rules, paths, scaffold.span))
-        elif together is not None:
+        if together is None:
+            faults.append(explain_scaffold(rules, paths, scaffold.span, with_reason=len(faults) < MAX_EXPLAINED))
+        else:
             scaffolds.append(_scaffold(scaffold, paths, together))
     warnings += idle_scaffolds(scaffolds, modules, backbone.guaranteed)
-    faults += (explain_default(rules, default) for default in dead_defaults)
+    faults += (
+        explain_default(rules, default, with_reason=number < MAX_EXPLAINED)
+        for number, default in enumerate(dead_defaults)
+    )
     _refuse(faults, warnings)
     checked = CheckedSchema(
         name=schema.name,
@@ -87,17 +91,29 @@ def check_schema(schema: Schema) -> CheckedSchema:
         warnings=in_order(warnings),
         source=schema,
     )
-    _refuse(list(check_examples(checked)), warnings)
+    _refuse(_collected(check_examples(checked)), warnings)
     return checked
+
+
+def _too_hard(schema: Schema) -> Diagnostic:
+    message = f"checking the rules takes more than {MAX_STEPS} steps: they leave too much open, or too much follows"
+    mend = "use fewer rules with alternatives, and no long chains of requires and after"
+    return Diagnostic(code="PC314", message=message, span=place(schema, "name"), help=mend)
 
 
 def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:
     defaults = (default for found in rules.defaults.values() for default in found)
-    return islice((default for default in defaults if default.member in dead), _MAX_EXPLAINED)
+    return (default for default in defaults if default.member in dead)
 
 
 def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[str]) -> CheckedScaffold:
     return CheckedScaffold(name=scaffold_name(scaffold), members=paths, guaranteed=together, span=scaffold.span)
+
+
+def _collected(found: Iterator[Diagnostic]) -> Faults:
+    faults = Faults(SchemaError)
+    faults.extend(found)
+    return faults
 
 
 def _refuse(faults: list[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> None:

@@ -22,12 +22,11 @@ from promptcache.language.conditions import (
     clauses_of_count,
     read_condition,
 )
-from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.names import MAX_SUGGESTIONS, absolute, is_path, nowhere, path_help, quoted
 from promptcache.language.nodes import Assert, Choose, Combination, Exclude, Require, RuleList, place
 from promptcache.language.rules import Check, Declaration, Implication, RuleKind
 
-_MAX_SUGGESTIONS = 100
-_MAX_ALL_CLAUSES = 100_000
+_MAX_ALL_CLAUSES = 60_000
 _MAX_LISTED = 6
 
 
@@ -48,6 +47,8 @@ class _Combiner:
         self._num_clauses = 0
 
     def check(self, rule: Combination) -> Check | None:
+        if self._num_clauses > _MAX_ALL_CLAUSES:
+            return None
         before = len(self._faults)
         test, words = self._read(rule)
         if len(self._faults) > before or test is None:
@@ -55,11 +56,11 @@ class _Combiner:
         try:
             clauses = clauses_of_count(test) if isinstance(test, Count) else clauses_of(test)
         except TooManyClausesError:
+            self._num_clauses += MAX_CLAUSES
             self._too_large(rule, f"this rule has more than {MAX_CLAUSES}")
             return None
         self._num_clauses += len(clauses)
         if self._num_clauses > _MAX_ALL_CLAUSES:
-            self._num_clauses = 0
             self._too_large(rule, f"the rules up to here have more than {_MAX_ALL_CLAUSES}")
             return None
         kind = RuleKind(type(rule).__name__.lower())
@@ -123,7 +124,7 @@ class _Combiner:
         target = absolute(path, "")
         if not is_path(path):
             self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
-        elif target not in self._modules and len(self._faults) < _MAX_SUGGESTIONS:
+        elif target not in self._modules and len(self._faults) < MAX_SUGGESTIONS:
             message, mend = nowhere(target, self._modules)
             self._fault("PC208", f"{attribute}: {message}", span, mend)
         elif target not in self._modules:

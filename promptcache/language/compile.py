@@ -11,12 +11,9 @@ from collections.abc import Iterator
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.combine import combine
 from promptcache.language.index import Index, ModuleEntry, UnionEntry
-from promptcache.language.names import absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.names import MAX_SUGGESTIONS, absolute, is_path, nowhere, path_help, quoted
 from promptcache.language.nodes import Module, Scaffold, join_path, place
 from promptcache.language.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
-
-_MAX_SUGGESTIONS = 100
-"""Looking for suggestions takes time: a document with more faults gets no more of them."""
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
@@ -92,7 +89,7 @@ class _Compiler:
             target = absolute(path, parent)
             if target in self._modules:
                 yield target, span
-            elif len(self._faults) < _MAX_SUGGESTIONS:
+            elif len(self._faults) < MAX_SUGGESTIONS:
                 message, mend = nowhere(target, self._modules)
                 self._fault("PC208", f"{attribute}={quoted(path)}: {message}", span, mend)
             else:

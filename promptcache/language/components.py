@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
-from promptcache.language.formula import Clause, Formula, at_most_one, literals, solving
+from promptcache.language.formula import Budget, Clause, Formula, at_most_one, literals, solving
+
+_STEPS_OF_VARIABLE = 20
+_STEPS_OF_CLAUSE = 4
 
 
 class Residual(NamedTuple):
@@ -33,7 +36,7 @@ class Residual(NamedTuple):
     answers: Mapping[int, Sequence[Clause]]
     group_of: Mapping[int, tuple[int, ...]]
 
-    def follow(self, start: Iterable[int]) -> tuple[frozenset[int] | None, bool]:
+    def follow(self, start: Iterable[int], budget: Budget) -> tuple[frozenset[int] | None, bool]:
         """Follow the implications from `start`.
 
         Returns:
@@ -51,7 +54,9 @@ class Residual(NamedTuple):
             group = self.group_of.get(variable)
             if group is not None and chosen.setdefault(group[0], variable) != variable:
                 return None, False
-            for clause in self.forced.get(variable, ()):
+            clauses = self.forced.get(variable, ())
+            budget.spend(_STEPS_OF_VARIABLE + _STEPS_OF_CLAUSE * len(clauses))
+            for clause in clauses:
                 if not reached.issuperset(clause.when) or not clause.then.isdisjoint(reached):
                     continue
                 if not clause.then:
@@ -62,7 +67,7 @@ class Residual(NamedTuple):
                     alternatives.append(clause)
         return frozenset(reached), all(not clause.then.isdisjoint(reached) for clause in alternatives)
 
-    def cone(self, start: Iterable[int]) -> Sequence[int]:
+    def cone(self, start: Iterable[int], budget: Budget) -> Sequence[int]:
         """Return everything that `start` could bring about, whichever alternatives are taken."""
         reached: set[int] = set()
         waiting = list(start)
@@ -71,7 +76,9 @@ class Residual(NamedTuple):
             if variable in reached:
                 continue
             reached.add(variable)
-            for clause in self.forced.get(variable, ()):
+            clauses = self.forced.get(variable, ())
+            budget.spend(_STEPS_OF_VARIABLE + _STEPS_OF_CLAUSE * len(clauses))
+            for clause in clauses:
                 if reached.issuperset(clause.when):
                     waiting.extend(clause.then)
         return sorted(reached)

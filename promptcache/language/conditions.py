@@ -25,6 +25,7 @@ TOKEN = re.compile(r"[()]|&&?|\|\|?|[-=]>|[!,]|(?:(?![-=]>)[^\s()&|!,])+")
 
 _MAX_TOKENS = 1_000
 _MAX_DEPTH = 50
+_MAX_COMPARED = 60
 _JOINING = ("and", "or", "implies")
 KEYWORDS = frozenset({*_JOINING, "not"})
 _SYMBOLS = {"&&": "and", "&": "and", ",": "and", "||": "or", "|": "or", "!": "not", "->": "implies", "=>": "implies"}
@@ -280,7 +281,7 @@ def _any_of(parts: Iterable[list[Literals]]) -> list[Literals]:
 
 def _strongest(clauses: list[Literals]) -> list[Literals]:
     """Leave out clauses that follow from another one; of many clauses all are kept."""
-    if len(clauses) > 200:
+    if len(clauses) > _MAX_COMPARED:
         return clauses
     return [
         clause

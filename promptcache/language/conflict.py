@@ -7,18 +7,20 @@ no explanation. This file puts nothing into words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
 from pysat.examples.hitman import Hitman
 from pysat.solvers import Solver
 
-from promptcache.language.formula import at_most_one, solving
+from promptcache.language.formula import Budget, TooHardError, at_most_one, solving
 from promptcache.language.names import ancestors
 from promptcache.language.rules import Declaration, Exclusive, Implication, Rule, Rules
 
 _MAX_SOFT = 100
 _MAX_ROUNDS = 50
+_MAX_STEPS = 10_000_000
 
 
 class Conflict(NamedTuple):
@@ -38,7 +40,8 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
 
     Returns:
         A conflict of which no part can be left out; where few rules and modules come into question, no other
-        conflict is smaller. None if all can be present together.
+        conflict is smaller. Where that takes too many steps, the smallest that was found. None if all can be present
+        together, or if it takes too many steps to find out.
     """
     cone = _cone(rules, (*wanted, *given))
     concerned = list(_concerned(rules, cone))
@@ -52,17 +55,43 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
         selector = next(fresh)
         soft[selector] = thing
         clauses += [[*clause, -selector] for clause in _clauses(thing, number, fresh)]
+    budget = Budget(_MAX_STEPS)
     with solving(clauses) as solver:
-        if solver.solve(assumptions=list(soft)):
+        try:
+            if budget.solve(solver, list(soft)):
+                return None
+        except TooHardError:
             return None
-        smallest = _shrink(solver, solver.get_core() or [])
-        if len(soft) <= _MAX_SOFT:
-            smallest = _smaller(solver, list(soft), smallest)
+        smallest = solver.get_core() or []
+        with suppress(TooHardError):
+            for smaller in _shrink(solver, smallest, budget):
+                smallest = smaller
+            if len(soft) <= _MAX_SOFT:
+                smallest = _smaller(solver, list(soft), smallest, budget)
     found = [soft[selector] for selector in sorted(smallest)]
     return Conflict(
         tuple(thing for thing in found if isinstance(thing, str)),
         tuple(thing[0] for thing in found if not isinstance(thing, str)),
     )
+
+
+def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) -> frozenset[str]:
+    """Return those of `options` each of which can be present together with all of `given`.
+
+    What it takes too many steps to find out is left out.
+    """
+    options = list(options)
+    cone = _cone(rules, (*given, *options))
+    number = {module: index + 1 for index, module in enumerate(cone)}
+    fresh = count(len(cone) + 1)
+    clauses = [[number[module]] for module in ("", *given)]
+    clauses += [[-number[module], number[parent]] for module in cone for parent in list(ancestors(module))[:1]]
+    clauses += _clauses(tuple(_concerned(rules, cone)), number, fresh)
+    found: set[str] = set()
+    budget = Budget(_MAX_STEPS)
+    with solving(clauses) as solver, suppress(TooHardError):
+        found.update(option for option in options if budget.solve(solver, [number[option]]))
+    return frozenset(found)
 
 
 def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
@@ -112,18 +141,18 @@ def _clauses(thing: str | tuple[Rule, ...], number: dict[str, int], fresh: Itera
             yield [*(-number[module] for module in rule.when), *(number[module] for module in rule.then)]
 
 
-def _shrink(solver: Solver, core: Sequence[int]) -> list[int]:
-    """Leave out one after another whatever is not needed for the conflict."""
+def _shrink(solver: Solver, core: Sequence[int], budget: Budget) -> Iterator[list[int]]:
+    """Leave out one after another whatever is not needed for the conflict, and yield what is left."""
     kept = sorted(core)
     for selector in sorted(core, reverse=True):
         rest = [other for other in kept if other != selector]
-        if selector in kept and not solver.solve(assumptions=rest):
+        if selector in kept and not budget.solve(solver, rest):
             refined = set(solver.get_core() or [])
             kept = [other for other in rest if other in refined]
-    return kept
+            yield kept
 
 
-def _smaller(solver: Solver, soft: Sequence[int], known: list[int]) -> list[int]:
+def _smaller(solver: Solver, soft: Sequence[int], known: list[int], budget: Budget) -> list[int]:
     """Look for a conflict smaller than `known`.
 
     Every conflict meets every set whose absence ends all conflicts. So the smallest set that meets all of those found
@@ -134,16 +163,16 @@ def _smaller(solver: Solver, soft: Sequence[int], known: list[int]) -> list[int]
             candidate: list[int] = hitman.get() or []
             if len(candidate) >= len(known):
                 return known
-            if not solver.solve(assumptions=candidate):
+            if not budget.solve(solver, candidate):
                 return candidate
-            hitman.hit(_correction(solver, soft, candidate))
+            hitman.hit(_correction(solver, soft, candidate, budget))
     return known
 
 
-def _correction(solver: Solver, soft: Sequence[int], candidate: list[int]) -> list[int]:
+def _correction(solver: Solver, soft: Sequence[int], candidate: list[int], budget: Budget) -> list[int]:
     """Return what must be left out so that the rest, `candidate` among it, is no conflict; as little as possible."""
     kept = list(candidate)
     for selector in soft:
-        if selector not in candidate and solver.solve(assumptions=[*kept, selector]):
+        if selector not in candidate and budget.solve(solver, [*kept, selector]):
             kept.append(selector)
     return [selector for selector in soft if selector not in set(kept)]

@@ -21,9 +21,14 @@ from promptcache.language.checked import (
 )
 from promptcache.language.names import quoted
 from promptcache.language.prompt import Prompt
-from promptcache.language.read_prompt import parse_prompt
+from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.schema import Example, place
+
+MAX_EXAMPLES = 500
+"""How many examples a schema may have."""
+
+_MAX_EXPLAINED = 20
 
 
 def example_prompt(example: Example) -> Prompt:
@@ -32,8 +37,7 @@ def example_prompt(example: Example) -> Prompt:
     Raises:
         PromptError: what `parse_prompt` finds.
     """
-    span = example.prompt_span
-    return parse_prompt("\n" * (span.line - 1) + " " * (span.column - 1) + example.prompt, source=span.source)
+    return parse_prompt_at(example.prompt, example.prompt_span)
 
 
 def text_of(selection: Selection) -> str:
@@ -46,13 +50,20 @@ def text_of(selection: Selection) -> str:
 
 def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each example that does not do what it says."""
-    for example in schema.examples:
+    num_refused = 0
+    for number, example in enumerate(schema.examples):
+        if number == MAX_EXAMPLES:
+            message, mend = f"the schema has more than {MAX_EXAMPLES} examples", "keep others in files of their own"
+            yield Diagnostic(code="PC009", message=message, span=example.span, help=mend)
+            return
         if example.valid is None and example.contains is None:
             continue
         try:
-            selection = resolve_prompt(example_prompt(example), schema)
+            explain = example.valid is not False and num_refused < _MAX_EXPLAINED
+            selection = resolve_prompt(example_prompt(example), schema, explain=explain)
         except PromptError as error:
             if example.valid is not False:
+                num_refused += 1
                 yield _refused(example, error)
             continue
         if example.valid is False:
@@ -64,7 +75,9 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
 
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:
-    first = error.diagnostics[0]
+    first = next(iter(error.diagnostics), None)
+    if first is None:
+        return Diagnostic(code="PC310", message=f"{_called(example)} is not valid", span=example.span)
     rule = broken_rule(first)
     related = tuple((fault.span, f"{fault.code} {fault.message}") for fault in error.diagnostics)
     if rule is not None:

@@ -16,7 +16,9 @@ from promptcache.language.names import ancestors
 from promptcache.language.rules import Default, Exclusive, Rule, RuleKind, Rules
 from promptcache.language.schema import Context, Schema, place
 
-_MAX_EXPLAINED = 20
+MAX_EXPLAINED = 5
+"""Explanations are asked of the solver: of more faults of the rules, the first ones get a reason."""
+
 _MAX_LISTED = 6
 _MAX_COMPARED = 1_000_000
 
@@ -55,7 +57,7 @@ def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
     """Say why no prompt can satisfy a schema."""
     reason, related = _reason(rules, ())
     span = min(span for span, _ in related) if related else place(schema, "name")
-    message = f"no prompt can satisfy this schema: {reason}"
+    message = "no prompt can satisfy this schema" + (f": {reason}" if reason else "")
     return Diagnostic(code="PC301", message=message, span=span, help="take back one of these rules", related=related)
 
 
@@ -67,23 +69,23 @@ def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = fr
         if module in dead and module not in said and dead.isdisjoint(ancestors(module))
     ]
     for position, path in enumerate(outermost):
-        reason, related = _reason(rules, (path,)) if position < _MAX_EXPLAINED else ("", ())
+        reason, related = _reason(rules, (path,)) if position < MAX_EXPLAINED else ("", ())
         message = f"module '{path}' can never be used" + (f": {reason}" if reason else "")
         span = place(index.modules[path].module, "name")
         yield Diagnostic(code="PC302", message=message, span=span, severity=Severity.WARNING, related=related)
 
 
-def explain_default(rules: Rules, default: Default) -> Diagnostic:
-    """Say why the default of a union can never be used."""
-    reason, related = _reason(rules, (default.member,))
-    message = f"the default '{default.member}' can never be used: {reason}"
+def explain_default(rules: Rules, default: Default, *, with_reason: bool) -> Diagnostic:
+    """Say that the default of a union can never be used, and why."""
+    reason, related = _reason(rules, (default.member,)) if with_reason else ("", ())
+    message = f"the default '{default.member}' can never be used" + (f": {reason}" if reason else "")
     return Diagnostic(code="PC303", message=message, span=default.span, help="choose another default", related=related)
 
 
-def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span) -> Diagnostic:
-    """Say why the members of a scaffold cannot be present together."""
-    reason, related = _reason(rules, members)
-    message = f"the members of this scaffold cannot be present together: {reason}"
+def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span, *, with_reason: bool) -> Diagnostic:
+    """Say that the members of a scaffold cannot be present together, and why."""
+    reason, related = _reason(rules, members) if with_reason else ("", ())
+    message = "the members of this scaffold cannot be present together" + (f": {reason}" if reason else "")
     return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
 
 
@@ -110,6 +112,7 @@ def idle_scaffolds(
 
 def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
     conflict = smallest_conflict(rules, (), given)
-    assert conflict is not None, "only what cannot be is explained"
+    if conflict is None:  # what cannot be is explained, but explaining it takes too many steps
+        return "", ()
     related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
     return "; ".join(words for _, words in related), related

@@ -19,6 +19,50 @@ SOLVER_LOCK = new_rlock()
 """python-sat keeps jump buffers and signal handlers for the whole process: one thread at a time."""
 
 _PAIRWISE = 5
+_STEPS_OF_PROPAGATION = 5
+_STEPS_OF_CONFLICT = 500
+
+
+class TooHardError(Exception):
+    """A question about rules costs more steps than its budget has."""
+
+
+class Budget:
+    """What answers about rules may cost.
+
+    A step is about the time in which one variable is read, and counted the same on every machine: a variable or clause
+    that is followed, a propagation and a conflict of the solver are so many steps each.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Take steps.
+
+        Raises:
+            TooHardError: there are not so many left.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise TooHardError
+
+    def solve(self, solver: Solver, assumptions: Sequence[int]) -> bool:
+        """Return whether a solver finds a model; errors are those of `spend`."""
+        self.spend(len(assumptions))
+        before = _num_steps(solver)
+        solver.prop_budget(self._left // _STEPS_OF_PROPAGATION + 1)
+        solver.conf_budget(self._left // _STEPS_OF_CONFLICT + 1)
+        answer: bool | None = solver.solve_limited(assumptions=list(assumptions))
+        self.spend(_num_steps(solver) - before)
+        if answer is None:
+            raise TooHardError
+        return answer
+
+
+def _num_steps(solver: Solver) -> int:
+    found: dict[str, int] = solver.accum_stats()
+    return _STEPS_OF_PROPAGATION * found["propagations"] + _STEPS_OF_CONFLICT * found["conflicts"]
 
 
 class Clause(NamedTuple):

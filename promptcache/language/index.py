@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name, quoted
+from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span
+from promptcache.language.names import (
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    is_name,
+    name_help,
+    quoted,
+)
 from promptcache.language.nodes import (
     Item,
     Module,
@@ -62,7 +69,7 @@ class Index:
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
     rules: list[RuleList] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    faults: list[Diagnostic] = field(default_factory=list)
+    faults: Faults = field(default_factory=lambda: Faults(SchemaError))
 
 
 def index_schema(schema: SchemaDocument) -> Index:
@@ -175,8 +182,7 @@ class _Walker:
     def _named(self, name: str, item: Module | Union | Parameter | Scaffold, kind: str) -> bool:
         if is_name(name):
             return True
-        mend = "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
-        self.fault("PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), mend)
+        self.fault("PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), name_help(name))
         return False
 
     def _first_of(self, code: str, kind: str, name: str, parent: str, span: Span) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, compress
 from math import comb
 
 from promptcache.diagnostics import Diagnostic, Span
@@ -204,10 +204,11 @@ class Move:
         taken = [self._is_taken(path, owner) for path in paths]
         if all(taken):
             return paths, places
-        spans = [span for name, span in places if name == attribute]
-        kept = [(attribute, span) for span, stays in zip(spans, taken, strict=False) if stays]
-        others = [each for each in places if each[0] != attribute]
-        return tuple(path for path, stays in zip(paths, taken, strict=True) if stays), (*others, *kept)
+        kept = tuple(
+            (name, tuple(compress(spans, taken)) if name == attribute and len(spans) > 1 else spans)
+            for name, spans in places
+        )
+        return tuple(compress(paths, taken)), kept
 
     def _refuse(self, module: Module, attribute: str, paths: tuple[str, ...], owner: str) -> None:
         for number, path in enumerate(paths):

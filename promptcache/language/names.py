@@ -21,6 +21,11 @@ RESERVED_PARAMETERS = frozenset({"schema", "module"})
 RESERVED_OUTSIDE_MODULES = frozenset({"version"})
 """What a parameter outside all modules cannot be called besides: the other attributes of `prompt`."""
 
+MAX_NAME = 200
+"""The longest name, in characters."""
+
+_MAX_PATH = 100 * (MAX_NAME + 1)  # elements are not nested deeper
+
 _START = (
     "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
 )
@@ -29,10 +34,20 @@ _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 
 _MAX_QUOTED = 80
 
+MAX_SUGGESTIONS = 20
+"""Looking for what was meant takes time: the faults of a document that come later get no suggestion."""
+
 
 def is_name(text: str) -> bool:
-    """Whether `text` is an XML name without a colon."""
-    return _NAME.fullmatch(text) is not None
+    """Whether `text` is an XML name without a colon, of at most `MAX_NAME` characters."""
+    return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+def name_help(text: str) -> str:
+    """Say how a name can be corrected."""
+    if len(text) > MAX_NAME:
+        return f"it has {len(text)} characters, and a name has at most {MAX_NAME}"
+    return "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
 
 
 def is_element(text: str) -> bool:
@@ -41,8 +56,8 @@ def is_element(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` is names joined by slashes, with or without a leading slash."""
-    return all(is_name(step) for step in text.removeprefix("/").split("/"))
+    """Whether `text` is names joined by slashes, with or without a leading slash, and no longer than paths are."""
+    return len(text) <= _MAX_PATH and all(is_name(step) for step in text.removeprefix("/").split("/"))
 
 
 def absolute(path: str, parent: str) -> str:

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import Short, Span
 
-Places: TypeAlias = tuple[tuple[str, Span], ...]
-"""Where values of attributes stand: pairs of an attribute's name and a span, one for each word of a list of paths."""
+Places: TypeAlias = tuple[tuple[str, tuple[Span, ...]], ...]
+"""Where values of attributes stand: each attribute's name with a span, or one for each word of a list of paths."""
 
 IN_PYTHON = Span("<python>", 0, 0, 0, 0)
 """The place of what was built in Python."""
@@ -269,5 +269,5 @@ def place(
     item: SchemaDocument | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
 ) -> Span:
     """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
-    places = [span for name, span in item.places if name == attribute]
-    return places[index] if index < len(places) else item.span
+    spans = next((spans for name, spans in item.places if name == attribute), ())
+    return spans[index] if index < len(spans) else item.span

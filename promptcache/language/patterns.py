@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -20,9 +21,14 @@ from promptcache.language.names import quoted
 MAX_TEXT = 10_000
 """The longest text that is matched, in characters."""
 
+MAX_PATTERN = 2_000
+"""The longest pattern, in characters."""
+
 _MAX_STATES = 500
+_MAX_REPETITIONS = 10_000  # of parts, where they are written out
 _MAX_DEPTH = 20
 _MAX_WAYS = 16  # of going on with a text, where many are wanted
+_MAX_WAYS_KEPT = 1_000
 _MAX_STEPS = 40_000  # looking for many
 _BOUNDS = re.compile(r"\{([0-9]{1,3})(,([0-9]{0,3}))?\}")
 _SETS: dict[str, Callable[[str], bool]] = {
@@ -35,6 +41,16 @@ _CONTROL = {"n": "\n", "t": "\t", "r": "\r"}
 _Test: TypeAlias = Callable[[str], bool]
 _Ways: TypeAlias = Mapping[frozenset[int], str]
 """Texts by the states that they lead to."""
+
+
+@lru_cache(maxsize=64)
+def read_pattern(text: str) -> Pattern:
+    """Return a pattern; one that was read lately is not read again.
+
+    Raises:
+        PatternError: it is no pattern of this syntax, or too large.
+    """
+    return Pattern(text)
 
 
 class PatternError(Exception):
@@ -64,13 +80,17 @@ class Pattern:
     """
 
     def __init__(self, text: str) -> None:
+        if len(text) > MAX_PATTERN:
+            message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are read"
+            raise PatternError(message, MAX_PATTERN)
         self._text = text
-        self._position = 0
+        self._position = self._num_repetitions = 0
         self._states: list[_State] = [_State(None, [])]
         part = self._either(0)
         if self._position < len(text):
             raise PatternError(f"'{text[self._position]}' stands alone", self._position)
         self._start = part(0)
+        self._ways: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
         """Whether the pattern matches the whole text; a text longer than `MAX_TEXT` is not looked at."""
@@ -78,7 +98,12 @@ class Pattern:
             return False
         reached = frozenset(self._closed([self._start]))
         for character in text:
-            reached = self._after(reached, character)
+            after = self._ways.get((reached, character))
+            if after is None:
+                after = self._after(reached, character)
+                if len(self._ways) < _MAX_WAYS_KEPT:
+                    self._ways[reached, character] = after
+            reached = after
         return 0 in reached
 
     def shortest(self, characters: str) -> str | None:
@@ -217,6 +242,9 @@ class Pattern:
         return lambda after: self._times(part, least, most, after)
 
     def _times(self, part: _Part, least: int, most: int, after: int) -> int:
+        self._num_repetitions += max(least, most)
+        if self._num_repetitions > _MAX_REPETITIONS:
+            raise PatternError(f"the pattern repeats its parts more than {_MAX_REPETITIONS} times", 0)
         if most < 0:
             loop = self._add(None, [after])
             self._states[loop].following.append(part(loop))

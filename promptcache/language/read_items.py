@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean
-from promptcache.language.attributes import AttributeReader
+from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span, did_you_mean
+from promptcache.language.attributes import AttributeReader, num_words
 from promptcache.language.elements import ATTRIBUTES, CHILDREN, instead
 from promptcache.language.files import MAX_SUGGESTIONS, Folder, read_src
-from promptcache.language.names import is_name, quoted
+from promptcache.language.names import is_name, name_help, quoted
 from promptcache.language.nodes import (
     Combination,
     Context,
@@ -38,6 +38,9 @@ from promptcache.language.taking import Options, Place, Taken, Wanted
 from promptcache.language.whitespace import is_blank
 from promptcache.language.xml import Characters, Element
 
+MAX_PATHS = 50_000
+"""How many paths, and words of conditions, the attributes of a document may hold."""
+
 
 class Inclusion(NamedTuple):
     """An `include` element: the file it names, what it wants of it, where it stands and how deep in its document."""
@@ -57,11 +60,11 @@ class SchemaReader:
     """Turns elements into items; `faults` grows as it goes."""
 
     def __init__(self, folder: Folder | None, include: Include) -> None:
-        self.faults: list[Diagnostic] = []
+        self.faults = Faults(SchemaError)
         self._folder = folder
         self._include = include
         self._place = Place("", False, Options(Whitespace.DEDENT, "\n", Context.GUARANTEED))
-        self._depth = 0
+        self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
     def schema(self, root: Element) -> SchemaDocument:
@@ -123,6 +126,10 @@ class SchemaReader:
         return tuple(items)
 
     def _allowed(self, element: Element, parent: Element) -> bool:
+        self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
+        if self._num_paths > MAX_PATHS:
+            message = f"the rules of this document name more than {MAX_PATHS} paths"
+            raise SchemaError([Diagnostic(code="PC308", message=message, span=element.name_span)])
         if element.name in CHILDREN.get(parent.name, ()):
             return True
         if element.name in ATTRIBUTES:
@@ -209,14 +216,12 @@ class SchemaReader:
         self._hollow(element)
         before = len(self.faults)
         href, select, prefix = attributes.needed("href"), attributes.words("select"), attributes.text("prefix") or ""
-        places = attributes.places
-        spans = dict(reversed(places))
+        spans = {name: found[0] for name, found in attributes.places}
         if prefix and not is_name(prefix):
-            mend = "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
-            self._fault("PC201", f"no name can begin with {quoted(prefix)}", spans["prefix"], mend)
+            self._fault("PC201", f"no name can begin with {quoted(prefix)}", spans["prefix"], name_help(prefix))
         if len(self.faults) > before:
             return ()
-        words = [span for name, span in places if name == "select"]
+        words = list(dict(attributes.places).get("select", ()))
         named = tuple(zip(select, words, strict=True))
         wanted = Wanted(named or None, prefix, element.span)
         inclusion = Inclusion(href, spans["href"], wanted, self._place, self._depth)

@@ -7,9 +7,10 @@ document has. This file knows no schema; whether the named modules exist is aske
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, PromptError, Span, did_you_mean, in_order
+from promptcache.diagnostics import PATH, Diagnostic, Faults, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.finish import stray_indentation_of
 from promptcache.language.names import RESERVED_MODULES, is_path, path_help, quoted
 from promptcache.language.nodes import IN_PYTHON, Role, Text, Whitespace
@@ -35,6 +36,11 @@ def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
         PromptError: every fault of XML or structure, in the order of their places.
     """
     return _read(decode(text, source, PromptError))
+
+
+def parse_prompt_at(text: str, span: Span) -> Prompt:
+    """Read a prompt that is part of another document and stands at `span` there; errors are those of `parse_prompt`."""
+    return _read(replace(decode(text, span.source, PromptError), first=(span.line, span.column)))
 
 
 def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
@@ -76,7 +82,7 @@ class _PromptReader:
     """Turns elements into the parts of a prompt; `faults` grows as it goes."""
 
     def __init__(self) -> None:
-        self.faults: list[Diagnostic] = []
+        self.faults = Faults(PromptError)
         self.warnings: list[Diagnostic] = []
 
     def prompt(self, root: Element) -> Prompt:

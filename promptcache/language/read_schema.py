@@ -26,7 +26,7 @@ from promptcache.language.xml import MAX_DEPTH, parse_xml
 MAX_INCLUDES = 20
 """How many files deep includes nest."""
 
-MAX_ITEMS = 50_000
+MAX_ITEMS = 20_000
 """How many modules, texts and other items includes may bring, all together."""
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from promptcache.diagnostics import Diagnostic, PromptError, Span, did_you_mean, in_order
+from promptcache.diagnostics import Diagnostic, Faults, PromptError, Span, did_you_mean, in_order
 from promptcache.language.broken import explain_broken
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
-from promptcache.language.names import absolute, ancestors, is_path, nowhere, path_help, quoted
+from promptcache.language.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.schema import Parameter
 from promptcache.language.values import refusal
 from promptcache.language.versions import in_range, is_version
 
-_MAX_FAULTS = 100
-"""Looking for suggestions takes time, and who sees a hundred faults has seen enough."""
 
-
-def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
+def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = True) -> Selection:
     """Follow a prompt's references, add what they imply, and check the result against the rules.
+
+    Args:
+        explain: Whether the error describes broken rules, which takes time; else it may be without diagnostics.
 
     Raises:
         PromptError: every fault found; faults of names keep the rules from being checked.
@@ -41,8 +41,12 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema) -> Selection:
     named = resolver.named()
     present = schema.rules.complete(named.keys())
     places = {"": prompt.span, **named}
-    faults = [*_unfilled(present, places, resolver.filled, schema)]
-    if broken := tuple(schema.rules.broken(present.keys())):
+    faults = Faults(PromptError)
+    faults += _unfilled(present, places, resolver.filled, schema)
+    broken = tuple(schema.rules.broken(present.keys()))
+    if broken and not explain:
+        raise PromptError(in_order(faults))
+    if broken:
         faults += explain_broken(schema.rules, schema.parameters, broken, places, present)
     if faults:
         raise PromptError(in_order(faults))
@@ -75,7 +79,7 @@ class _Resolver:
     """Follows references; `faults` grows as it goes."""
 
     def __init__(self, schema: CheckedSchema) -> None:
-        self.faults: list[Diagnostic] = []
+        self.faults = Faults(PromptError)
         self.filled: dict[str, dict[str, FilledSlot]] = {}
         self._schema = schema
         self._places: dict[str, Span] = {}
@@ -92,12 +96,12 @@ class _Resolver:
 
     def follow(self, references: tuple[Reference, ...], parent: str) -> None:
         for reference in references:
-            if len(self.faults) >= _MAX_FAULTS:
-                return
             path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
             if not is_path(path):
                 message = f"{quoted(reference.path)} is not a path of module names"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
+            elif path not in self._schema.modules and len(self.faults) >= MAX_SUGGESTIONS:
+                self._fault("PC401", f"{quoted(reference.path)} leads to no module", reference.span, None)
             elif path not in self._schema.modules:
                 message, mend = nowhere(path, self._schema.modules, in_prompt=True)
                 self._fault("PC401", message, reference.span, mend)
@@ -118,8 +122,6 @@ class _Resolver:
         parameters = self._schema.parameters[path]
         slots = self.filled.setdefault(path, {})
         for argument in arguments:
-            if len(self.faults) >= _MAX_FAULTS:
-                return
             name = argument.name
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"

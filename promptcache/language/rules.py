@@ -93,7 +93,7 @@ class Check:
         broken = [
             clause
             for clause in self.clauses
-            if clause.then.isdisjoint(present) and all(module in present for module in clause.when)
+            if present.isdisjoint(clause.then) and all(module in present for module in clause.when)
         ]
         return next((clause for clause in broken if not clause.then), broken[0])
 
@@ -154,7 +154,7 @@ class Rules:
         members: dict[str, int] = {}
         for module in present:
             for rule in self.triggers.get(module, ()):
-                if rule.then.isdisjoint(present) and all(other in present for other in rule.when):
+                if present.isdisjoint(rule.then) and all(other in present for other in rule.when):
                     yield rule
             union = self.union_of.get(module)
             if union is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,12 +55,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A document's text, its name for diagnostics, where its lines start, and the template that it comes from."""
+    """A document's text, its name for diagnostics, where its lines start, and the template that it comes from.
+
+    `first` is the line and column of its first character, where it is part of another document.
+    """
 
     name: str
     text: str = field(repr=False)
     line_starts: tuple[int, ...] = field(repr=False)
     origin: Origin | None = field(default=None, repr=False)
+    first: tuple[int, int] = field(default=(1, 1), repr=False)
 
     def span(self, start: int, stop: int) -> Span:
         """Return the span of the characters `[start, stop)`: in the template, where there is one."""
@@ -77,7 +82,8 @@ class Source:
 
     def _place(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self.line_starts, offset)
-        return line, offset - self.line_starts[line - 1] + 1
+        column = offset - self.line_starts[line - 1] + (self.first[1] if line == 1 else 1)
+        return line + self.first[0] - 1, column
 
 
 def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
@@ -109,12 +115,9 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
 def source_of(text: str, name: str) -> Source:
     """Return the source of a decoded text."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    starts = [0]
-    found = text.find("\n")
-    while found >= 0:
-        starts.append(found + 1)
-        found = text.find("\n", found + 1)
-    return Source(name=name, text=text, line_starts=tuple(starts))
+    sizes = map((1).__add__, map(len, text.split("\n")))  # a document may be eight million lines
+    starts = tuple(accumulate(sizes, initial=0))
+    return Source(name=name, text=text, line_starts=starts[:-1])
 
 
 def read_document(path: Path, error: type[LanguageError]) -> bytes:

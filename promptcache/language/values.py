@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from promptcache.diagnostics import Diagnostic, did_you_mean
 from promptcache.language.names import quoted
 from promptcache.language.nodes import Parameter, ParameterType, place
-from promptcache.language.patterns import MAX_TEXT, Pattern, PatternError
+from promptcache.language.patterns import MAX_TEXT, PatternError, read_pattern
 
 _INT = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -43,7 +43,7 @@ def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | No
     if parameter.pattern is not None:
         if len(text) > MAX_TEXT:
             return f"the text has {len(text)} characters, and a pattern is matched with at most {MAX_TEXT}", None
-        if not Pattern(parameter.pattern).matches(text):
+        if not read_pattern(parameter.pattern).matches(text):
             return parameter.message or f"it takes text like {parameter.pattern}", None
     return None
 
@@ -72,7 +72,7 @@ def _declaration(parameter: Parameter) -> Iterator[Diagnostic]:
         yield Diagnostic(code="PC105", message=message, span=place(parameter, "message"), help='add pattern="…"')
     if parameter.pattern is not None:
         try:
-            Pattern(parameter.pattern)
+            read_pattern(parameter.pattern)
         except PatternError as fault:
             span = place(parameter, "pattern", fault.position)
             message = f"pattern={quoted(parameter.pattern)} at character {fault.position + 1}: {fault.message}"

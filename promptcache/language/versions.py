@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:-([0-9A-Za-z.-]{1,50}))?")
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*(\S+)")
+_MAX_RANGE = 1_000  # characters
 _Key: TypeAlias = tuple[tuple[int, ...], bool, str]
 
 _COMPARE: dict[str, Callable[[_Key, _Key], bool]] = {
@@ -34,6 +35,8 @@ def is_version(text: str) -> bool:
 
 def is_range(text: str) -> bool:
     """Whether `text` is a list of bounds, separated by commas."""
+    if len(text) > _MAX_RANGE:
+        return False
     return all((found := _BOUND.fullmatch(bound.strip())) and is_version(found[2]) for bound in text.split(","))
 
 

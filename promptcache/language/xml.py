@@ -13,12 +13,13 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, Faults, LanguageError, Span
 from promptcache.language import malformed
 from promptcache.language.source import Source, decode
 
 MAX_DEPTH = 100
-MAX_ELEMENTS = 200_000
+MAX_ELEMENTS = 20_000
+MAX_ATTRIBUTES = 60_000
 
 _PROLOG = re.compile(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
@@ -109,7 +110,7 @@ def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError])
         raise error([malformed.doctype(source, start)])
     if (nul := source.text.find("\0")) >= 0:
         raise error([malformed.control(source, nul)])  # expat would take it for half a character of UTF-16
-    reader = _Reader(source)
+    reader = _Reader(source, error)
     root = reader.read(error)
     _agree(source, reader.data, error)
     return root
@@ -162,12 +163,12 @@ class _Open(NamedTuple):
 class _Reader:
     """One expat pass over a source; offsets are in characters, expat's are in bytes."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, error: type[LanguageError]) -> None:
         self.source = source
         self.data = source.text.encode()
-        self.faults: list[Diagnostic] = []
+        self.faults = Faults(error)
         self._same = source.text.isascii()
-        self._bytes_seen = self._offset = self._text_start = self._count = 0
+        self._bytes_seen = self._offset = self._text_start = self._count = self._num_attributes = 0
         self._stack: list[_Open] = []
         self._parts: list[str] = []
         self._root: Element | None = None
@@ -224,6 +225,10 @@ class _Reader:
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
+        self._num_attributes += len(pairs) // 2
+        if self._num_attributes > MAX_ATTRIBUTES:
+            message = f"the document has more than {MAX_ATTRIBUTES} attributes"
+            raise _StopError(malformed.beyond("PC009", message, self.source.span(offset, offset)))
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             match = _ATTRIBUTE.match(self.source.text, offset)
             assert match is not None, "expat has read this attribute"

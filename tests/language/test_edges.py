@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.diagnostics import LanguageError
+from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import (
     Schema,
     check_schema,
@@ -19,6 +19,7 @@ from promptcache.language import (
     template_limits,
 )
 from promptcache.language.counting import count_combinations
+from promptcache.language.names import MAX_SUGGESTIONS
 from promptcache.language.patterns import MAX_TEXT, Pattern, PatternError
 from promptcache.language.templates import render_template
 from tests.language.documents import checked, codes, outline, selected
@@ -97,24 +98,25 @@ def test_long_texts_are_not_looked_at():
 
 
 def test_no_document_has_more_faults_than_anyone_reads():
-    """A prompt of a thousand faults is told the first hundred, references and arguments alike."""
+    """Of a thousand faults the first hundred are told, then that there are more: of references and of arguments."""
     schema = f'<schema name="s">{MODULE}<module name="b"><parameter name="p" length="1"/></module></schema>'
     unknown = "".join(f"<a{number}/>" for number in range(1_000))
     arguments = " ".join(f'a{number}=""' for number in range(1_000))
     for prompt in (unknown, f"<b {arguments}/>"):
         with pytest.raises(LanguageError) as caught:
             selected(f'<prompt schema="s">{prompt}</prompt>', schema)
-        assert len(caught.value.diagnostics) == 100
+        assert codes(caught.value.diagnostics).count("PC012") == 1
+        assert len(caught.value.diagnostics) == MAX_FAULTS + 1
 
 
 def test_suggestions_end_where_nobody_reads_them():
-    """Of two hundred rules that lead nowhere all are told, and the first hundred with a suggestion."""
-    rules = "".join(f'<exclude modules="alpha alpah{number}"/>' for number in range(200))
+    """Of fifty rules that lead nowhere all are told, and the first ones with a suggestion."""
+    rules = "".join(f'<exclude modules="alpha alpah{number}"/>' for number in range(50))
     with pytest.raises(LanguageError) as caught:
         checked(f'<schema name="s"><module name="alpha"/><rules>{rules}</rules></schema>')
     found = caught.value.diagnostics
     assert set(codes(found)) == {"PC208"}
-    assert sum(each.help is not None for each in found) <= 100
+    assert sum(each.help is not None for each in found) == MAX_SUGGESTIONS
 
 
 def test_rules_are_small_together(monkeypatch):

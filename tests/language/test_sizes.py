@@ -1,0 +1,212 @@
+"""Large documents: whatever is repeated up to the limits, the answer takes about a second, or a limit says its number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import pytest
+
+from promptcache.diagnostics import MAX_FAULTS, Faults, LanguageError, SchemaError, suggest
+from promptcache.language import (
+    CheckedSchema,
+    Module,
+    Schema,
+    check_schema,
+    conflict,
+    module,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+)
+from promptcache.language.attributes import MAX_SEPARATOR
+from promptcache.language.examples import MAX_EXAMPLES
+from promptcache.language.names import MAX_NAME
+from promptcache.language.nodes import place
+from promptcache.language.patterns import MAX_PATTERN
+from promptcache.language.read_items import MAX_PATHS
+from promptcache.language.source import MAX_BYTES
+from promptcache.language.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
+
+SECONDS = 8
+"""CPU time that an answer may take on a busy machine; those that were slow took ten times as long."""
+
+MANY = MAX_ELEMENTS - 10
+SOME = MAX_ELEMENTS // 5
+
+
+def schema_of(content: str) -> str:
+    return f'<schema name="s">{content}</schema>'
+
+
+def modules(number: int, attributes: str = "", content: str = "") -> str:
+    """Modules m0, m1, …; {0} in what they have stands for their number."""
+    return "".join(f'<module name="m{i}"{attributes.format(i)}>{content.format(i)}</module>' for i in range(number))
+
+
+def asserted(tests: Iterable[str]) -> str:
+    return "<rules>" + "".join(f'<assert test="{test}"/>' for test in tests) + "</rules>"
+
+
+def filled(text: str) -> str:
+    """Repeat a text up to the limit of bytes."""
+    return text * ((MAX_BYTES - 500) // len(text.encode()))
+
+
+A = '<module name="a">A</module>'
+BROKEN_SLOT = '<module name="a"><parameter name="p" length="2" default="aaa" pattern="{}"/></module>'
+SCHEMAS = {
+    "modules of one name": ("PC203", '<module name="a"/>' * MANY),
+    "unknown elements": ("PC101", "<modul/>" * MANY),
+    "unknown attributes": ("PC103", modules(SOME, ' requird="true"')),
+    "reserved names": ("PC202", '<module name="use"/>' * MANY),
+    "turns in turns": ("PC110", f"<user>{'<user/>' * MANY}</user>"),
+    "parameters of one name": ("PC204", A + '<parameter name="p" length="1"/>' * (MANY - 1)),
+    "unions without members": ("PC108", "<union/>" * MANY),
+    "paths that lead nowhere": ("PC208", A + f'<module name="b" requires="{"aa " * 20_000}"/>'),
+    "paths to one module": ("", A + f'<module name="b" requires="{"a " * 20_000}"/>'),
+    "excluded paths": ("", A + f'<module name="b" excludes="{"a " * 20_000}"/>'),
+    "members of a scaffold": ("", A + f'<scaffold modules="{"a " * 20_000}"/>'),
+    "members of a rule": ("", A + f'<rules><exclude modules="{"a " * 20_000}"/></rules>'),
+    "chains of requires": (
+        "PC314", "".join(f'<module name="m{i}" requires="m{i + 1}"/>' for i in range(9_000)) + '<module name="m9000"/>'),
+    "alternatives that depend on each other": (
+        "PC314", modules(2_000) + asserted(f"m{i} or m{i + 1}" for i in range(1_999))),
+    "defaults that can never be used": (
+        "PC303", '<module name="z" required="true"/>' + "".join(
+            f'<union default="a{i}"><module name="a{i}" excludes="z"/><module name="b{i}"/></union>' for i in range(SOME))),
+    "examples": ("PC009", modules(3_000, ' required="true"') + '<example valid="false"><prompt schema="s"/></example>' * 2_000),
+    "examples that fail": ("PC310", modules(3_000, ' required="true"') + '<example valid="true"><prompt schema="s"/></example>' * 400),
+    "long examples": ("", A + ('<example valid="true"><prompt schema="s">' + "\n" * 16_000 + "<a/></prompt></example>") * 400),
+    "a long pattern": ("PC215", BROKEN_SLOT.format(filled("a"))),
+    "repetitions of nothing": ("PC215", BROKEN_SLOT.format("(" * 12 + "a{0}" + "){100}" * 12)),
+    "hard patterns": ("", "".join(f'<module name="m{i}"><parameter name="p" length="3" default="{"a" * 2_000}" '
+                                  'pattern="(a?){100}a{100}a*"/></module>' for i in range(2_000))),
+    "lines": ("", filled("\n x")),
+    "valid modules": ("", modules(9_000, ' requires="/m{0}"', "\n  Text.\n <parameter name='p' length='2'/>")),
+    "words of conditions": ("PC308", A + asserted(["a or " * 400 + "a"] * 4_000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "content"), SCHEMAS.values(), ids=SCHEMAS)
+def test_schemas_are_answered_soon(code: str, content: str) -> None:
+    """Whatever a schema repeats, its check ends soon, and the first fault is the one meant."""
+    started = time.process_time()
+    found = _codes(lambda: check_schema(parse_schema(schema_of(content))))
+    assert time.process_time() - started < SECONDS
+    assert found[:1] == ([code] if code else [])
+    assert len(found) <= MAX_FAULTS + 1
+
+
+WIDE = schema_of('<module name="z"/>' + modules(SOME, ' excludes="z"', '<parameter name="p" length="2"/>'))
+NEEDED = schema_of(modules(SOME, "", '<union required="true"><module name="a"/><module name="b"/></union>'))
+PROMPTS = {
+    "wrong references": ("PC401", WIDE, "<mm/>" * MANY),
+    "a module twice": ("PC405", WIDE, "<m1/>" * MANY),
+    "modules that are excluded": ("PC410", WIDE, "<z/>" + "".join(f"<m{i}/>" for i in range(SOME))),
+    "choices left open": ("PC407", NEEDED, "".join(f"<m{i}/>" for i in range(SOME))),
+    "all choices made": ("", NEEDED, "".join(f"<m{i}><a/></m{i}>" for i in range(SOME))),
+    "arguments of one name": ("PC403", WIDE, "<m1>" + '<arg name="p"/>' * (MANY - 2) + "</m1>"),
+    "a long path": ("PC207", WIDE, f'<use module="{filled("z/")}z"/>'),
+    "turns and text": ("PC416", WIDE, "<user>a</user>x" * MANY),
+}
+
+
+@pytest.mark.parametrize(("code", "schema", "content"), PROMPTS.values(), ids=PROMPTS)
+def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None:
+    """Whatever a prompt repeats, its check ends soon, and the first fault is the one meant."""
+    checked = _checked(schema)
+    started = time.process_time()
+    found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), checked))
+    assert time.process_time() - started < SECONDS
+    assert found[:1] == ([code] if code else [])
+    assert len(found) <= MAX_FAULTS + 1
+
+
+LIMITS = {
+    "elements": (f"more than {MAX_ELEMENTS} elements", "<doc/>" * MAX_ELEMENTS),
+    "attributes": (f"more than {MAX_ATTRIBUTES} attributes", "<doc " + " ".join(f"a{i}=''" for i in range(MAX_ATTRIBUTES)) + "/>"),
+    "paths": (f"more than {MAX_PATHS} paths", A + f'<module name="b" requires="{"a " * (MAX_PATHS + 1)}"/>'),
+    "examples": (f"more than {MAX_EXAMPLES} examples", "<example><prompt schema='s'/></example>" * (MAX_EXAMPLES + 1)),
+    "faults": (f"more than {MAX_FAULTS} faults", "<modul/>" * (MAX_FAULTS + 1)),
+    "a name": (f"at most {MAX_NAME}", f'<module name="{"m" * (MAX_NAME + 1)}"/>'),
+    "a separator": (f"at most {MAX_SEPARATOR} characters", f'<module name="m" separator="{" " * (MAX_SEPARATOR + 1)}"/>'),
+    "a pattern": (f"at most {MAX_PATTERN}", BROKEN_SLOT.format("a" * (MAX_PATTERN + 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "content"), LIMITS.values(), ids=LIMITS)
+def test_limits_say_their_number(words: str, content: str) -> None:
+    """What is refused for its size says how much is allowed."""
+    with pytest.raises(SchemaError, match=words):
+        check_schema(parse_schema(schema_of(content)))
+
+
+def test_built_separators_are_as_long_as_written_ones() -> None:
+    """The limit of a separator holds for what is built in Python, too."""
+    for schema in (Schema("s", separator=" " * 101), Schema("s").with_module(module("m", separator=" " * 101))):
+        with pytest.raises(SchemaError, match=f"text of at most {MAX_SEPARATOR} characters"):
+            check_schema(schema)
+
+
+def test_places_of_paths_are_looked_up_at_once() -> None:
+    """Each of many paths has its own place, and is found without going through the others."""
+    document = schema_of(A + f'<module name="b" requires="{"a " * 20_000}"/>')
+    found = parse_schema(document).children[1]
+    assert isinstance(found, Module)
+    started = time.process_time()
+    columns = [place(found, "requires", number).column for number in range(20_000)]
+    assert time.process_time() - started < 1
+    assert {after - before for before, after in pairwise(columns)} == {2}
+
+
+def test_faults_end_the_work() -> None:
+    """A list of faults takes so many, in order, and raises them with the one that says so."""
+    fault = _faults(lambda: parse_schema(schema_of("<modul/>")))[0]
+    endless = iter(lambda: fault, None)
+    with pytest.raises(SchemaError) as caught:
+        Faults(SchemaError).extend(endless)
+    assert [each.code for each in caught.value.diagnostics] == ["PC101"] * MAX_FAULTS + ["PC012"]
+
+
+def test_what_is_too_hard_to_explain_is_told_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search for reasons and ways out ends early, the faults are told all the same."""
+    impossible = schema_of('<module name="a" required="true" excludes="b"/><module name="b" required="true"/>')
+    open_choice = schema_of('<union required="true"><module name="a"/><module name="b"/></union>')
+    prompt = parse_prompt('<prompt schema="s"/>')
+    (explained,) = _faults(lambda: _checked(impossible))
+    (helped,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
+    monkeypatch.setattr(conflict, "_MAX_STEPS", 0)
+    (fault,) = _faults(lambda: _checked(impossible))
+    (missing,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
+
+    assert explained.message.startswith(f"{fault.message}: ")
+    assert (fault.message, fault.related) == ("no prompt can satisfy this schema", ())
+    assert (missing.message, helped.help, missing.help) == (helped.message, "add <a/> or <b/>", None)
+
+
+def test_suggestions_are_sought_among_long_and_many_names() -> None:
+    """Names by the ten thousands, long ones and those that are alike cost a bounded number of steps."""
+    alike = [f"{'ab' * 25}{number}{'ba' * 4}" for number in range(50_000)]
+    started = time.process_time()
+    assert suggest("a" * 100_000, ["a" * 99_999]) is None
+    suggest("ba" * 30, alike)
+    assert suggest("maimi", ["miami", *alike]) == "miami"
+    assert time.process_time() - started < 2
+
+
+def _checked(schema: str) -> CheckedSchema:
+    return check_schema(parse_schema(schema))
+
+
+def _codes(action: Callable[[], object]) -> list[str]:
+    return [found.code for found in _faults(action)]
+
+
+def _faults(action: Callable[[], object]):  # type: ignore[no-untyped-def]
+    try:
+        action()
+    except LanguageError as error:
+        return error.diagnostics
+    return ()
