@@ -1,6 +1,6 @@
 """A list of faults that ends the work on a document once it is long enough.
 
-A document with a hundred thousand faults would take seconds to describe, and nobody reads that far.
+Describing a hundred thousand faults would take seconds, and the first hundred are enough to work on.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def test_progress_of_warming_may_use_the_engine() -> None:
 
 
 def test_progress_rises_to_all_tokens() -> None:
-    """Progress is told after each forward pass, rises, and ends at the schema's tokens."""
+    """The callback is called after each forward pass; its figures rise and end at the schema's tokens."""
     made, told = engine(), []
 
     (report,) = made.warm("books", progress=lambda done, total: told.append((done, total)))
