@@ -68,7 +68,7 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
 
 def _margin(pieces: Sequence[str | None]) -> str:
     """Return the indentation that all lines share; at the end of a piece stands what comes after it."""
-    indents = {match[1] for piece in pieces if piece is not None for match in _INDENT.finditer(piece)}
+    indents = {indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)}
     first, last = min(indents, default=""), max(indents, default="")
     common = 0
     while common < len(first) and first[common] == last[common]:
@@ -91,11 +91,13 @@ def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str]
             name = unicodedata.name(match[1], "special space").lower()
             return number, match.start(1), match.end(1), f"a line begins with a {name}, U+{ord(match[1]):04X}"
     texts[-1] = _without_end(texts[-1])
-    lines = [(number, match) for number, text in enumerate(texts) for match in _INDENT.finditer(text)]
-    shortest = min((match[1] for _, match in lines), key=len, default="")
-    if all(match[1].startswith(shortest) for _, match in lines):
+    indents = {indent for text in texts for indent in _INDENT.findall(text)}
+    shortest = min(indents, key=len, default="")
+    if all(indent.startswith(shortest) for indent in indents):
         return None
-    first = lines[0][1][1]
+    lines = ((number, match) for number, text in enumerate(texts) for match in _INDENT.finditer(text))
+    _, found = next(lines)
+    first: str = found[1]
     number, match = next(line for line in lines if not (line[1][1].startswith(first) or first.startswith(line[1][1])))
     return number, match.start(1), match.end(1), "tabs and spaces are mixed in the indentation of these lines"
 

@@ -73,7 +73,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
 
 def test_long_lines_are_whole_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
     """What is piped is neither wrapped nor cut."""
-    name = "m" * 300
+    name = "m" * 200
     print_layout(
         view(f'<schema name="s"><module name="{name}" required="true">a</module><module name="n">b</module></schema>'),
         stdout(),

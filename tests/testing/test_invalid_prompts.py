@@ -26,6 +26,7 @@ NOT_DRAWN = {
     **dict.fromkeys(("PC004", "PC009"), "needs megabytes; tests/language/test_xml.py"),
     **dict.fromkeys(("PC010", "PC212", "PC213"), "needs files on a disk; tests/language/rejects"),
     "PC011": "for documents built in Python; tests/language/test_build.py",
+    **dict.fromkeys(("PC012", "PC314"), "needs a large document; tests/language/test_sizes.py"),
     **dict.fromkeys(("PC503", "PC504"), "needs a model with few positions; tests/layout, tests/engine"),
     "PC313": "a warning, and drawn schemas may have it already; tests/language/test_messages.py",
     "PC422": "needs files beside the prompt; tests/cli/test_check.py",
