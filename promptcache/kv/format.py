@@ -28,8 +28,7 @@ def pack(stored: StoredEncoding) -> tuple[bytes, tuple[memoryview, ...]]:
     """Return the bytes of a file: its beginning, and the tensors one after the other, not copied.
 
     Raises:
-        StoreError: The tensors are not those that the recipe's codec prescribes, or hold no tokens, or none that the
-            format can hold.
+        StoreError: The tensors are not those that the recipe's codec prescribes, or hold no tokens.
     """
     if stored.recipe.num_tokens < 1:
         raise StoreError(f"cannot keep {stored.recipe.key}: it has no tokens")

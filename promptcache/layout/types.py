@@ -1,6 +1,6 @@
 """Positions: what the layout of a schema and the plan of a prompt are made of.
 
-Comes in: nothing; `lay_out`, `encodings` and `make_plan` build these. Goes out: to the runtime, which computes what
+Comes in: nothing; `lay_out`, `run_states` and `make_plan` build these. Goes out: to the runtime, which computes what
 they say. This file knows no XML and no tensors. All ranges are half-open, all positions are the absolute position IDs
 given to the model.
 """

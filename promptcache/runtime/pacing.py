@@ -1,6 +1,6 @@
 """How fast a model encodes and tiers load, here and now: measured, so that a store can load only where that pays.
 
-Comes in: a schema as prepared, its model, and where its KV rests. Goes out: figures, kept in the store's folder. What
+Comes in: the state of a schema, an executor, and where KV is kept. Goes out: figures, kept in the store's folder. What
 follows from them, `kv/pace.py` knows.
 """
 
