@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
 from promptcache.kv import Codec, Pace, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
-from promptcache.language.opening import open_schema
-from promptcache.layout import Layout, Plan, Tokenizer
+from promptcache.language.load import open_schema
+from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     Catalog,
     Completion,
@@ -49,6 +49,7 @@ from promptcache.runtime import (
     streaming,
     warm,
 )
+from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
 """KV of own tokens in one batch, unless the caller says otherwise."""

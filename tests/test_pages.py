@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from promptcache import Completion, Engine, Prompt, Store, StoreConfig
-from promptcache.layout import Tokenizer
 from promptcache.runtime.completion import Timing, Usage, WarmReport
+from promptcache.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("examples/**/*.md"))]

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.language.source import MAX_BYTES
+from promptcache.language.syntax.source import MAX_BYTES
 
 _SECTION = 10  # a module, a union of three in it, and six more
 _MEMBERS = range(1, 4)

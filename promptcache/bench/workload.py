@@ -16,8 +16,9 @@ from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
-from promptcache.layout import Encoding, RequestTokens, TurnFrame
+from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import Executor, Model, SchemaState, schema_state
+from promptcache.tokenizer import TurnFrame
 
 _MAX_POSITIONS = 2**24
 

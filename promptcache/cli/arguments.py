@@ -14,10 +14,10 @@ from typing import NamedTuple
 from promptcache.cli.exits import UsageMistake
 from promptcache.diagnostics import did_you_mean
 from promptcache.language import CheckedSchema, Prompt
-from promptcache.language.names import absolute, ancestors
 from promptcache.language.prompt import Argument, Reference
 from promptcache.language.schema import Parameter
-from promptcache.language.source import source_of
+from promptcache.language.syntax.names import absolute, ancestors
+from promptcache.language.syntax.source import source_of
 
 
 class _Target(NamedTuple):

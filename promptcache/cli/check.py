@@ -48,7 +48,7 @@ def check_files(
 
 def _limits(model: str) -> TokenLimits:
     from promptcache.cli.request import TokenLimits
-    from promptcache.layout import model_folder
+    from promptcache.tokenizer import model_folder
 
     return TokenLimits.of(model_folder(model))
 

@@ -16,8 +16,8 @@ from pysat.examples.rc2 import RC2Stratified
 from pysat.formula import WCNF
 from pysat.solvers import Solver
 
-from promptcache.language.formula import SOLVER_LOCK, at_most_one, formula_of, literals, solving
-from promptcache.language.rules import Rules
+from promptcache.language.rules.formula import SOLVER_LOCK, at_most_one, formula_of, literals, solving
+from promptcache.language.rules.rules import Rules
 
 _MAX_LITERALS = 2_000_000  # of all the clauses that keep combinations from being listed twice
 _SEARCH_S = 2.0

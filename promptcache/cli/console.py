@@ -75,7 +75,7 @@ def progress() -> Iterator[Progress]:
 
 def show_loading(show: Progress, model: str) -> None:
     """Show that a model is being loaded; a download has bars of its own, which a second display would tear apart."""
-    from promptcache.layout import local_folder
+    from promptcache.tokenizer import local_folder
 
     if local_folder(model) is not None:
         show("loading the model", 0, None)

@@ -15,11 +15,11 @@ from pathlib import Path
 from promptcache.cli.chats import not_in_xml, read_chat
 from promptcache.cli.exits import UsageMistake
 from promptcache.language import Prompt, Schema, module, parse_schema, print_schema
-from promptcache.language.formatter import format_document
-from promptcache.language.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name
+from promptcache.language.format.formatter import format_document
 from promptcache.language.prompt import Argument, Reference
 from promptcache.language.schema import IN_PYTHON, Item, Module, Parameter, Role, Text, Turn, Whitespace
-from promptcache.language.whitespace import finish
+from promptcache.language.syntax.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name
+from promptcache.language.syntax.whitespace import finish
 
 _FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # around code, where nothing is a heading
 _HEADING = re.compile(r"^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)

@@ -13,7 +13,8 @@ from promptcache.cli.diff_encodings import EncodingChanges, compare_encodings
 from promptcache.cli.diff_prompts import PromptChanges, compare_prompts
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.sources import Sources
-from promptcache.layout import HubTokenizer, Layout, Slot, lay_out, model_folder
+from promptcache.layout import Layout, Slot, lay_out
+from promptcache.tokenizer import HubTokenizer, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,22 +14,12 @@ from promptcache.cli.example_prompt import example_prompt
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, count_combinations
-from promptcache.language.explain import describe
-from promptcache.language.names import ancestors
-from promptcache.language.rules import RuleKind
+from promptcache.language.rules.explain import describe
+from promptcache.language.rules.rules import RuleKind
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.layout import (
-    HubTokenizer,
-    Layout,
-    Slot,
-    SlotText,
-    Stretch,
-    Tokenizer,
-    lay_out,
-    longest_text,
-    model_folder,
-    shortest_text,
-)
+from promptcache.language.syntax.names import ancestors
+from promptcache.layout import Layout, Slot, SlotText, Stretch, lay_out, longest_text, shortest_text
+from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 
 SlotTexts = Mapping[tuple[str, str], SlotText]
 """Texts for slots, by module path ("" for the schema's own) and name."""

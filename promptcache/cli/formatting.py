@@ -22,7 +22,7 @@ from promptcache.cli.report import Kind
 from promptcache.cli.sources import Sources
 from promptcache.cli.written import replace_file
 from promptcache.diagnostics import Diagnostic, LanguageError
-from promptcache.language.formatter import format_document
+from promptcache.language.format.formatter import format_document
 from promptcache.language.read_schema import read_schema
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

@@ -17,7 +17,8 @@ from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import printable
-from promptcache.layout import HubTokenizer, Origin, Part, Plan, Rendering, model_folder, render
+from promptcache.layout import Origin, Part, Plan, Rendering, render
+from promptcache.tokenizer import HubTokenizer, model_folder
 
 _REUSED = "green"
 _NEW = "bold yellow"

@@ -17,7 +17,6 @@ from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema, Prompt, Selection, resolve_prompt
 from promptcache.language.schema import Parameter
 from promptcache.layout import (
-    HubTokenizer,
     Layout,
     Plan,
     check_length,
@@ -26,6 +25,7 @@ from promptcache.layout import (
     make_plan,
     run_states,
 )
+from promptcache.tokenizer import HubTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

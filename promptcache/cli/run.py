@@ -12,7 +12,7 @@ from promptcache.cli.console import progress, show_loading
 from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import RunOptions, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.layout import model_folder
+from promptcache.tokenizer import model_folder
 
 
 def run_prompt(

@@ -25,7 +25,8 @@ from promptcache.cli.schema_tests_text import Result, ResultKind, Tested
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import LanguageError
 from promptcache.language.examples import example_prompt
-from promptcache.layout import HubTokenizer, check_length, model_folder
+from promptcache.layout import check_length
+from promptcache.tokenizer import HubTokenizer, model_folder
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine

@@ -17,7 +17,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.diagnostics import did_you_mean
 from promptcache.language import parse_schema
 from promptcache.language.examples import example_prompt
-from promptcache.language.formatter import format_document
+from promptcache.language.format.formatter import format_document
 
 _PACKAGE = Path(promptcache.__file__).parent
 FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")

@@ -17,7 +17,8 @@ from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.sources import Sources
 from promptcache.language import CheckedSchema
-from promptcache.layout import HubTokenizer, check_length, lay_out, model_folder, run_states
+from promptcache.layout import check_length, lay_out, run_states
+from promptcache.tokenizer import HubTokenizer, model_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

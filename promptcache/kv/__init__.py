@@ -9,32 +9,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.kv.archive import Moved, read_archive, write_archive
-from promptcache.kv.blob_tier import BlobTier, Form, StoredEncoding
 from promptcache.kv.codec import as_kept, codec_named, kept_bytes
 from promptcache.kv.faults import Faults
-from promptcache.kv.header import Header
+from promptcache.kv.files.archive import Moved, read_archive, write_archive
+from promptcache.kv.files.blob_tier import BlobTier, Form, StoredEncoding
+from promptcache.kv.files.header import Header
+from promptcache.kv.files.paths import expand_home
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
-from promptcache.kv.memory import MemoryStore
+from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.pace import Pace
-from promptcache.kv.paths import expand_home
 from promptcache.kv.store import Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
-    from promptcache.kv.disk import DiskTier, Verdict
-    from promptcache.kv.pace_file import keep_pace, kept_pace, pace_name
-    from promptcache.kv.remote import RemoteTier
+    from promptcache.kv.files.disk import DiskTier, Verdict
+    from promptcache.kv.files.pace_file import keep_pace, kept_pace, pace_name
+    from promptcache.kv.files.remote import RemoteTier
 
 _HOMES = {
-    "DiskTier": "promptcache.kv.disk",
-    "RemoteTier": "promptcache.kv.remote",
-    "Verdict": "promptcache.kv.disk",
-    "keep_pace": "promptcache.kv.pace_file",
-    "kept_pace": "promptcache.kv.pace_file",
-    "pace_name": "promptcache.kv.pace_file",
+    "DiskTier": "promptcache.kv.files.disk",
+    "RemoteTier": "promptcache.kv.files.remote",
+    "Verdict": "promptcache.kv.files.disk",
+    "keep_pace": "promptcache.kv.files.pace_file",
+    "kept_pace": "promptcache.kv.files.pace_file",
+    "pace_name": "promptcache.kv.files.pace_file",
 }
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from promptcache.diagnostics import StoreError, one_of
-from promptcache.kv.blob_tier import Form, StoredEncoding
+from promptcache.kv.files.blob_tier import Form, StoredEncoding
 from promptcache.kv.keys import Codec, Recipe
 from promptcache.kv.types import KVShape
 

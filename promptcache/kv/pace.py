@@ -1,7 +1,7 @@
 """Where loading is cheaper than encoding: the figures that say so.
 
 Comes in: figures that somebody measured, or gave. Goes out: whether to load so many bytes. This file knows no clock and
-no files: `runtime/pacing.py` measures, and `kv/pace_file.py` keeps.
+no files: `runtime/pacing.py` measures, and `kv/files/pace_file.py` keeps.
 """
 
 from __future__ import annotations

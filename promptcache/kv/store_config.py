@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number
-from promptcache.kv.blob_tier import BlobTier
-from promptcache.kv.memory import MemoryStore
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.paths import expand_home
+from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.pace import Pace
-from promptcache.kv.paths import expand_home
 from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
@@ -139,12 +139,12 @@ def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
     """
     tiers: list[BlobTier] = []
     if config.folder is not None:
-        from promptcache.kv.disk import DiskTier
+        from promptcache.kv.files.disk import DiskTier
 
         tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
     if config.url is not None:
         try:
-            from promptcache.kv.remote import RemoteTier
+            from promptcache.kv.files.remote import RemoteTier
         except ImportError as missing:
             raise StoreError(str(missing)) from missing
         tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))
@@ -154,6 +154,6 @@ def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
 def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -> Pace | None:
     if config.folder is None or not isinstance(config.pace, str):
         return config.pace if isinstance(config.pace, Pace) else None
-    from promptcache.kv.pace_file import kept_pace, pace_name
+    from promptcache.kv.files.pace_file import kept_pace, pace_name
 
     return kept_pace(expand_home(config.folder), pace_name(fingerprint(), shape.device))

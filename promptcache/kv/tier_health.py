@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
-from promptcache.kv.blob_tier import BlobTier
 from promptcache.kv.faults import Faults
+from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.locks import new_lock
 
 _log = logging.getLogger(__name__)

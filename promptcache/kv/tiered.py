@@ -16,11 +16,11 @@ from dataclasses import replace
 import torch
 
 from promptcache.diagnostics import TEXT, Kind, StoreError, TierUnavailable, Unpicklable, number
-from promptcache.kv.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.codec import from_stored, to_stored
 from promptcache.kv.faults import Faults
+from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
 from promptcache.kv.keys import Recipe
-from promptcache.kv.memory import MemoryStore
+from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.pace import Pace
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
 from promptcache.kv.tier_health import TierHealth

@@ -8,12 +8,12 @@ parse_prompt -> resolve_prompt(…, schema) -> Selection
 
 from promptcache.language.check import check_schema
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.language.counting import Count, count_combinations
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.resolve import resolve_prompt
+from promptcache.language.rules.counting import Count, count_combinations
 from promptcache.language.schema import (
     Assert,
     Choose,

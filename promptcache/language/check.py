@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 
 from promptcache.diagnostics import Diagnostic, Faults, SchemaError, in_order
-from promptcache.language.backbone import MAX_STEPS, find_backbone
-from promptcache.language.built import built_faults
+from promptcache.language.check_values import built_faults
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -19,9 +18,11 @@ from promptcache.language.checked import (
     CheckedTurn,
     CheckedUnion,
 )
-from promptcache.language.compile import compile_rules, scaffold_members
 from promptcache.language.examples import check_examples
-from promptcache.language.explain import (
+from promptcache.language.normalize import finish_schema, stray_indentations
+from promptcache.language.rules.backbone import MAX_STEPS, find_backbone
+from promptcache.language.rules.compile import compile_rules, scaffold_members
+from promptcache.language.rules.explain import (
     MAX_EXPLAINED,
     explain_dead,
     explain_default,
@@ -29,11 +30,10 @@ from promptcache.language.explain import (
     explain_unsatisfiable,
     idle_scaffolds,
 )
-from promptcache.language.finish import finish_schema, stray_indentations
-from promptcache.language.formula import TooHardError
-from promptcache.language.index import Index, index_schema, scaffold_name
-from promptcache.language.rules import Default, Rules
+from promptcache.language.rules.formula import TooHardError
+from promptcache.language.rules.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
+from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 
 
 def check_schema(schema: Schema) -> CheckedSchema:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
-from promptcache.language.rules import Rules
+from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Context, Example, Parameter, Role, Schema
 
 

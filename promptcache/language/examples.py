@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from promptcache.diagnostics import Diagnostic, PromptError
-from promptcache.language.broken import broken_rule
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -19,11 +18,12 @@ from promptcache.language.checked import (
     FinalText,
     Selection,
 )
-from promptcache.language.names import quoted
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
+from promptcache.language.rules.explain_prompt import broken_rule
 from promptcache.language.schema import Example, place
+from promptcache.language.syntax.names import quoted
 
 MAX_EXAMPLES = 500
 """How many examples a schema may have."""

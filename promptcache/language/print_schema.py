@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import groupby
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language.attributes import escape
 from promptcache.language.schema import (
     Assert,
     Choose,
@@ -31,8 +30,9 @@ from promptcache.language.schema import (
     Union,
     Whitespace,
 )
-from promptcache.language.whitespace import is_blank
-from promptcache.language.writing import Verbatim, Written, print_document
+from promptcache.language.syntax.attributes import escape
+from promptcache.language.syntax.whitespace import is_blank
+from promptcache.language.syntax.writing import Verbatim, Written, print_document
 
 
 def print_schema(schema: Schema) -> str:

@@ -23,11 +23,11 @@ from promptcache.diagnostics import (
     number,
     tuple_of,
 )
-from promptcache.language.names import RESERVED_MODULES, is_element, quoted
 from promptcache.language.schema import IN_PYTHON, Role, Whitespace
-from promptcache.language.versions import is_range
-from promptcache.language.whitespace import finish
-from promptcache.language.writing import Written, holds_line_break, print_document
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element, quoted
+from promptcache.language.syntax.versions import is_range
+from promptcache.language.syntax.whitespace import finish
+from promptcache.language.syntax.writing import Written, holds_line_break, print_document
 
 __all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 

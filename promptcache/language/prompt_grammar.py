@@ -20,7 +20,7 @@ from lxml import etree
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
 from promptcache.language.grammar_arguments import RNG, arguments, documented, named
 from promptcache.language.schema import Doc, Role, Whitespace, walk
-from promptcache.language.whitespace import finish
+from promptcache.language.syntax.whitespace import finish
 
 
 def prompt_grammar(schema: CheckedSchema) -> str:

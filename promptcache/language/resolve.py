@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from promptcache.diagnostics import Diagnostic, Faults, PromptError, Span, did_you_mean, in_order
-from promptcache.language.broken import explain_broken
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
-from promptcache.language.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.prompt import Argument, Prompt, Reference
+from promptcache.language.rules.explain_prompt import explain_broken
 from promptcache.language.schema import Parameter
-from promptcache.language.values import refusal
-from promptcache.language.versions import in_range, is_version
+from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
+from promptcache.language.syntax.values import refusal
+from promptcache.language.syntax.versions import in_range, is_version
 
 
 def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = True) -> Selection:

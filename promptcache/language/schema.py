@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import FLAG, InvalidValue, SchemaError, instance
-from promptcache.language.files import Files
-from promptcache.language.nodes import (
+from promptcache.language.read_schema import Read, read_schema, read_schema_file
+from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
@@ -40,9 +41,8 @@ from promptcache.language.nodes import (
     place,
     walk,
 )
-from promptcache.language.read_schema import Read, read_schema, read_schema_file
-from promptcache.language.template_files import no_template
-from promptcache.language.whitespace import is_blank
+from promptcache.language.syntax.template_files import no_template
+from promptcache.language.syntax.whitespace import is_blank
 
 __all__ = [
     "IN_PYTHON",

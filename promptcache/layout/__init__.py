@@ -5,8 +5,6 @@ tensors.
 """
 
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
-from promptcache.layout.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
-from promptcache.layout.hub_tokenizer import HubTokenizer
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
 from promptcache.layout.picture import layout_html, layout_svg
@@ -15,7 +13,6 @@ from promptcache.layout.rendering import Part, Rendering, render
 from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text
-from promptcache.layout.tokenizer import Tokenizer, TurnFrame
 from promptcache.layout.types import (
     Extent,
     Layout,
@@ -32,10 +29,8 @@ from promptcache.layout.types import (
 )
 
 __all__ = [
-    "DEMO_FOLDER",
     "Encoding",
     "Extent",
-    "HubTokenizer",
     "KVPart",
     "Layout",
     "Level",
@@ -52,9 +47,6 @@ __all__ = [
     "Slot",
     "SlotText",
     "Stretch",
-    "Tokenizer",
-    "TurnFrame",
-    "ask_hub",
     "check_length",
     "check_positions",
     "fill_tokens",
@@ -63,10 +55,8 @@ __all__ = [
     "lay_out",
     "layout_html",
     "layout_svg",
-    "local_folder",
     "longest_text",
     "make_plan",
-    "model_folder",
     "render",
     "run_states",
     "scaffolds_in_use",

@@ -20,8 +20,8 @@ from promptcache.language.checked import (
 )
 from promptcache.language.schema import Parameter, Role, place
 from promptcache.layout.displayed import DisplayedLayout
-from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.types import Extent, Layout, Piece, Run, Slot, Stretch
+from promptcache.tokenizer import Tokenizer
 
 
 def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:

@@ -16,9 +16,9 @@ from promptcache.layout.encoding import KVPart
 from promptcache.layout.level import level_of
 from promptcache.layout.run_states import find_state
 from promptcache.layout.scaffolds import scaffolds_in_use
-from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.turns import added_tokens
 from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState, Slot, Stretch
+from promptcache.tokenizer import Tokenizer
 
 
 def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer) -> Plan:

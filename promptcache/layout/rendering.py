@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise, takewhile
 from operator import attrgetter
 
-from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.types import Origin, Plan
+from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

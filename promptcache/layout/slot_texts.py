@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from promptcache.language.patterns import Pattern
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.values import refusal
-from promptcache.layout.tokenizer import Tokenizer
+from promptcache.language.syntax.patterns import Pattern
+from promptcache.language.syntax.values import refusal
+from promptcache.tokenizer import Tokenizer
 
 _LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} éß日\n"
 _ALPHABETS: Mapping[ParameterType, tuple[str, ...]] = {

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from promptcache.language.checked import Selection
 from promptcache.language.prompt import Message
 from promptcache.language.schema import Role
-from promptcache.layout.tokenizer import Tokenizer
 from promptcache.layout.types import Layout, Origin
+from promptcache.tokenizer import Tokenizer
 
 Added: TypeAlias = tuple[Origin, tuple[int, ...]]
 

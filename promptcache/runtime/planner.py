@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, shown
 from promptcache.language import Prompt, resolve_prompt
-from promptcache.language.opening import is_markup, open_prompt
-from promptcache.layout import Plan, Tokenizer, check_positions
+from promptcache.language.load import is_markup, open_prompt
+from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.schema_state import SchemaState
+from promptcache.tokenizer import Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt
 """XML text (starting with "<"), a path, or a `Prompt`."""

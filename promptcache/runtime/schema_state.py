@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, did_you_mean
 from promptcache.kv import Codec
 from promptcache.language import CheckedSchema, Selection
-from promptcache.layout import Encoding, Layout, Plan, RunState, Tokenizer, check_length, lay_out, make_plan, run_states
+from promptcache.layout import (
+    Encoding,
+    Layout,
+    Plan,
+    RunState,
+    check_length,
+    lay_out,
+    make_plan,
+    run_states,
+)
+from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.schema import Role
-from promptcache.layout import Plan, RequestTokens, TurnFrame, lay_out, make_plan, run_states
+from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line, is_tested
@@ -32,6 +32,7 @@ from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.small_copy import longest_window, small_copy
 from promptcache.runtime.reference import reference_logits
+from promptcache.tokenizer import TurnFrame
 
 _log = logging.getLogger(__name__)
 

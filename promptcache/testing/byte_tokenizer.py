@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from promptcache.language.schema import Role
-from promptcache.layout import TurnFrame
+from promptcache.tokenizer import TurnFrame
 
 _NUM_BYTES = 256
 

@@ -15,8 +15,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.language.names import ancestors
-from promptcache.layout import Tokenizer
+from promptcache.language.syntax.names import ancestors
 from promptcache.testing import choices, strategies
 from promptcache.testing.choices import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments
 from promptcache.testing.faulty import InvalidPrompt
@@ -26,6 +25,7 @@ from promptcache.testing.selecting import selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, default_tokenizer, read_schema
 from promptcache.testing.token_texts import fitting_texts
 from promptcache.testing.walk import has_tokens
+from promptcache.tokenizer import Tokenizer
 
 Arguments: TypeAlias = Mapping[str, str | SearchStrategy[str] | None]
 """By "module/parameter" (the root's own: "parameter"): a text, a strategy for one, or None for no argument."""

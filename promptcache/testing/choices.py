@@ -16,10 +16,11 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import Parameter, ParameterType, Role
-from promptcache.language.values import refusal
-from promptcache.layout import Tokenizer, shortest_text
+from promptcache.language.syntax.values import refusal
+from promptcache.layout import shortest_text
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import full_texts, maybe, texts, visible_texts
+from promptcache.tokenizer import Tokenizer
 
 Key: TypeAlias = tuple[str, str]
 Slots: TypeAlias = Mapping[Key, SearchStrategy[str] | SearchStrategy[str | None]]

@@ -11,8 +11,8 @@ from typing import Any
 
 from promptcache.diagnostics import Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_schema, print_schema
-from promptcache.language.files import Files
-from promptcache.language.rules import Exclusive, Rule
+from promptcache.language.rules.rules import Exclusive, Rule
+from promptcache.language.syntax.files import Files
 
 _PLACES = frozenset({"span", "places", "source"})
 

@@ -13,14 +13,14 @@ from typing import TypeAlias
 from pysat.solvers import Solver
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.formula import solving
-from promptcache.layout import Tokenizer
+from promptcache.language.rules.formula import solving
 from promptcache.testing.choices import Said
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.selecting import clauses_of, list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.token_texts import plain_argument
 from promptcache.testing.walk import has_tokens
+from promptcache.tokenizer import Tokenizer
 
 Choices: TypeAlias = frozenset[int]
 """Choices as the solver has them: the number of a module that is used, its negative where it is not."""

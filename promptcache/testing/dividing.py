@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from promptcache.language.conditions import KEYWORDS, TOKEN
-from promptcache.language.names import absolute, is_name
+from promptcache.language.syntax.conditions import KEYWORDS, TOKEN
+from promptcache.language.syntax.names import absolute, is_name
 from promptcache.testing.file_wishes import FileWish
 from promptcache.testing.markup import append_text, indent, to_text
 from promptcache.testing.written import SchemaFiles

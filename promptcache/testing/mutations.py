@@ -20,15 +20,15 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
-from promptcache.language.values import refusal
-from promptcache.language.versions import is_version
-from promptcache.layout import Tokenizer
+from promptcache.language.syntax.values import refusal
+from promptcache.language.syntax.versions import is_version
 from promptcache.testing.choices import BYTES, Slots, draw_arguments, slots
 from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.rule_faults import BrokenSelection, broken_selections, incompatible_pairs
 from promptcache.testing.walk import has_tokens
+from promptcache.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
 _NUMBERS = st.integers(0, 2**16)

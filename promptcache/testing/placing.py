@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
 from promptcache.language.schema import Parameter, Role
-from promptcache.layout import Plan, Tokenizer
+from promptcache.layout import Plan
+from promptcache.tokenizer import Tokenizer
 
 Placed = tuple[int, int]
 """A position and the ID of the token that stands there."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.layout import Tokenizer
 from promptcache.testing.choices import (
     BYTES,
     MESSAGES,
@@ -25,6 +24,7 @@ from promptcache.testing.choices import (
 from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
 from promptcache.testing.selecting import distinct_selections, selections
 from promptcache.testing.walk import has_tokens
+from promptcache.tokenizer import Tokenizer
 
 
 def prompt_trees(schema: CheckedSchema, tokenizer: Tokenizer = BYTES) -> SearchStrategy[PromptTree]:

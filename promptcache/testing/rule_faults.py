@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.names import ancestors
-from promptcache.language.rules import Default, Exclusive, Rule, RuleKind
+from promptcache.language.rules.rules import Default, Exclusive, Rule, RuleKind
+from promptcache.language.syntax.names import ancestors
 from promptcache.testing.selecting import can_be_completed
 
 _MAX_PAIRS = 6

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.formula import at_most_one, formula_of, literals, solving
-from promptcache.language.rules import Exclusive, Rules
+from promptcache.language.rules.formula import at_most_one, formula_of, literals, solving
+from promptcache.language.rules.rules import Exclusive, Rules
 
 MAX_LISTED = 4096
 

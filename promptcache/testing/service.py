@@ -14,11 +14,12 @@ import torch
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Selection
-from promptcache.layout import Plan, Tokenizer
+from promptcache.layout import Plan
 from promptcache.runtime import Executor, Model, Pool, SchemaState, choose_linking, generate, schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import Tokenizer
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.1}
 

@@ -18,7 +18,6 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache.language import parse_prompt, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Tokenizer
 from promptcache.testing.choices import BYTES, arguments
 from promptcache.testing.dividing import divide
 from promptcache.testing.drafts import Elements, SchemaDraft, schema_drafts
@@ -40,6 +39,7 @@ from promptcache.testing.rules_xml import (
 from promptcache.testing.schema_xml import grow
 from promptcache.testing.selecting import selections
 from promptcache.testing.written import SchemaFiles
+from promptcache.tokenizer import Tokenizer
 
 __all__ = [
     "InvalidPrompt",

@@ -27,24 +27,14 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.files import Files
-from promptcache.language.nodes import Module, Text, walk
-from promptcache.language.opening import is_markup
+from promptcache.language.load import is_markup
 from promptcache.language.prompt_grammar import prompt_grammar
-from promptcache.language.template_files import is_template
-from promptcache.layout import (
-    HubTokenizer,
-    Layout,
-    Plan,
-    RunState,
-    Slot,
-    Tokenizer,
-    lay_out,
-    make_plan,
-    render,
-    run_states,
-)
+from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.nodes import Module, Text, walk
+from promptcache.language.syntax.template_files import is_template
+from promptcache.layout import Layout, Plan, RunState, Slot, lay_out, make_plan, render, run_states
 from promptcache.testing.written import SchemaFiles
+from promptcache.tokenizer import HubTokenizer, Tokenizer
 
 SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema | SchemaFiles
 """A path, XML text (starting with "<"), a declared or a checked schema, or one that was drawn with its files."""

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache.language.schema import Parameter
-from promptcache.layout import Tokenizer, fill_tokens, fit_tokens, shortest_text
+from promptcache.layout import fill_tokens, fit_tokens, shortest_text
 from promptcache.testing.choices import fits, is_restricted
 from promptcache.testing.texts import TRICKY
+from promptcache.tokenizer import Tokenizer
 
 _WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
 _PLAIN = ("nine", "a", "0", "1", "")

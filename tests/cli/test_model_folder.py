@@ -13,7 +13,7 @@ import pytest
 
 from promptcache.cli.model_folder import Dtype, read_facts
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
-from promptcache.layout import DEMO_FOLDER
+from promptcache.tokenizer import DEMO_FOLDER
 from tests.cli.conftest import Command
 from tests.hub import COMMIT, cache_model, fake_hub, without_network
 

@@ -65,7 +65,9 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
 
     pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
     assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
-    assert set(rooms.split()) <= {f"promptcache.{room}" for room in ("cli", "diagnostics", "demo", "language", "locks")}
+    assert set(rooms.split()) <= {
+        f"promptcache.{room}" for room in ("cli", "diagnostics", "demo", "language", "locks", "tokenizer")
+    }
 
 
 def test_module_is_the_command_and_colours_need_a_terminal() -> None:

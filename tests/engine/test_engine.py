@@ -27,11 +27,12 @@ from promptcache.engine import Engine
 from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
-from promptcache.layout import DEMO_FOLDER, HubTokenizer, Level
+from promptcache.layout import Level
 from promptcache.runtime.completion import Completion, FinishReason, Source
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
+from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
 
 SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>

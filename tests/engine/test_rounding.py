@@ -12,12 +12,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import HubTokenizer
 from promptcache.runtime.attention import register_backend, unregister_backend
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.service import distance, serve
+from promptcache.tokenizer import HubTokenizer
 from tests.runtime.attention.dense import DenseBackend
 
 pytestmark = pytest.mark.law

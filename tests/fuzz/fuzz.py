@@ -68,7 +68,7 @@ def _kind(fault: Exception) -> str:
 
 
 def _words() -> set[str]:
-    from promptcache.language.elements import ATTRIBUTES
+    from promptcache.language.syntax.elements import ATTRIBUTES
 
     names = {*ATTRIBUTES, *(name for names in ATTRIBUTES.values() for name in names), "prompt", "use", "arg"}
     tags = {f"<{name}" for name in names} | {f"</{name}>" for name in names}

@@ -21,8 +21,8 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.formatter import format_document
-from promptcache.language.templates import render_template
+from promptcache.language.format.formatter import format_document
+from promptcache.language.syntax.templates import render_template
 
 DIVIDER = b"\n====\n"
 """Between the schema and the prompt of one input."""

@@ -9,8 +9,8 @@ import torch
 
 from promptcache.kv import Codec, KVShape, Recipe, StoredEncoding
 from promptcache.kv.codec import forms
-from promptcache.kv.format import check_payload, pack, unpack
-from promptcache.kv.header import read_header
+from promptcache.kv.files.format import check_payload, pack, unpack
+from promptcache.kv.files.header import read_header
 
 HOST = torch.device("cpu")
 

@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.kv import BlobTier, Codec, KVHandle, KVShape, MemoryStore, Recipe, Store, Tier, TieredStore
-from promptcache.kv.blob_tier import StoredEncoding
-from promptcache.kv.disk import DiskTier
-from promptcache.kv.remote import RemoteTier
+from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.remote import RemoteTier
 from promptcache.testing.faults import FaultyStore
 from tests.conftest import law_examples
 from tests.kv.stored import recipe as recipe_of

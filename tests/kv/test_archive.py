@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv.archive import read_archive, write_archive
-from promptcache.kv.disk import DiskTier
+from promptcache.kv.files.archive import read_archive, write_archive
+from promptcache.kv.files.disk import DiskTier
 from tests.kv.stored import small
 
 ALL = [small(f"packed {number}") for number in range(4)]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
-from promptcache.kv import Pace, Tier, reading
-from promptcache.kv.archive import read_archive
-from promptcache.kv.disk import DiskTier
+from promptcache.kv import Pace, Tier
+from promptcache.kv.files import reading
+from promptcache.kv.files.archive import read_archive
+from promptcache.kv.files.disk import DiskTier
 from tests.kv.stored import small, whole_file
 
 KEY = small().recipe.key

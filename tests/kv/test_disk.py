@@ -15,7 +15,7 @@ import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv import BlobTier, StoredEncoding, Tier
-from promptcache.kv.disk import DiskTier, Verify
+from promptcache.kv.files.disk import DiskTier, Verify
 from tests.kv.processes import in_child
 from tests.kv.stored import content, file_bytes, files_of, random_stored, recipe, shape, small, whole_file
 

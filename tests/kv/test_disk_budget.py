@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from promptcache.diagnostics import CorruptEncoding
-from promptcache.kv.disk import DiskTier
+from promptcache.kv.files.disk import DiskTier
 from tests.conftest import law_examples
 from tests.kv.processes import finish, start
 from tests.kv.stored import content, file_bytes, small

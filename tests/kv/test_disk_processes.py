@@ -13,8 +13,8 @@ import pytest
 
 from promptcache.diagnostics import CorruptEncoding
 from promptcache.kv import Pace, Tier
-from promptcache.kv.disk import DiskTier
-from promptcache.kv.pace_file import keep_pace, kept_pace
+from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.pace_file import keep_pace, kept_pace
 from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.stored import content, file_bytes, random_stored, recipe, shape, small
 

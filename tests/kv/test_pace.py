@@ -15,8 +15,8 @@ import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
 from promptcache.kv import Pace, StoreConfig, Tier
-from promptcache.kv.disk import DiskTier
-from promptcache.kv.pace_file import keep_pace, kept_pace, pace_name
+from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.pace_file import keep_pace, kept_pace, pace_name
 
 FIGURES: dict[str, Any] = {
     "encode_tokens_per_s": 812.5,

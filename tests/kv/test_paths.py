@@ -8,8 +8,8 @@ import pytest
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import StoreConfig
-from promptcache.kv.disk import DiskTier
-from promptcache.kv.paths import expand_home
+from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.paths import expand_home
 from promptcache.kv.store_config import open_store
 from tests.kv.stored import shape
 

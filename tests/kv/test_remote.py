@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv import BlobTier, MemoryStore, Tier, TieredStore, remote
-from promptcache.kv.remote import RemoteTier
+from promptcache.kv import BlobTier, MemoryStore, Tier, TieredStore
+from promptcache.kv.files import remote
+from promptcache.kv.files.remote import RemoteTier
 from tests.conftest import law_examples
 from tests.kv.stored import content, file_bytes, shape, small, whole_file
 

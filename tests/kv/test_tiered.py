@@ -11,9 +11,9 @@ import torch
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.kv import Codec, KVHandle, KVShape, Lookup, MemoryStore, Pace, Recipe, Tier, TieredStore
-from promptcache.kv.blob_tier import StoredEncoding
-from promptcache.kv.disk import DiskTier
-from promptcache.kv.remote import RemoteTier
+from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.remote import RemoteTier
 from tests.kv.stored import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from promptcache.language.prompt import IN_PYTHON
-from promptcache.language.rules import Rules
+from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import (
     Assert,
     Choose,

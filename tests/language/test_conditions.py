@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
-from promptcache.language.conditions import Count, clauses_of, clauses_of_count, holds, read_condition
-from promptcache.language.rules import Implication
+from promptcache.language.rules.rules import Implication
+from promptcache.language.syntax.conditions import Count, clauses_of, clauses_of_count, holds, read_condition
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
 from tests.language.generated import conditions

@@ -11,17 +11,16 @@ from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import (
     Schema,
     check_schema,
-    combine,
-    counting,
     load_prompt,
     parse_prompt,
     parse_schema,
-    template_limits,
 )
-from promptcache.language.counting import count_combinations
-from promptcache.language.names import MAX_SUGGESTIONS
-from promptcache.language.patterns import MAX_TEXT, Pattern, PatternError
-from promptcache.language.templates import render_template
+from promptcache.language.rules import combine, counting
+from promptcache.language.rules.counting import count_combinations
+from promptcache.language.syntax import template_limits
+from promptcache.language.syntax.names import MAX_SUGGESTIONS
+from promptcache.language.syntax.patterns import MAX_TEXT, Pattern, PatternError
+from promptcache.language.syntax.templates import render_template
 from tests.language.documents import checked, codes, outline, selected
 
 MODULE = '<module name="a"/>'

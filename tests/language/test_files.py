@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import Schema, check_schema, parse_schema
-from promptcache.language.source import MAX_BYTES
+from promptcache.language.syntax.source import MAX_BYTES
 from promptcache.testing import BrokenSchema, SchemaFiles, broken_schemas, schema_files
 from tests.conftest import law_examples
 

@@ -15,7 +15,7 @@ from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_schema, print_schema
-from promptcache.language.formatter import format_document
+from promptcache.language.format.formatter import format_document
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.schema import Module, RuleList, Scaffold, Union
 from promptcache.testing import strategies

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from promptcache.diagnostics import SchemaError
 from promptcache.language import check_schema, parse_schema, print_schema
 from promptcache.language.schema import Module, Parameter, Schema, Text, Turn, Union, walk
-from promptcache.language.source import MAX_BYTES
+from promptcache.language.syntax.source import MAX_BYTES
 from tests.conftest import law_examples
 from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
 from tests.language.generated import declared_schemas

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import Diagnostic, SchemaError
 from promptcache.language import check_schema, count_combinations, parse_schema
-from promptcache.language.backbone import find_backbone
-from promptcache.language.compile import compile_rules
-from promptcache.language.conflict import smallest_conflict
-from promptcache.language.index import index_schema
-from promptcache.language.rules import Declaration, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.rules.backbone import find_backbone
+from promptcache.language.rules.compile import compile_rules
+from promptcache.language.rules.conflict import smallest_conflict
+from promptcache.language.rules.rules import Declaration, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.schema import Schema
+from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes
 from tests.language.generated import RULES_ONLY, all_selections, declared_schemas

@@ -14,20 +14,20 @@ from promptcache.language import (
     Module,
     Schema,
     check_schema,
-    conflict,
     module,
     parse_prompt,
     parse_schema,
     resolve_prompt,
 )
-from promptcache.language.attributes import MAX_SEPARATOR
 from promptcache.language.examples import MAX_EXAMPLES
-from promptcache.language.names import MAX_NAME
-from promptcache.language.nodes import place
-from promptcache.language.patterns import MAX_PATTERN
-from promptcache.language.read_items import MAX_PATHS
-from promptcache.language.source import MAX_BYTES
-from promptcache.language.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
+from promptcache.language.rules import conflict
+from promptcache.language.syntax.attributes import MAX_SEPARATOR
+from promptcache.language.syntax.names import MAX_NAME
+from promptcache.language.syntax.nodes import place
+from promptcache.language.syntax.patterns import MAX_PATTERN
+from promptcache.language.syntax.read_items import MAX_PATHS
+from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.syntax.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
 
 SECONDS = 8
 """CPU time that an answer may take on a busy machine; those that were slow took ten times as long."""

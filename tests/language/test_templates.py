@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
 from promptcache.language.schema import Text
-from promptcache.language.templates import render_template
-from promptcache.language.xml import Element, parse_xml
+from promptcache.language.syntax.templates import render_template
+from promptcache.language.syntax.xml import Element, parse_xml
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut, outline
@@ -175,7 +175,7 @@ PROBE = """
 import json, re, sys, time
 from promptcache.diagnostics import SchemaError
 from promptcache.language.schema import Text
-from promptcache.language.templates import render_template
+from promptcache.language.syntax.templates import render_template
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
 found = []
 for bomb in json.loads(sys.stdin.read()):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.schema import Whitespace
-from promptcache.language.whitespace import finish
+from promptcache.language.syntax.whitespace import finish
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline, selected
 

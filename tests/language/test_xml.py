@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import parse_schema
-from promptcache.language.source import MAX_BYTES
-from promptcache.language.xml import MAX_DEPTH, MAX_ELEMENTS, Characters, Element, parse_xml
+from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, Characters, Element, parse_xml
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Level, Plan, Prefill, Tokenizer, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Level, Plan, Prefill, lay_out, make_plan, run_states
+from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
 
 

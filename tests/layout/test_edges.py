@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from promptcache.layout import Level, find_state, layout_html, layout_svg, run_states
-from promptcache.layout.tokenizer_rules import with_declared_tokens
 from tests.layout.samples import layout_of, plan_of
 
 
@@ -34,16 +33,6 @@ def test_a_prompt_without_anything_cached_is_exact() -> None:
 
     assert (plan.level, plan.reuse) == (Level.EXACT, ())
     assert [(part.start, part.token_ids) for part in plan.prefill] == [(0, (ord("A"),)), (4, (ord("z"),))]
-
-
-def test_a_token_that_is_declared_twice_is_added_once() -> None:
-    """What `tokenizer_config.json` declares and the rules have already is not added again."""
-    rules = {"added_tokens": [{"id": 1, "content": "<a>", "special": True}]}
-    declared = {"1": {"content": "<a>", "special": True}, "0": {"content": "<b>", "special": True}}
-
-    added = with_declared_tokens(rules, declared)["added_tokens"]
-
-    assert [(token["id"], token["content"]) for token in added] == [(0, "<b>"), (1, "<a>")]
 
 
 @pytest.mark.parametrize("schema", ['<schema name="s">Text.</schema>', '<schema name="s"><user/></schema>'])

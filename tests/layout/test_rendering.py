@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.layout import HubTokenizer
 from promptcache.layout.rendering import Rendering, render
 from promptcache.testing import strategies
+from promptcache.tokenizer import HubTokenizer
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, new_tokens, plan_of, plan_selection, read, reused_tokens, text_of
-from tests.layout.small_tokenizers import byte_level, llama_like, unigram, word_piece
+from tests.tokenizer.small_tokenizers import byte_level, llama_like, unigram, word_piece
 
 SCHEMA = (
     '<schema name="s"><system>Be brief.</system><module name="a">Trip of <parameter name="days" length="6" '

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from promptcache.language.moving import Move
-from promptcache.language.read_items import SchemaReader
+from promptcache.language.syntax.moving import Move
+from promptcache.language.syntax.read_items import SchemaReader
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
 read_items, read_schema, taking = (
-    module_of(f"promptcache.language.{name}") for name in ("read_items", "read_schema", "taking")
+    module_of(f"promptcache.language.{name}") for name in ("syntax.read_items", "read_schema", "syntax.taking")
 )
 Patch = pytest.MonkeyPatch
 FILES = "files are one schema"

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from promptcache.diagnostics import Span
-from promptcache.language.rules import RuleKind, Rules
+from promptcache.language.rules.rules import RuleKind, Rules
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
 check, compile_, resolve, prompt, print_schema = (
-    module_of(f"promptcache.language.{name}") for name in ("check", "compile", "resolve", "prompt", "print_schema")
+    module_of(f"promptcache.language.{name}")
+    for name in ("check", "rules.compile", "resolve", "prompt", "print_schema")
 )
-TextTokenizer = module_of("promptcache.layout.text_tokenizer").TextTokenizer
+TextTokenizer = module_of("promptcache.tokenizer.text_tokenizer").TextTokenizer
 Patch = pytest.MonkeyPatch
 RULES, FIRST = "rules are as declared", "fault is reported first"
 

@@ -17,7 +17,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema
-from promptcache.layout import HubTokenizer
 from promptcache.runtime.hf.model import Model
 from promptcache.testing import ByteTokenizer, Subject, prompts, strategies
 from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
@@ -27,6 +26,7 @@ from promptcache.testing.histories import history_machine
 from promptcache.testing.laws import LAWS, Law, Over, no_control_token_in_text
 from promptcache.testing.service import default_model, serve
 from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import HubTokenizer
 from tests.families import random_model
 from tests.testing.samples import SLOTTED
 

@@ -14,8 +14,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from promptcache import Engine
-from promptcache.layout import DEMO_FOLDER
 from promptcache.runtime.hf import fingerprint, origin
+from promptcache.tokenizer import DEMO_FOLDER
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import Embedding, Linear, Module, Sequential
 
-from promptcache.layout import DEMO_FOLDER
 from promptcache.runtime.hf import packed
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.packed import PackedLinear, pack_linears
 from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import DEMO_FOLDER
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
-from promptcache.language.patterns import Pattern
+from promptcache.language.syntax.patterns import Pattern
 from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.language import CheckedSchema
-from promptcache.language.formula import solving
+from promptcache.language.rules.formula import solving
 from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering, schemas
 from promptcache.testing.cover import (
     covering_selections,

@@ -8,7 +8,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.language.counting import count_combinations
+from promptcache.language.rules.counting import count_combinations
 from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer

@@ -12,7 +12,7 @@ from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
-from promptcache.language.formatter import format_document
+from promptcache.language.format.formatter import format_document
 from promptcache.layout import lay_out, run_states
 from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, invalid_prompts, schema_files
 from promptcache.testing.comparing import content, without_places

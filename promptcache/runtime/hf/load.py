@@ -17,10 +17,10 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel, shown, suggest
-from promptcache.layout import HubTokenizer, Tokenizer, ask_hub, local_folder
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.origin import Loading
+from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -1,0 +1,175 @@
+"""Archives: encodings packed into one file for another machine.
+
+Comes in: a tier and keys, or an archive. Goes out: an archive, or encodings on a tier. An archive is a plain tar
+file: `manifest.json` first, then `encodings/KEY.safetensors` for each, of the very bytes that rest in folders. Nothing
+is extracted to a path that an archive names, and nothing is believed: every encoding is verified before one is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from promptcache.atomic import atomic_write
+from promptcache.diagnostics import CorruptEncoding, StoreError
+from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
+from promptcache.kv.files.format import check_payload, pack, unpack
+from promptcache.kv.files.header import read_header
+from promptcache.kv.files.names import file_name, key_of
+
+FORMAT = "promptcache archive"
+VERSION = 1
+_MANIFEST = "manifest.json"
+_FOLDER = "encodings/"
+_MAX_MANIFEST_BYTES = 256 * 2**20
+
+
+class Moved(NamedTuple):
+    """What was packed or unpacked.
+
+    Attributes:
+        keys: Of all encodings.
+        new: How many of them were not on the tier before.
+        nbytes: Of their files.
+    """
+
+    keys: tuple[str, ...]
+    new: int
+    nbytes: int
+
+
+def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> Moved:
+    """Pack encodings; the archive stands under its name when it is whole, and not before.
+
+    Args:
+        about: What else the manifest says, for people.
+
+    Raises:
+        StoreError: One of them is not on the tier.
+        OSError: The archive cannot be written.
+    """
+    wanted = tuple(dict.fromkeys(keys))
+    try:
+        with atomic_write(Path(os.path.realpath(target))) as file:  # a link keeps pointing where it does
+            nbytes = _write(tier, wanted, file, about)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from None
+    return Moved(wanted, 0, nbytes)
+
+
+def read_archive(source: Path, tier: BlobTier) -> Moved:
+    """Put the encodings of an archive on a tier, after every one of them was verified.
+
+    Raises:
+        StoreError: It is no archive, or not whole, or something in it is not what it says; nothing was kept. Or the
+            tier has no room; what found room was kept.
+        OSError: It cannot be read.
+    """
+    keys = tuple(stored.recipe.key for stored, _ in _verified(source))
+    there = set(tier.keys())
+    nbytes = 0
+    for stored, size in _verified(source):  # once more: nobody knows that it is still the same file
+        tier.write(stored)
+        nbytes += size
+    lost = len(set(keys) - set(tier.keys()))  # found no room, or gave theirs to those after them
+    if lost:
+        raise StoreError(f"{source}: the store's limit has no room for {lost:,} of {len(keys):,} encodings")
+    return Moved(keys, len(set(keys) - there), nbytes)
+
+
+def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:
+    manifest = {"format": FORMAT, "version": VERSION, "about": dict(about), "encodings": list(keys)}
+    total = 0
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        data = json.dumps(manifest, indent=1).encode()
+        archive.addfile(_member(_MANIFEST, len(data)), io.BytesIO(data))
+        for key in keys:
+            stored = tier.read(key)
+            if stored is None:
+                raise StoreError(f"{key} is not in the store any more")
+            head, payload = pack(stored)
+            content = b"".join((head, *payload))
+            archive.addfile(_member(f"{_FOLDER}{file_name(key)}", len(content)), io.BytesIO(content))
+            total += len(content)
+    return total
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    """Return an entry that says nothing of who packed it, or when."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o644
+    return member
+
+
+def _verified(source: Path) -> Iterator[tuple[StoredEncoding, int]]:
+    """Yield what an archive holds, each encoding with its file's bytes.
+
+    Raises:
+        StoreError: Something in it is not as it should be.
+    """
+    expected: list[str] | None = None
+    seen: set[str] = set()
+    try:
+        with tarfile.open(source, mode="r:") as archive:
+            for member in archive:
+                if expected is None:
+                    expected = _manifest(archive, member, source)
+                    continue
+                yield _encoding(archive, member, source, seen)
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+        raise StoreError(f"{source}: is not an archive of encodings: {error}") from error
+    if expected is None:
+        raise StoreError(f"{source}: is not an archive of encodings: it is empty")
+    if set(expected) != seen:
+        raise StoreError(
+            f"{source}: is not whole: {len(seen)} encodings, of which {len(seen & set(expected))} are among the "
+            f"{len(set(expected))} of its manifest"
+        )
+
+
+def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path) -> list[str]:
+    if member.name != _MANIFEST or not member.isreg() or member.size > _MAX_MANIFEST_BYTES:
+        raise StoreError(f"{source}: is not an archive of encodings: it does not begin with a manifest")
+    try:
+        manifest = json.loads(_content(archive, member))
+        found, version, keys = manifest["format"], manifest["version"], manifest["encodings"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StoreError(f"{source}: its manifest cannot be read: {error}") from error
+    if found != FORMAT or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise StoreError(f"{source}: is not an archive of encodings: its manifest says something else")
+    if version != VERSION:
+        raise StoreError(f"{source}: has archive version {version}; this library reads version {VERSION}")
+    return keys
+
+
+def _encoding(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path, seen: set[str]
+) -> tuple[StoredEncoding, int]:
+    key = key_of(member.name.removeprefix(_FOLDER)) if member.name.startswith(_FOLDER) else None
+    if key is None or not member.isreg():
+        raise StoreError(f"{source}: holds {member.name!r}, which is no encoding; nothing was kept")
+    if key in seen:
+        raise StoreError(f"{source}: holds {key} twice; nothing was kept")
+    seen.add(key)
+    data = _content(archive, member)
+    where = f"{source}/{member.name}"
+    try:
+        header, start = read_header(data, len(data), where, key)
+        payload = memoryview(bytearray(memoryview(data)[start:]))
+        check_payload(header, payload, where)
+    except CorruptEncoding as fault:
+        raise StoreError(f"{fault}; nothing was kept") from fault
+    return unpack(header, payload), len(data)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    data = file.read() if file is not None else b""
+    if len(data) != member.size:
+        raise EOFError(f"{member.name} is cut off")
+    return data

@@ -1,0 +1,80 @@
+"""One argument for every way to hand over a document: XML text, a path, or the tree itself.
+
+Comes in: what a caller of the engine has. Goes out: a `Schema` or a `Prompt`. Text is told from a path by its first
+character.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
+from promptcache.language.prompt import Prompt
+from promptcache.language.read_prompt import load_prompt, parse_prompt
+from promptcache.language.schema import Schema, parse_schema
+from promptcache.language.syntax.template_files import no_template
+
+_SUFFIXES = (".xml", ".xml.j2")
+
+
+def open_schema(source: str | os.PathLike[str] | Schema, context: Mapping[str, object] | None = None) -> Schema:
+    """Return the schema that `source` is, holds as XML text, or leads to; `context` is for templates.
+
+    Raises:
+        SchemaError: Every fault with its place, or a context that no template is there for.
+        InvalidValue: It is neither a schema nor text nor a path.
+    """
+    if isinstance(source, Schema):
+        if context is not None:
+            raise SchemaError([no_template(source.span.source)])
+        return source
+    if is_markup(source):
+        return parse_schema(source, context=context)
+    return Schema.from_file(_path(source, "schema", 'Schema("name").module(…)'), context=context)
+
+
+def open_prompt(source: str | os.PathLike[str] | Prompt) -> Prompt:
+    """Return the prompt that `source` is, holds as XML text, or leads to.
+
+    Raises:
+        PromptError: Every fault with its place.
+        InvalidValue: It is neither a prompt nor text nor a path.
+    """
+    if isinstance(source, Prompt):
+        return source
+    if is_markup(source):
+        return parse_prompt(source)
+    return load_prompt(_path(source, "prompt", 'Prompt("schema").user("…")'))
+
+
+def is_markup(source: object) -> TypeGuard[str]:
+    """Return whether `source` is the text of a document, and not a path to one."""
+    return isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<")
+
+
+def _path(source: Any, what: str, built: str) -> Path:
+    """Return the path that `source` is; words that name no file are none."""
+    if PATH.takes(source) and (isinstance(source, os.PathLike) or _is_path(str(source))):
+        return Path(source)
+    forms = f'a {what} is XML text (it starts with "<"), the path of a file, or {built}'
+    raise InvalidValue(f"{shown(source)} is no {what}: {forms}{_hint(source)}")
+
+
+def _is_path(text: str) -> bool:
+    """Whether text that is no XML means a file: there is one, or it is written as a path is."""
+    one_word = not any(character.isspace() for character in text)
+    return os.path.isfile(text) or text.endswith(_SUFFIXES) or (one_word and ("." in text or "/" in text))  # noqa: PTH113
+
+
+def _hint(source: object) -> str:
+    if isinstance(source, bytes | bytearray):
+        return "; decode bytes, as in source.decode()"
+    if isinstance(source, str):
+        return "; there is no file of this name"
+    first = next(iter(source), None) if isinstance(source, list | tuple) else source
+    if isinstance(first, Mapping) and "role" in first:
+        return "; chat messages are turns: .system(…), .user(…), .assistant(…)"
+    return ""

@@ -1,0 +1,251 @@
+"""The final text of a schema: whitespace, separators, inherited options.
+
+Comes in: a declared schema whose names have been checked. Goes out: its items as the other rooms see them. This file
+knows no rules.
+
+Separators. The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each
+block that is not empty begins with its parent's separator, but for the first one. The separator is part of the first
+text of the block, so that it comes and goes with the module that holds that text:
+
+- a text block begins with it; if a parameter comes first, the separator is a text of its own before the slot;
+- a module hands it to its own first block, and so does a union to every member;
+- a turn drops it: nothing stands beside a header. What follows a turn's footer begins without one too.
+
+An empty block has no text that could hold it: it is passed over, and the next one gets it. All of this is decided by
+the schema alone, never by what a prompt selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language.schema import (
+    Context,
+    Doc,
+    Example,
+    Item,
+    Module,
+    Parameter,
+    Role,
+    RuleList,
+    Scaffold,
+    Schema,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+    join_path,
+)
+from promptcache.language.syntax.whitespace import finish, stray_indentation
+
+
+def stray_indentations(schema: Schema) -> Iterator[Diagnostic]:
+    """Yield a warning for each text block that keeps indentation which its author cannot have meant."""
+    yield from _stray(schema.children, schema.whitespace)
+
+
+def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
+    for block in _blocks(items):
+        match block[0]:
+            case Module() as module:
+                yield from _stray(module.children, module.whitespace or mode)
+            case Union() | Turn() as parent:
+                yield from _stray(parent.children, mode)
+            case Text() | Parameter() if mode is Whitespace.DEDENT:
+                yield from stray_indentation_of(block)
+
+
+def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
+    """Yield a warning for a text block of which a line keeps indentation that its author cannot have meant."""
+    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
+    found = stray_indentation([None if text is None else text.text for text in texts])
+    if found is None or (text := texts[found[0]]) is None:
+        return
+    _, start, stop, message = found
+    advice = "indent with plain spaces; or put the text into <text>, where all of it is meant"
+    yield Diagnostic(
+        code="PC901",
+        message=f"{message}, which becomes part of the text",
+        span=_place_in(text, start, stop),
+        help=advice,
+        severity=Severity.WARNING,
+    )
+
+
+def _place_in(text: Text, start: int, stop: int) -> Span:
+    """Return where characters of one line of a text stand, if its lines are those of the document; or the text."""
+    span, content = text.span, text.text.strip(" \t\n")
+    if content.count("\n") != span.stop_line - span.line:  # there are comments, or it is written with references
+        return span
+    before = text.text.index(content)
+    line = span.line + text.text.count("\n", before, start)
+    column = start - text.text.rfind("\n", 0, start)
+    return replace(span, line=line, column=column, stop_line=line, stop_column=column + stop - start)
+
+
+class Options(NamedTuple):
+    """What modules inherit."""
+
+    cache: bool
+    context: Context
+    whitespace: Whitespace
+    separator: str
+
+
+class Finished(NamedTuple):
+    """A block or the content of a parent.
+
+    `empty` tells that nothing in it holds a position, `after_turn` that a turn's footer can be the last thing in it.
+    """
+
+    items: tuple[CheckedItem, ...]
+    empty: bool
+    after_turn: bool
+
+
+def finish_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
+    """Return a schema's items, and what stands before bare text that continues its open turn ("" if it has none)."""
+    options = Options(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
+    items = _content(schema.children, "", options, "").items
+    last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
+    if last is None:
+        return items, ""
+    turn = items[last]
+    if not isinstance(turn, CheckedTurn) or turn.role is not Role.USER:
+        return items, ""
+    opened = CheckedTurn(role=turn.role, children=turn.children, span=turn.span, open=True)
+    separator = "" if all(_is_empty(child) for child in turn.children) else schema.separator
+    return (*items[:last], opened, *items[last + 1 :]), separator
+
+
+def _is_empty(item: CheckedItem) -> bool:
+    match item:
+        case CheckedModule(children=children):
+            return all(_is_empty(child) for child in children)
+        case CheckedUnion(members=members):
+            return all(_is_empty(member) for member in members)
+        case _:
+            return False
+
+
+def _content(items: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
+    """Finish the blocks of one parent; the first that is not empty begins with `lead`."""
+    found: list[CheckedItem] = []
+    empty, after_turn = True, False
+    for block in _blocks(items):
+        finished = _block(block, parent, options, lead)
+        found += finished.items
+        if not finished.empty:
+            empty, after_turn = False, finished.after_turn
+            lead = "" if after_turn else options.separator
+    return Finished(_joined(found), empty, after_turn)
+
+
+def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+    """Yield text blocks whole and every other block alone."""
+    for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
+        if inline:
+            yield tuple(group)
+        else:
+            yield from ((item,) for item in group)
+
+
+def _block(block: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
+    match block[0]:
+        case Doc() | Scaffold() | RuleList() | Example():
+            return Finished((), empty=True, after_turn=False)
+        case Module() as module:
+            return _module(module, parent, options, lead)
+        case Union() as union:
+            return _union(union, parent, options, lead)
+        case Turn() as turn:
+            children = _content(turn.children, parent, options, "").items
+            checked = CheckedTurn(role=turn.role, children=children, span=turn.span)
+            return Finished((checked,), empty=False, after_turn=True)
+        case _:
+            return _text_block(block, options, lead)
+
+
+def _module(module: Module, parent: str, options: Options, lead: str) -> Finished:
+    path = join_path(parent, module.name)
+    options = Options(
+        cache=options.cache if module.cache is None else module.cache,
+        context=module.context or options.context,
+        whitespace=module.whitespace or options.whitespace,
+        separator=options.separator if module.separator is None else module.separator,
+    )
+    content = _content(module.children, path, options, lead)
+    checked = CheckedModule(
+        path=path,
+        parent=parent,
+        children=content.items,
+        span=module.span,
+        required=module.required,
+        cache=options.cache,
+        context=options.context,
+        reserve=module.reserve,
+    )
+    return Finished((checked,), content.empty, content.after_turn)
+
+
+def _union(union: Union, parent: str, options: Options, lead: str) -> Finished:
+    members = [_module(member, parent, options, lead) for member in union.members]
+    checked = CheckedUnion(
+        name=union.name,
+        parent=parent,
+        members=tuple(item for member in members for item in member.items if isinstance(item, CheckedModule)),
+        span=union.span,
+        required=union.required,
+        default=None if union.default is None else join_path(parent, union.default),
+    )
+    empty = all(member.empty for member in members)
+    return Finished((checked,), empty, any(member.after_turn for member in members))
+
+
+def _text_block(block: tuple[Item, ...], options: Options, lead: str) -> Finished:
+    block = tuple(_merged(block))
+    pieces = [item.text if isinstance(item, Text) and not item.exact else None for item in block]
+    texts = finish(pieces, options.whitespace)
+    found: list[CheckedItem] = []
+    for item, text in zip(block, texts, strict=False):
+        if isinstance(item, Parameter):
+            found.append(item)
+        elif isinstance(item, Text) and (final := item.text if text is None else text):
+            found.append(FinalText(text=final, span=item.span))
+    if not found:
+        return Finished((), empty=True, after_turn=False)
+    if lead:
+        found.insert(0, FinalText(text=lead, span=found[0].span))
+    return Finished(_joined(found), empty=False, after_turn=False)
+
+
+def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
+    """Make one of texts that stand side by side, as they do only in schemas built in Python."""
+    for plain, group in groupby(block, key=lambda item: isinstance(item, Text) and not item.exact):
+        if plain:
+            texts = [item for item in group if isinstance(item, Text)]
+            yield Text(text="".join(item.text for item in texts), span=_around(texts[0].span, texts[-1].span))
+        else:
+            yield from group
+
+
+def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:
+    """Make one text of texts that stand side by side: they are tokenized together."""
+    joined: list[CheckedItem] = []
+    for is_text, group in groupby(items, key=lambda item: isinstance(item, FinalText)):
+        if not is_text:
+            joined += group
+            continue
+        texts = [item for item in group if isinstance(item, FinalText)]
+        span = _around(texts[0].span, texts[-1].span)
+        joined.append(FinalText(text="".join(item.text for item in texts), span=span))
+    return tuple(joined)
+
+
+def _around(first: Span, last: Span) -> Span:
+    return replace(first, stop_line=last.stop_line, stop_column=last.stop_column)

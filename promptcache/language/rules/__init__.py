@@ -1,0 +1,1 @@
+"""The rules of a schema: compiled to clauses, solved, counted and explained."""

@@ -1,0 +1,187 @@
+"""Reads the attributes of one element into typed values.
+
+Comes in: an element and the names it may carry. Goes out: values, and a diagnostic for each that cannot be read. This
+file knows no element of the language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import islice
+from typing import TypeVar
+
+from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.syntax.conditions import TOKEN
+from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.nodes import Places
+from promptcache.language.syntax.patterns import MAX_PATTERN
+from promptcache.language.syntax.xml import Attribute, Element
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_WORD = re.compile(r"\S+")
+_CHARACTER = re.compile(r".", re.DOTALL)
+_WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
+_WORDS = {
+    **dict.fromkeys(("requires", "excludes", "after", "modules", "select"), _WORD),
+    **dict.fromkeys(("if", "then", "test"), TOKEN),
+    "pattern": _CHARACTER,
+}
+"""Attributes of which every word has a place of its own, and what a word of them is."""
+
+MAX_SEPARATOR = 100
+"""The longest separator, in characters: it stands between all blocks."""
+
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+class AttributeReader:
+    """Typed access to the attributes of `element`; what is wrong with them goes to `faults`."""
+
+    def __init__(self, element: Element, known: Sequence[str], faults: list[Diagnostic]) -> None:
+        self._element = element
+        self._found = {attribute.name: attribute for attribute in element.attributes}
+        self._faults = faults
+        for attribute in element.attributes:
+            if attribute.name not in known:
+                self._fault("PC103", f"<{element.name}> has no attribute '{attribute.name}'", attribute.span,
+                            did_you_mean(attribute.name, known) or _listed(known))  # fmt: skip
+
+    @property
+    def places(self) -> Places:
+        """Where the words of every value stand."""
+        return tuple((attribute.name, tuple(_words(attribute))) for attribute in self._element.attributes)
+
+    def text(self, name: str) -> str | None:
+        """Return the value as it stands, or None where there is none."""
+        attribute = self._found.get(name)
+        return attribute.value if attribute else None
+
+    def needed(self, name: str) -> str:
+        """Return the value; its absence is a fault."""
+        if name in self._found:
+            return self._found[name].value
+        message = f"<{self._element.name}> needs the attribute '{name}'"
+        self._fault("PC104", message, self._element.name_span, f'add {name}="…"')
+        return ""
+
+    def flag(self, name: str) -> bool | None:
+        """Return a truth value, or None where there is none."""
+        value = self.text(name)
+        if value not in {None, "true", "false"}:
+            meant = "true" if value in _YES else "false" if value in _NO else None
+            mend = f'write {name}="{meant}"' if meant else did_you_mean(value or "", ("true", "false"))
+            self._not_allowed(name, "true or false", mend)
+        return None if value is None else value == "true"
+
+    def needed_one_of(self, *names: str) -> None:
+        """Note the absence of all of these as a fault."""
+        if self._found.keys().isdisjoint(names):
+            message = f"<{self._element.name}> needs one of the attributes {', '.join(names)}"
+            self._fault("PC104", message, self._element.name_span, f'add {names[0]}="…"')
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """Return a whole number from `least` to 999,999,999, or None where there is none."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if _NUMBER.fullmatch(value) and int(value) >= least:
+            return int(value)
+        self._not_allowed(name, f"a whole number from {least} to 999999999")
+        return None
+
+    def needed_number(self, name: str) -> int:
+        """Return a number; its absence is a fault."""
+        self.needed(name)
+        return self.number(name) or 1
+
+    def choice(self, name: str, choices: type[_Choice]) -> _Choice | None:
+        """Return one of the values of an enumeration, or None where there is none."""
+        value = self.text(name)
+        known = [choice.value for choice in choices]
+        if value is None or value in known:
+            return None if value is None else choices(value)
+        self._not_allowed(name, f"one of {', '.join(known)}", did_you_mean(value, known))
+        return None
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a value, which whitespace separates; a value without words is a fault."""
+        value = self.text(name)
+        if value is not None and not value.split():
+            self._not_allowed(name, "at least one name or path")
+        return tuple(value.split()) if value else ()
+
+    def alternatives(self, name: str) -> tuple[str, ...]:
+        """Return what | separates; fewer than one, or one twice, is a fault."""
+        value = self.text(name)
+        if value is None:
+            return ()
+        found = tuple(value.split("|"))
+        if "" in found or len(set(found)) < len(found):
+            self._not_allowed(name, "different values separated by |")
+        return found
+
+    def escaped(self, name: str) -> str | None:
+        r"""Return a value in which \n, \t and \\ stand for a newline, a tab and a backslash."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if len(value) > MAX_SEPARATOR:
+            self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
+            return ""
+        if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
+            self._not_allowed(name, r"text in which a backslash begins \n, \t or \\")
+        return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
+
+    def either(self, name: str, other: str) -> str | None:
+        """Return the value of `name`, or of `other`, its name in the paper's dialect; both is a fault."""
+        if name in self._found and other in self._found:
+            message = f"'{other}' is another name for '{name}': only one of them can stand here"
+            self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
+        return self.text(name) if name in self._found else self.text(other)
+
+    def _not_allowed(self, name: str, expected: str, mend: str | None = None) -> None:
+        attribute = self._found[name]
+        message = f"{name}={quoted(attribute.value)} is not allowed: {expected} is expected"
+        self._fault("PC105", message, attribute.value_span, mend)
+
+    def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:
+        self._faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+
+
+def escape(text: str) -> str:
+    """Write `text` so that `AttributeReader.escaped` gives it back."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def num_words(element: Element, limit: int) -> int:
+    """Return how many paths and words of conditions the attributes of an element hold; counting ends behind `limit`."""
+    listed = (attribute for attribute in element.attributes if _WORDS.get(attribute.name) in (_WORD, TOKEN))
+    words = (match for attribute in listed for match in _WORDS[attribute.name].finditer(attribute.value))
+    return sum(1 for _ in islice(words, limit + 1))
+
+
+def _words(attribute: Attribute) -> Iterator[Span]:
+    word = _WORDS.get(attribute.name)
+    matches = word.finditer(attribute.value) if word is not None and not attribute.value.isspace() else ()
+    if word is _CHARACTER and len(attribute.value) > MAX_PATTERN:
+        matches = ()
+    places = _places(attribute)
+    found = [attribute.source.span(places[match.start()], places[match.end()]) for match in matches]
+    yield from found or [attribute.value_span]
+
+
+def _places(attribute: Attribute) -> Sequence[int]:
+    """Return where each character of the value stands in the document, and its end: a reference is one character."""
+    start, stop = attribute.value_start, attribute.value_stop
+    if len(attribute.value) == stop - start:
+        return range(start, stop + 1)
+    return [*(match.start() for match in _WRITTEN.finditer(attribute.source.text, start, stop)), stop]
+
+
+def _listed(known: Sequence[str]) -> str:
+    return f"it may have: {', '.join(known)}" if known else "it has none"

@@ -1,0 +1,206 @@
+"""What a schema declares, by path.
+
+Comes in: a schema, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds,
+and a diagnostic for every name that cannot stand. This file follows no path and knows no rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span
+from promptcache.language.syntax.names import (
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    is_name,
+    name_help,
+    quoted,
+)
+from promptcache.language.syntax.nodes import (
+    Item,
+    Module,
+    Parameter,
+    Role,
+    RuleList,
+    Scaffold,
+    SchemaDocument,
+    Turn,
+    Union,
+    join_path,
+    place,
+)
+from promptcache.language.syntax.values import check_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleEntry:
+    """A declared module.
+
+    `[start, stop)` counts modules in document order: a module that ends before another starts is laid out earlier,
+    unless the two stand in different members of a union. `choices` are the unions around it and the member of each that
+    it is part of.
+    """
+
+    path: str
+    parent: str
+    module: Module
+    start: int
+    stop: int
+    choices: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnionEntry:
+    """A declared union: the module that holds it, and the paths of its members."""
+
+    parent: str
+    union: Union
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Everything that a schema declares; modules in document order of their start tags."""
+
+    modules: dict[str, ModuleEntry] = field(default_factory=dict)
+    parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
+    unions: list[UnionEntry] = field(default_factory=list)
+    scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
+    rules: list[RuleList] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    faults: Faults = field(default_factory=lambda: Faults(SchemaError))
+
+
+def index_schema(schema: SchemaDocument) -> Index:
+    """Collect what a schema declares; what is wrong with names and structure goes to `faults` of the index."""
+    walker = _Walker(schema.span.source)
+    if not schema.name.strip() or any(character.isspace() for character in schema.name):
+        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
+        walker.fault("PC201", message, place(schema, "name"))
+    walker.items(schema.children, "", None, ())
+    return walker.index
+
+
+class _Walker:
+    """One walk over a schema."""
+
+    def __init__(self, source: str) -> None:
+        self.index = Index(parameters={"": {}})
+        self._source = source
+        self._entered = 0
+        self._first: dict[tuple[str, str, str], Span] = {}
+
+    def fault(self, code: str, message: str, span: Span, mend: str | None = None, first: Span | None = None) -> None:
+        related = ((first, "first defined here"),) if first else ()
+        self.index.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+
+    def items(
+        self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
+    ) -> None:
+        for item in items:
+            match item:
+                case Module():
+                    self._module(item, parent, turn, choices)
+                case Union():
+                    self._union(item, parent, turn, choices)
+                case Parameter():
+                    self._parameter(item, parent)
+                case Scaffold():
+                    self._scaffold(item, parent)
+                case RuleList():
+                    self.index.rules.append(item)
+                case Turn():
+                    self._turn(item, parent, turn, choices)
+
+    def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+        path = join_path(parent, module.name)
+        if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
+            message = f"a module cannot be called '{module.name}': in a prompt <{module.name}> means something else"
+            self.fault("PC202", message, place(module, "name"), "choose another name")
+        elif not self._named(module.name, module, "module"):
+            self._only_faults(module, path, turn)
+            return
+        if not self._first_of("PC203", "module", module.name, parent, place(module, "name")):
+            self._only_faults(module, path, turn)
+            return
+        start = self._entered
+        self._entered += 1
+        entry = ModuleEntry(path=path, parent=parent, module=module, start=start, stop=start, choices=choices)
+        self.index.modules[path] = entry
+        self.index.parameters[path] = {}
+        self.items(module.children, path, turn, choices)
+        self.index.modules[path] = ModuleEntry(
+            path=path, parent=parent, module=module, start=start, stop=self._entered, choices=choices
+        )
+
+    def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
+        """Say what is wrong inside a module that cannot be declared itself."""
+        inside = _Walker(self._source)
+        inside.index.parameters[path] = {}
+        inside.items(module.children, path, turn, ())
+        self.index.faults.extend(inside.index.faults)
+
+    def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+        if not union.members:
+            self.fault("PC108", "a union needs members", union.span, "put modules into it, or remove it")
+        if union.name is not None and self._named(union.name, union, "union"):
+            self._first_of("PC205", "union", union.name, parent, place(union, "name"))
+        number = len(self.index.unions)
+        members = tuple(dict.fromkeys(join_path(parent, member.name) for member in union.members))
+        self.index.unions.append(UnionEntry(parent=parent, union=union, members=members))
+        for member in union.members:
+            inside = (*choices, (number, join_path(parent, member.name)))
+            self.items((member,), parent, turn, inside)
+
+    def _parameter(self, parameter: Parameter, parent: str) -> None:
+        self.index.faults.extend(check_type(parameter))
+        reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
+        if parameter.name in reserved or parameter.name.lower().startswith("xml"):
+            message = (
+                f"a parameter cannot be called '{parameter.name}': in a prompt that attribute means something else"
+            )
+            self.fault("PC202", message, place(parameter, "name"), "choose another name")
+        elif not self._named(parameter.name, parameter, "parameter"):
+            return
+        if self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name")):
+            self.index.parameters[parent][parameter.name] = parameter
+
+    def _scaffold(self, scaffold: Scaffold, parent: str) -> None:
+        if scaffold.name is not None and not self._named(scaffold.name, scaffold, "scaffold"):
+            return
+        if self._first_of("PC206", "scaffold", scaffold_name(scaffold), "", place(scaffold, "name")):
+            self.index.scaffolds.append((parent, scaffold))
+
+    def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
+        if outer is not None:
+            message = f"<{turn.role}> stands inside a turn of <{outer}>, and turns do not nest"
+            self.fault("PC110", message, turn.span, f"close <{outer}> first")
+        self.index.turns.append(turn)
+        self.items(turn.children, parent, turn.role, choices)
+
+    def _named(self, name: str, item: Module | Union | Parameter | Scaffold, kind: str) -> bool:
+        if is_name(name):
+            return True
+        self.fault("PC201", f"{quoted(name)} cannot be the name of a {kind}", place(item, "name"), name_help(name))
+        return False
+
+    def _first_of(self, code: str, kind: str, name: str, parent: str, span: Span) -> bool:
+        key = (kind, parent, name)
+        if key not in self._first:
+            self._first[key] = span
+            return True
+        first = self._first[key]
+        where = f" in '{parent}'" if parent else ""
+        at = f"at {first.line}:{first.column}" if first.source == span.source else "in another file"
+        message = f"{kind} '{name}' is defined twice{where} (first {at})"
+        mend = "give one of them another name"
+        if {first.source, span.source} != {self._source}:
+            mend += ", or write prefix= where it is included"
+        self.fault(code, message, span, mend, first)
+        return False
+
+
+def scaffold_name(scaffold: Scaffold) -> str:
+    """Return a scaffold's name; one without a name is called after its modules."""
+    return scaffold.name if scaffold.name is not None else "+".join(scaffold.modules)

@@ -1,0 +1,287 @@
+"""The elements of a schema document to its items.
+
+Comes in: the root of a document. Goes out: a `SchemaDocument` with a span on every node, and a diagnostic for every
+fault of structure. What an `include` brings is asked of whoever reads the files. This file does not ask whether names,
+paths and rules make sense; `check_schema` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
+
+from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span, did_you_mean
+from promptcache.language.syntax.attributes import AttributeReader, num_words
+from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN, instead
+from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
+from promptcache.language.syntax.names import is_name, name_help, quoted
+from promptcache.language.syntax.nodes import (
+    Combination,
+    Context,
+    Doc,
+    Item,
+    Module,
+    Role,
+    RuleList,
+    Scaffold,
+    SchemaDocument,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+    join_path,
+)
+from promptcache.language.syntax.read_parts import read_example, read_parameter
+from promptcache.language.syntax.read_rules import RULE_ATTRIBUTES, read_rule
+from promptcache.language.syntax.taking import Options, Place, Taken, Wanted
+from promptcache.language.syntax.whitespace import is_blank
+from promptcache.language.syntax.xml import Characters, Element
+
+MAX_PATHS = 50_000
+"""How many paths, and words of conditions, the attributes of a document may hold."""
+
+
+class Inclusion(NamedTuple):
+    """An `include` element: the file it names, what it wants of it, where it stands and how deep in its document."""
+
+    href: str
+    href_span: Span
+    wanted: Wanted
+    place: Place
+    depth: int
+
+
+Include: TypeAlias = Callable[[Inclusion, list[Diagnostic]], Taken]
+"""Returns what an `include` brings; what is wrong goes to the list."""
+
+
+class SchemaReader:
+    """Turns elements into items; `faults` grows as it goes."""
+
+    def __init__(self, folder: Folder | None, include: Include) -> None:
+        self.faults = Faults(SchemaError)
+        self._folder = folder
+        self._include = include
+        self._place = Place("", False, Options(Whitespace.DEDENT, "\n", Context.GUARANTEED))
+        self._depth = self._num_paths = 0
+        self._top: list[Item] = []
+
+    def schema(self, root: Element) -> SchemaDocument:
+        """Read a document.
+
+        Raises:
+            SchemaError: it is no schema.
+        """
+        if root.name != "schema":
+            mend = (
+                "it is a prompt: give it where one is expected"
+                if root.name == "prompt"
+                else did_you_mean(root.name, ["schema"])
+            )
+            message = f"a schema document begins with <schema>, not <{root.name}>"
+            raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+        attributes = self._attributes(root)
+        separator = attributes.escaped("separator")
+        options = Options(
+            attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
+            "\n" if separator is None else separator,
+            attributes.choice("context", Context) or Context.GUARANTEED,
+        )
+        with self._inside(Place("", False, options)):
+            children = self._items(root)
+        return SchemaDocument(
+            name=attributes.needed("name"),
+            children=(*children, *self._top),
+            span=root.span,
+            version=attributes.text("version"),
+            context=options.context,
+            whitespace=options.whitespace,
+            separator=options.separator,
+            places=attributes.places,
+        )
+
+    @contextmanager
+    def _inside(self, place: Place) -> Iterator[None]:
+        before, self._place = self._place, place
+        yield
+        self._place = before
+
+    def _attributes(self, element: Element) -> AttributeReader:
+        return AttributeReader(element, ATTRIBUTES[element.name], self.faults)
+
+    def _items(self, parent: Element) -> tuple[Item, ...]:
+        items: list[Item] = []
+        self._depth += 1
+        for node in parent.children:
+            if isinstance(node, Characters):
+                items.append(Text(text=node.text, span=node.span))
+            elif not self._allowed(node, parent):
+                continue
+            elif node.name == "include":
+                items += self._included(node)
+            else:
+                items.append(self._item(node))
+        self._depth -= 1
+        return tuple(items)
+
+    def _allowed(self, element: Element, parent: Element) -> bool:
+        self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
+        if self._num_paths > MAX_PATHS:
+            message = f"the rules of this document name more than {MAX_PATHS} paths"
+            raise SchemaError([Diagnostic(code="PC308", message=message, span=element.name_span)])
+        if element.name in CHILDREN.get(parent.name, ()):
+            return True
+        if element.name in ATTRIBUTES:
+            message = f"<{element.name}> cannot stand inside <{parent.name}>"
+            self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
+        else:
+            mend = did_you_mean(element.name, ATTRIBUTES, "<{}>")
+            self._fault("PC101", f"there is no element <{element.name}>", element.name_span, mend)
+        return False
+
+    def _item(self, element: Element) -> Item:
+        match element.name:
+            case "module":
+                return self._module(element)
+            case "union":
+                return self._union(element)
+            case "parameter":
+                self._hollow(element)
+                return read_parameter(element, self.faults)
+            case "scaffold":
+                return self._scaffold(element)
+            case "example":
+                return read_example(element, self.faults)
+            case "rules":
+                return self._rules(element)
+            case "text":
+                self._attributes(element)
+                return Text(text=self._content(element), span=element.span, exact=True)
+            case "doc":
+                self._attributes(element)
+                return Doc(text=self._content(element), span=element.span)
+            case role:
+                self._attributes(element)
+                with self._inside(self._place._replace(in_turn=True)):
+                    return Turn(role=Role(role), children=self._items(element), span=element.span)
+
+    def _module(self, element: Element) -> Module:
+        attributes = self._attributes(element)
+        name, src = attributes.needed("name"), attributes.text("src")
+        whitespace = attributes.choice("whitespace", Whitespace)
+        separator = attributes.escaped("separator")
+        context = attributes.choice("context", Context)
+        around = self._place.options
+        options = Options(
+            whitespace or around.whitespace,
+            around.separator if separator is None else separator,
+            context or around.context,
+        )
+        with self._inside(Place(join_path(self._place.parent, name), False, options)):
+            children = self._items(element)
+        if src is not None:
+            children += self._source(element, src, children)
+        return Module(
+            name=name,
+            children=children,
+            span=element.span,
+            required=attributes.flag("required") or False,
+            requires=attributes.words("requires"),
+            excludes=attributes.words("excludes"),
+            after=attributes.words("after"),
+            cache=attributes.flag("cache"),
+            src=self._folder.from_home(src) if src is not None and self._folder is not None else src,
+            reserve=attributes.number("reserve"),
+            context=context,
+            whitespace=whitespace,
+            separator=separator,
+            places=attributes.places,
+        )
+
+    def _source(self, element: Element, src: str, children: tuple[Item, ...]) -> tuple[Text, ...]:
+        span = next(attribute.value_span for attribute in element.attributes if attribute.name == "src")
+        content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
+        if extra := next(content, None):
+            message = "a module with src takes its text from the file and holds nothing else"
+            self._fault("PC109", message, extra.span, "move this into a module of its own")
+        found = read_src(src, self._folder, span, may_suggest=len(self.faults) < MAX_SUGGESTIONS)
+        if isinstance(found, Diagnostic):
+            self.faults.append(found)
+            return ()
+        return (Text(text=found, span=span, exact=True),)
+
+    def _included(self, element: Element) -> tuple[Item, ...]:
+        attributes = self._attributes(element)
+        self._hollow(element)
+        before = len(self.faults)
+        href, select, prefix = attributes.needed("href"), attributes.words("select"), attributes.text("prefix") or ""
+        spans = {name: found[0] for name, found in attributes.places}
+        if prefix and not is_name(prefix):
+            self._fault("PC201", f"no name can begin with {quoted(prefix)}", spans["prefix"], name_help(prefix))
+        if len(self.faults) > before:
+            return ()
+        words = list(dict(attributes.places).get("select", ()))
+        named = tuple(zip(select, words, strict=True))
+        wanted = Wanted(named or None, prefix, element.span)
+        inclusion = Inclusion(href, spans["href"], wanted, self._place, self._depth)
+        taken = self._include(inclusion, self.faults)
+        self._top += taken.top
+        return taken.here
+
+    def _union(self, element: Element) -> Union:
+        attributes = self._attributes(element)
+        children: list[Module | Doc] = []
+        for item in self._items(element):
+            if isinstance(item, Module | Doc):
+                children.append(item)
+            elif not _blank(item):
+                self._fault("PC106", "a union holds modules, no text", item.span, "put the text into a module")
+        return Union(
+            children=tuple(children),
+            span=element.span,
+            name=attributes.text("name"),
+            required=attributes.flag("required") or False,
+            default=attributes.text("default"),
+            places=attributes.places,
+        )
+
+    def _scaffold(self, element: Element) -> Scaffold:
+        attributes = self._attributes(element)
+        self._hollow(element)
+        attributes.needed("modules")
+        return Scaffold(
+            modules=attributes.words("modules"),
+            span=element.span,
+            name=attributes.text("name"),
+            places=attributes.places,
+        )
+
+    def _rules(self, element: Element) -> RuleList:
+        self._attributes(element)
+        children: list[Combination | Doc] = []
+        for node in element.children:
+            if isinstance(node, Characters):
+                if not node.blank:
+                    self._fault("PC106", "<rules> holds no text", node.span, "write rules, or a <doc>")
+            elif self._allowed(node, element) and node.name == "doc":
+                children.append(Doc(text=self._content(node), span=node.span))
+            elif node.name in RULE_ATTRIBUTES:
+                self._hollow(node)
+                children.append(read_rule(node, self.faults))
+        return RuleList(children=tuple(children), span=element.span)
+
+    def _hollow(self, element: Element) -> None:
+        for item in self._items(element):
+            if not _blank(item):
+                self._fault("PC106", f"<{element.name}> holds no text", item.span, f"write <{element.name} …/>")
+
+    def _content(self, element: Element) -> str:
+        return "".join(item.text for item in self._items(element) if isinstance(item, Text))
+
+    def _fault(self, code: str, message: str, span: Span, mend: str | None = None) -> None:
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+
+
+def _blank(item: Item) -> bool:
+    return isinstance(item, Text) and not item.exact and is_blank(item.text)

@@ -1,0 +1,134 @@
+r"""Whitespace: how a text block becomes text.
+
+Comes in: a text block, cut at the things that stand in it. Goes out: the same pieces with their final text. This file
+knows no elements: to it a block is a sequence of texts and of `None`, each `None` standing for something that is not to
+be touched (a parameter, or exact text).
+
+The law is that formatting a document never changes its tokens. Formatting means: moving a block to lines of its own,
+indenting it, and leaving lines blank around it. So `dedent` must not see
+
+- where a block begins, once it begins on a line of its own: blank lines and the indentation before it go;
+- where it ends: its last newline, the indentation of the closing tag and blank lines between the two go;
+- how far it is indented: the indentation that all its lines share goes. Its first line counts only where it follows a
+  newline: behind a tag it has no indentation. Lines that hold nothing but whitespace have none either, and end up
+  empty.
+
+What is left says something: newlines and spaces inside, and spaces beside a tag on the same line.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from promptcache.language.syntax.nodes import Whitespace
+
+_SPACE = " \t\n"
+_INDENT = re.compile(r"\n([ \t]*)(?=[^\n \t]|\Z)")
+_BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
+_STRAY = re.compile(r"\n[ \t]*([^\S \t\n\r\v\f]|[\u200b\u2060\ufeff])")
+_RUN = re.compile(r"[ \t\n]+")
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is nothing but XML's whitespace; a no-break space is content."""
+    return not text.strip(_SPACE)
+
+
+def finish(pieces: Sequence[str | None], mode: Whitespace) -> list[str | None]:
+    """Return the pieces of one block as `mode` has them; a block of whitespace alone becomes empty."""
+    if all(piece is not None and is_blank(piece) for piece in pieces):
+        return []
+    match mode:
+        case Whitespace.DEDENT:
+            return _dedent(pieces)
+        case Whitespace.COLLAPSE:
+            return _collapse(pieces)
+        case Whitespace.COMPACT:
+            return [piece if piece is None else _compact(piece) for piece in pieces]
+        case Whitespace.PRESERVE:
+            return list(pieces)
+
+
+def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
+    result = list(pieces)
+    if (last := result[-1]) is not None:
+        result[-1] = _without_end(last)
+    own_line = (first := result[0]) is not None and "\n" in _leading(first)
+    if own_line and first is not None:
+        result[0] = _from_last_newline(result[0] or first)
+    result = [piece if piece is None else _BLANK_LINE.sub("\n", piece) for piece in result]
+    margin = _margin(result)
+    result = [piece if piece is None else piece.replace("\n" + margin, "\n") for piece in result]
+    if own_line and result[0]:
+        result[0] = result[0][1:]
+    return result
+
+
+def _margin(pieces: Sequence[str | None]) -> str:
+    """Return the indentation that all lines share; at the end of a piece stands what comes after it."""
+    indents = {indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)}
+    first, last = min(indents, default=""), max(indents, default="")
+    common = 0
+    while common < len(first) and first[common] == last[common]:
+        common += 1
+    return first[:common]
+
+
+def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str] | None:
+    """Find the first line whose indentation `dedent` keeps although its author cannot have meant that.
+
+    Returns:
+        The number of its piece, where in it the stray indentation starts and stops, and what is wrong; None if all is
+        well.
+    """
+    texts = [piece or "" for piece in pieces]
+    if all(map(is_blank, texts)):
+        return None
+    for number, text in enumerate(texts):
+        if match := _STRAY.search(text):
+            name = unicodedata.name(match[1], "special space").lower()
+            return number, match.start(1), match.end(1), f"a line begins with a {name}, U+{ord(match[1]):04X}"
+    texts[-1] = _without_end(texts[-1])
+    indents = {indent for text in texts for indent in _INDENT.findall(text)}
+    shortest = min(indents, key=len, default="")
+    if all(indent.startswith(shortest) for indent in indents):
+        return None
+    lines = ((number, match) for number, text in enumerate(texts) for match in _INDENT.finditer(text))
+    _, found = next(lines)
+    first: str = found[1]
+    number, match = next(line for line in lines if not (line[1][1].startswith(first) or first.startswith(line[1][1])))
+    return number, match.start(1), match.end(1), "tabs and spaces are mixed in the indentation of these lines"
+
+
+def _leading(text: str) -> str:
+    return text[: len(text) - len(text.lstrip(_SPACE))]
+
+
+def _from_last_newline(text: str) -> str:
+    return text[_leading(text).rindex("\n") :]
+
+
+def _without_end(text: str) -> str:
+    kept = text.rstrip(_SPACE)
+    end = text[len(kept) :]
+    return kept + end.partition("\n")[0]
+
+
+def _collapse(pieces: Sequence[str | None]) -> list[str | None]:
+    result = [piece if piece is None else _RUN.sub(" ", piece) for piece in pieces]
+    if (first := result[0]) is not None:
+        result[0] = first.lstrip(" ")
+    if (last := result[-1]) is not None:
+        result[-1] = last.rstrip(" ")
+    return result
+
+
+def _compact(text: str) -> str:
+    kept = text.strip(_SPACE)
+    if not kept:
+        return " " if text else ""
+    before = " " if text[0] in _SPACE else ""
+    after = " " if text[-1] in _SPACE else ""
+    return before + kept + after

@@ -1,0 +1,274 @@
+"""XML text to a tree of elements, with the exact place of every one.
+
+Comes in: a document. Goes out: its root element. Two parsers read it. expat comes first: it knows exact places and
+stops at a DOCTYPE before any entity is read. lxml then reads the same bytes with every dangerous feature off: what the
+two do not agree on is no document of ours. This file knows no element of the language.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, TypeAlias
+from xml.parsers import expat
+
+from lxml import etree
+
+from promptcache.diagnostics import Diagnostic, Faults, LanguageError, Span
+from promptcache.language.syntax import malformed
+from promptcache.language.syntax.source import Source, decode
+
+MAX_DEPTH = 100
+MAX_ELEMENTS = 20_000
+MAX_ATTRIBUTES = 60_000
+
+_PROLOG = re.compile(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
+_ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
+_TAG_END = re.compile(r"\s*/?>")
+_BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
+
+
+class Attribute(NamedTuple):
+    """An attribute: its name starts at `start`, its value fills `[value_start, value_stop)` between the quotes."""
+
+    name: str
+    value: str
+    source: Source
+    start: int
+    value_start: int
+    value_stop: int
+
+    @property
+    def span(self) -> Span:
+        """Name and value."""
+        return self.source.span(self.start, self.value_stop + 1)
+
+    @property
+    def value_span(self) -> Span:
+        """What stands between the quotes."""
+        return self.source.span(self.value_start, self.value_stop)
+
+
+class Characters(NamedTuple):
+    """Character data between two tags, comments left out; it stands in `[start, stop)`, comments and all."""
+
+    text: str
+    source: Source
+    start: int
+    stop: int
+
+    @property
+    def blank(self) -> bool:
+        """Whether this is whitespace only."""
+        return not self.text.strip(" \t\n")
+
+    @property
+    def span(self) -> Span:
+        """Where it stands, without the whitespace and comments before and the whitespace after it."""
+        text, stop = self.source.text, self.stop
+        match = _BEFORE_TEXT.match(text, self.start, stop)
+        start = match.end() if match else self.start
+        while stop > start and text[stop - 1] in " \t\n":
+            stop -= 1
+        return self.source.span(start, stop)
+
+
+class Element(NamedTuple):
+    """An element; its start tag stands in `[start, stop)`, the whole of it in `[start, end)`."""
+
+    name: str
+    attributes: tuple[Attribute, ...]
+    children: tuple[Node, ...]
+    source: Source
+    start: int
+    stop: int
+    end: int
+
+    @property
+    def span(self) -> Span:
+        """The start tag."""
+        return self.source.span(self.start, self.stop)
+
+    @property
+    def name_span(self) -> Span:
+        """The name in the start tag."""
+        return self.source.span(self.start + 1, self.start + 1 + len(self.name))
+
+
+Node: TypeAlias = Element | Characters
+
+
+def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError]) -> Element:
+    """Read a document strictly and return its root element.
+
+    Raises:
+        LanguageError: of the class `error`; not well-formed, not UTF-8, too large, too deep, or with a DOCTYPE, a
+            processing instruction or a namespace.
+    """
+    source = text if isinstance(text, Source) else decode(text, name, error)
+    start = _prolog_stop(source.text)
+    if source.text[start : start + 9].upper() == "<!DOCTYPE":
+        raise error([malformed.doctype(source, start)])
+    if (nul := source.text.find("\0")) >= 0:
+        raise error([malformed.control(source, nul)])  # expat would take it for half a character of UTF-16
+    reader = _Reader(source, error)
+    root = reader.read(error)
+    _agree(source, reader.data, error)
+    return root
+
+
+def _prolog_stop(text: str) -> int:
+    match = _PROLOG.match(text)
+    return match.end() if match else 0
+
+
+def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
+    parser = etree.XMLParser(
+        encoding="utf-8",
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        dtd_validation=False,
+        attribute_defaults=False,
+        huge_tree=False,
+        recover=False,
+        collect_ids=False,
+    )
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as fault:
+        raise error([malformed.second_opinion(source, fault)]) from None
+    assert root.getroottree().docinfo.internalDTD is None, "expat let a DOCTYPE pass"
+
+
+class _StopError(Exception):
+    """Ends the expat pass with the diagnostic that it carries."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+
+
+class _Open(NamedTuple):
+    """An element whose end tag has not been read yet."""
+
+    name: str
+    attributes: tuple[Attribute, ...]
+    children: list[Node]
+    start: int
+    stop: int
+
+    def done(self, source: Source, end: int) -> Element:
+        return Element(self.name, self.attributes, tuple(self.children), source, self.start, self.stop, end)
+
+
+class _Reader:
+    """One expat pass over a source; offsets are in characters, expat's are in bytes."""
+
+    def __init__(self, source: Source, error: type[LanguageError]) -> None:
+        self.source = source
+        self.data = source.text.encode()
+        self.faults = Faults(error)
+        self._same = source.text.isascii()
+        self._bytes_seen = self._offset = self._text_start = self._count = self._num_attributes = 0
+        self._stack: list[_Open] = []
+        self._parts: list[str] = []
+        self._root: Element | None = None
+        self._parser = parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.ordered_attributes = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._parts.append
+        parser.ProcessingInstructionHandler = self._instruction
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.XmlDeclHandler = self._declaration
+
+    def read(self, error: type[LanguageError]) -> Element:
+        try:
+            self._parser.Parse(self.data, True)
+        except expat.ExpatError as fault:
+            offset = len(self.data[: self._parser.ErrorByteIndex].decode(errors="ignore"))
+            opened = [malformed.Opened(each.name, each.start, each.stop) for each in self._stack]
+            fault_found = malformed.not_well_formed(self.source, fault.code, offset, self._text_start, opened)
+            raise error([fault_found]) from None
+        except _StopError as stop:
+            raise error([stop.diagnostic]) from None
+        if self.faults:
+            raise error(self.faults)
+        assert self._root is not None, "expat accepts no document without a root"
+        return self._root
+
+    def _here(self) -> int:
+        index = self._parser.CurrentByteIndex
+        if self._same:
+            return index
+        self._offset += len(self.data[self._bytes_seen : index].decode())
+        self._bytes_seen = index
+        return self._offset
+
+    def _start(self, name: str, pairs: list[str]) -> None:
+        here = self._here()
+        self._close_text(here)
+        self._count += 1
+        name_stop = here + 1 + len(name)
+        if self._count > MAX_ELEMENTS or len(self._stack) >= MAX_DEPTH or ":" in name:
+            self._refuse(name, self.source.span(here + 1, name_stop))
+        attributes, stop = self._attributes(name_stop, pairs)
+        self._stack.append(_Open(name, attributes, [], here, stop))
+        self._text_start = stop
+
+    def _refuse(self, name: str, span: Span) -> None:
+        if self._count > MAX_ELEMENTS:
+            raise _StopError(malformed.beyond("PC009", f"the document has more than {MAX_ELEMENTS} elements", span))
+        if len(self._stack) >= MAX_DEPTH:
+            raise _StopError(malformed.beyond("PC005", f"elements are nested more than {MAX_DEPTH} deep", span))
+        self.faults.append(malformed.namespace(name, span))
+
+    def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
+        found = []
+        self._num_attributes += len(pairs) // 2
+        if self._num_attributes > MAX_ATTRIBUTES:
+            message = f"the document has more than {MAX_ATTRIBUTES} attributes"
+            raise _StopError(malformed.beyond("PC009", message, self.source.span(offset, offset)))
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+            match = _ATTRIBUTE.match(self.source.text, offset)
+            assert match is not None, "expat has read this attribute"
+            offset = match.end()
+            attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
+            if ":" in name or name == "xmlns":
+                self.faults.append(malformed.namespace(name, attribute.span))
+            found.append(attribute)
+        end = _TAG_END.match(self.source.text, offset)
+        assert end is not None, "expat has read the whole tag"
+        return tuple(found), end.end()
+
+    def _end(self, name: str) -> None:
+        here = self._here()
+        self._close_text(here)
+        opened = self._stack.pop()
+        if self.source.text[opened.stop - 2] != "/":  # else the start tag was the whole of it, and expat is behind it
+            end = self.source.text.find(">", here)
+            assert end >= 0, "expat has read the whole tag"
+            self._text_start = end + 1
+        element = opened.done(self.source, self._text_start)
+        if self._stack:
+            self._stack[-1].children.append(element)
+        else:
+            self._root = element
+
+    def _close_text(self, stop: int) -> None:
+        if not self._parts:
+            return
+        text = "".join(self._parts)
+        self._parts.clear()
+        self._stack[-1].children.append(Characters(text, self.source, self._text_start, stop))
+
+    def _instruction(self, target: str, _data: str) -> None:
+        here = self._here()
+        raise _StopError(malformed.instruction(target, self.source.span(here, here + 2 + len(target))))
+
+    def _doctype(self, *_: object) -> None:
+        raise _StopError(malformed.doctype(self.source, self._here()))
+
+    def _declaration(self, version: str, encoding: str | None, _standalone: int) -> None:
+        if version != "1.0" or (encoding is not None and encoding.lower() != "utf-8"):
+            raise _StopError(malformed.declaration(self.source, version, encoding))

@@ -1,0 +1,200 @@
+"""The tokenizer of a model from the hub: the tokenizers library and the model's chat template behind our protocol.
+
+Comes in: a model's folder, or its tokenizer's parts. Goes out: a `Tokenizer` in which no text becomes a control token.
+This file imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.language.schema import Role
+from promptcache.tokenizer.chat_template import ChatTemplate
+from promptcache.tokenizer.files import default_template, read_tokenizer_files
+from promptcache.tokenizer.rules import Rules, with_controls_marked, with_declared_tokens, without_edges
+from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
+from promptcache.tokenizer.turn_frames import PLAIN_FRAMES, Frame, cut_frames
+from promptcache.tokenizer.types import TurnFrame
+
+_PROBE = "a b\n c  d"
+
+
+class HubTokenizer:
+    """Implements `Tokenizer` for models that come with a `tokenizer.json`; made by `from_folder` or `from_parts`."""
+
+    def __init__(self, *, parts: _Parts, source: str | None, eos_token_ids: Sequence[int], fingerprint: str) -> None:
+        frames = PLAIN_FRAMES
+        if source is not None:
+            frames = cut_frames(ChatTemplate(source, parts.special_tokens), parts.bos, parts.eos)
+        self._fingerprint = fingerprint
+        self._frames = {
+            Role.SYSTEM: parts.frame(frames.system),
+            Role.USER: parts.frame(frames.user),
+            Role.ASSISTANT: parts.frame(frames.assistant),
+        }
+        self._bos_ids = parts.prefix_ids or (parts.markup_ids(parts.bos) if frames.starts_with_bos else ())
+        ends = (*eos_token_ids, *parts.markup_ids(parts.eos))
+        ending = parts.markup_ids(frames.ending)
+        self._text = parts.to_text_tokenizer()
+        self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
+        self._warnings = (*frames.warnings, *self._whitespace_warnings())
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> HubTokenizer:
+        """Read the tokenizer of a model's folder.
+
+        Raises:
+            ModelNotFound: no such folder, or no `tokenizer.json` in it.
+            UnsupportedModel: a file in it, or the chat template, cannot be used; the message says why.
+        """
+        files = read_tokenizer_files(Path(folder))
+        return cls.from_parts(files.tokenizer_json, files.config, files.chat_template, files.eos_token_ids)
+
+    @classmethod
+    def from_parts(
+        cls,
+        tokenizer_json: str,
+        config: Mapping[str, Any],
+        chat_template: object = None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> HubTokenizer:
+        """Make a tokenizer from what a folder or a loaded tokenizer holds.
+
+        Args:
+            tokenizer_json: As the tokenizers library writes it (`backend_tokenizer.to_str()`).
+            config: As in `tokenizer_config.json`: special tokens such as `bos_token` (text or token object),
+                `add_bos_token`.
+            chat_template: Jinja2 source, or several by name of which "default" is taken, or None.
+            eos_token_ids: Where generation stops according to the model's configuration.
+
+        Raises:
+            UnsupportedModel: the parts cannot be used; the message says why.
+        """
+        source = default_template(chat_template)
+        parts = _Parts(tokenizer_json, config)
+        settings = json.dumps([parts.special_tokens, parts.prefix_ids, list(eos_token_ids)], sort_keys=True)
+        fingerprint = _digest(tokenizer_json, source or "", settings)
+        return cls(parts=parts, source=source, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
+
+    @property
+    def bos_ids(self) -> tuple[int, ...]:
+        """What the tokenizer, or else the chat template, puts in front of every text; empty where there is none."""
+        return self._bos_ids
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The model's own, the tokenizer's, and the control token that closes an assistant turn."""
+        return self._eos_ids
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """All special and added tokens, except what stands for unknown text and runs of whitespace."""
+        return self._text.control_ids
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest over `tokenizer.json`, the special tokens and the chat template."""
+        return self._fingerprint
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about this tokenizer and its chat template."""
+        return self._warnings
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Return the token IDs of `text`, none of them a control token."""
+        return self._text.tokenize(text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of `token_ids`, control tokens in their written form."""
+        return self._text.detokenize(token_ids)
+
+    def frame(self, role: Role) -> TurnFrame:
+        """Return what opens and closes a turn of `role`."""
+        return self._frames[role]
+
+    def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the control token that begins the end of a conversation, if there is one, whitespace aside."""
+        for token_id in ending:
+            if token_id in self.control_ids:
+                return (token_id,)
+            if self.detokenize((token_id,)).strip():
+                break
+        return ()
+
+    def _whitespace_warnings(self) -> Iterator[str]:
+        if self.detokenize(self.tokenize(_PROBE)) != _PROBE:
+            yield "this tokenizer does not keep whitespace: what the model reads differs from the schema's text"
+
+
+class _Parts:
+    """A tokenizer for the markup of chat templates, where control tokens come out, until it becomes one for text."""
+
+    def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
+        self._rules = _read_rules(tokenizer_json, config)
+        self._markup = load(self._rules)
+        self.special_tokens = dict(_special_tokens(config))
+        self.eos = self.special_tokens.get("eos_token", "")
+        declared_bos = self.special_tokens.get("bos_token", "")
+        self.prefix_ids = _prefix_ids(self._markup)
+        if config.get("add_bos_token") is not None:
+            self.prefix_ids = self.markup_ids(declared_bos) if config["add_bos_token"] else ()
+        self.bos = "".join(self._markup.id_to_token(token_id) or "" for token_id in self.prefix_ids) or declared_bos
+
+    def to_text_tokenizer(self) -> TextTokenizer:
+        """Return the tokenizer for text; afterwards markup is text, too."""
+        return TextTokenizer(self._rules, self._markup, self.special_tokens.values())
+
+    def markup_ids(self, text: str) -> tuple[int, ...]:
+        """Tokenize what a chat template wrote: here, and only here, control tokens come out."""
+        return tuple(self._markup.encode(text, add_special_tokens=False).ids)
+
+    def frame(self, frame: Frame) -> TurnFrame:
+        """Tokenize the header and footer of a turn."""
+        return TurnFrame(
+            header_ids=self.markup_ids(frame.header),
+            footer_ids=self.markup_ids(frame.footer),
+            header=frame.header,
+            footer=frame.footer,
+        )
+
+
+def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> Rules:
+    """Parse and edit the rules, with the added tokens that only the configuration declares."""
+    try:
+        declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
+        return with_controls_marked(without_edges(declared))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
+
+
+def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the named special tokens with their written forms."""
+    for name, token in config.items():
+        form = token.get("content") if isinstance(token, Mapping) else token
+        if name.endswith("_token") and isinstance(form, str):
+            yield name, form
+
+
+def _prefix_ids(markup: Backend) -> tuple[int, ...]:
+    """Return what the tokenizer's post-processor puts in front of a text."""
+    bare = markup.encode("x", add_special_tokens=False).ids
+    whole = markup.encode("x").ids
+    starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+    return tuple(whole[: next(starts, 0)])
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256(b"promptcache tokenizer 1")
+    for part in parts:
+        content = part.encode("utf-8")
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()

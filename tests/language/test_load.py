@@ -1,0 +1,66 @@
+"""What can be handed over as a document, and what is said of everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcache.diagnostics import InvalidValue, PromptError, SchemaError
+from promptcache.language import Prompt, Schema
+from promptcache.language.load import open_prompt, open_schema
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        (None, 'or Prompt("schema").user("…")'),
+        (b"<prompt/>", "decode bytes"),
+        (5, 'XML text (it starts with "<"), the path of a file, or'),
+        (MESSAGES, r".system(…), .user(…), .assistant(…)"),
+        (MESSAGES[0], r".system(…), .user(…), .assistant(…)"),
+        ("", "there is no file of this name"),
+        ("What is a contract?", "there is no file of this name"),
+        ("Hello", "there is no file of this name"),
+        ("a\0b.xml", "there is no file of this name"),
+        (Schema("s"), "the path of a file"),
+    ],
+)
+def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
+    """Other types, chat messages and plain words are refused with all that a prompt can be."""
+    with pytest.raises(InvalidValue) as found:
+        open_prompt(source)
+
+    assert " is no prompt: a prompt is " in str(found.value)
+    assert hint in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "source", [None, b"<schema/>", 5, MESSAGES, {}, "", "You are a helpful assistant.", Prompt("s")]
+)
+def test_a_schema_says_what_it_can_be(source: Any) -> None:
+    """So does a schema."""
+    with pytest.raises(InvalidValue, match="is no schema: a schema is XML text"):
+        open_schema(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["nosuch.xml", "no such file.xml", "folder/nosuch", "x.xml.j2", Path("nosuch"), "x" * 5000 + ".xml"]
+)
+def test_what_is_written_as_a_path_is_one(source: Any) -> None:
+    """A path to no file is told as such, with the file's name."""
+    with pytest.raises(PromptError, match=r"PC010 (there is no such file|the file cannot be read)"):
+        open_prompt(source)
+    with pytest.raises(SchemaError, match=r"PC010 (there is no such file|the file cannot be read)"):
+        open_schema(source)
+
+
+def test_a_file_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that name a file are a path."""
+    monkeypatch.chdir(tmp_path)
+    Path("my first prompt").write_text('<prompt schema="s">Hi</prompt>', encoding="utf-8")
+
+    assert open_prompt("my first prompt").schema == "s"

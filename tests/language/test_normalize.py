@@ -1,0 +1,91 @@
+"""Separators, the open turn and inheritance: the final text of a schema."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.language import Context
+from promptcache.language.checked import FinalText
+from promptcache.language.normalize import finish_schema
+from promptcache.language.schema import Whitespace
+from tests.conftest import law_examples
+from tests.language.documents import checked, outline
+from tests.language.generated import declared_schemas
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('one<module name="m">two</module>three', ["one", ["m", "\ntwo"], "\nthree"]),
+        ('<module name="m">one</module>two', [["m", "one"], "\ntwo"]),
+        ('one<module name="m"><doc>d</doc></module>two', ["one", ["m"], "\ntwo"]),
+        ('one<union><module name="a">A</module><module name="b">B</module></union>', ["one", ["union", ["a", "\nA"], ["b", "\nB"]]]),
+        ('one<module name="m"><module name="n">two</module>three</module>', ["one", ["m", ["m/n", "\ntwo"], "\nthree"]]),
+        ('one<module name="m"><parameter name="p" length="2"/></module>', ["one", ["m", "\n", "<p>"]]),
+        ('one<system>two</system>three<module name="m">four</module>', ["one", ["system", "two"], "three", ["m", "\nfour"]]),
+        ('<user><module name="m">one</module>two</user>x', [["user", ["m", "one"], "\ntwo"], "x"]),
+        ('one<module name="m"><user>two</user></module>three', ["one", ["m", ["user", "two"]], "three"]),
+        ('one<doc>d</doc>two', ["one\ntwo"]),
+        ('<doc>d</doc><module name="m"/>one', [["m"], "one"]),
+        ('<module name="m"><module name="n"/>one</module>two', [["m", ["m/n"], "one"], "\ntwo"]),
+        ('one<module name="m" separator=", ">two<module name="n">three</module></module>four', ["one", ["m", "\ntwo", ["m/n", ", three"]], "\nfour"]),
+    ],
+)  # fmt: skip
+def test_every_block_but_the_first_begins_with_the_separator(body, expected):
+    """The separator begins the first text of a block, wherever that is, and never stands beside a header or footer."""
+    assert outline(checked(f'<schema name="s">{body}</schema>').children) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "is_open", "separator"),
+    [
+        ("<user>x</user>", True, "\n"),
+        ("<user/>", True, ""),
+        ("<user>x</user><doc>d</doc>", True, "\n"),
+        ('<user>x</user><module name="m"><doc>d</doc></module>', True, "\n"),
+        ("<user>x</user>y", False, ""),
+        ('<user>x</user><parameter name="p" length="1"/>', False, ""),
+        ("<user>x</user><assistant/>", False, ""),
+        ("<system>x</system>", False, ""),
+        ('<module name="m"><user>x</user></module>', False, ""),
+        ('<user><module name="m"/></user>', True, ""),
+    ],
+)
+def test_only_a_last_top_level_user_turn_is_open(body, is_open, separator):
+    """The turn that ends the schema stays open; bare text that continues it gets a separator if the turn has text."""
+    schema = checked(f'<schema name="s">{body}</schema>')
+    assert any(getattr(item, "open", False) for item in schema.children) == is_open
+    assert schema.open_separator == separator
+
+
+@settings(max_examples=law_examples())
+@given(schema=declared_schemas())
+def test_texts_are_never_empty_and_never_side_by_side(schema):
+    """Text that is tokenized together is one text, and none is empty."""
+
+    def check(items):
+        assert all(item.text for item in items if isinstance(item, FinalText))
+        pairs = pairwise(items)
+        assert not any(isinstance(one, FinalText) and isinstance(other, FinalText) for one, other in pairs)
+        for item in items:
+            check(getattr(item, "children", ()) or getattr(item, "members", ()))
+
+    check(finish_schema(schema)[0])
+
+
+@given(mode=st.sampled_from(Whitespace), separator=st.sampled_from(["", "\\n\\n", "--"]))
+def test_options_are_inherited(mode, separator):
+    """A module has the options of the module around it until it names its own."""
+    inner = '<module name="c"><module name="d" cache="true" context="guaranteed"/></module>'
+    outer = f'<module name="a" cache="false" context="own"><module name="b">{inner}</module></module>'
+    schema = checked(f'<schema name="s" whitespace="{mode}" separator="{separator}">{outer}</schema>')
+    assert {path: (module.cache, module.context) for path, module in schema.modules.items()} == {
+        "a": (False, Context.OWN),
+        "a/b": (False, Context.OWN),
+        "a/b/c": (False, Context.OWN),
+        "a/b/c/d": (True, Context.GUARANTEED),
+    }

@@ -1,0 +1,98 @@
+"""The hub tokenizer against the tokenizers and chat templates of the transformers library, where they must agree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from promptcache.language.schema import Role
+from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer.chat_template import ChatTemplate
+from tests.tokenizer import small_tokenizers as small
+from tests.tokenizer.chat_templates import CASES
+
+TEXTS = (
+    "hello there",
+    "  the  fox\n\n\tjumps ",
+    "def f(x):\n        return 12345",
+    "naïve ☃ 日本語",
+    "a  \n b",
+    "It's 12.",
+)
+
+
+def reference(tokenizer_json: str, **options: Any) -> Any:
+    """Load a tokenizer as transformers does."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer_json), **options)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_has_the_tokens_that_transformers_gives(text: str):
+    """Where no prefix space is in play, text without control tokens has the model's ordinary tokens."""
+    ours = HubTokenizer.from_parts(small.byte_level(), {})
+
+    assert list(ours.tokenize(text)) == reference(small.byte_level())(text, add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_only_the_prefix_space_is_missing(text: str):
+    """Where transformers puts a space in front, text that begins with one has the ordinary tokens."""
+    ours = HubTokenizer.from_parts(small.llama_like(), {})
+
+    assert list(ours.tokenize(" " + text)) == reference(small.llama_like())(text, add_special_tokens=False).input_ids
+
+
+def test_a_conversation_of_frames_has_the_tokens_of_the_chat_template():
+    """Headers, texts and footers tokenized apart are together the tokens that transformers gives to a whole conversation."""
+    messages = [
+        {"role": "system", "content": "You are there."},
+        {"role": "user", "content": "what is in the box?"},
+        {"role": "assistant", "content": "12 dogs"},
+        {"role": "user", "content": "the other"},
+    ]
+    ours = HubTokenizer.from_parts(small.byte_level(), {}, small.CHATML)
+    theirs = reference(small.byte_level())
+    theirs.chat_template = small.CHATML
+
+    token_ids: list[int] = []
+    for message in messages:
+        frame = ours.frame(Role(message["role"]))
+        token_ids += [*frame.header_ids, *ours.tokenize(message["content"]), *frame.footer_ids]
+    token_ids += ours.frame(Role.ASSISTANT).header_ids
+
+    assert token_ids == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "date" not in name and "parts" not in name])
+def test_templates_render_as_in_transformers(name: str):
+    """A chat template renders to the same text here and in transformers."""
+    roles = ("user", "assistant", "user") if CASES[name].system is None else ("system", "user", "assistant", "user")
+    messages = [{"role": role, "content": f" text {index}\n"} for index, role in enumerate(roles)]
+    theirs = reference(small.llama_like(), bos_token="<s>", eos_token="</s>")
+    ours = ChatTemplate(CASES[name].source, {"bos_token": "<s>", "eos_token": "</s>"})
+
+    for generation_prompt in (False, True):
+        expected = theirs.apply_chat_template(
+            messages, chat_template=CASES[name].source, add_generation_prompt=generation_prompt, tokenize=False
+        )
+        assert ours.render(messages, generation_prompt=generation_prompt) == expected
+
+
+def test_a_loaded_tokenizer_gives_what_its_folder_gives(tmp_path):
+    """A tokenizer made from a loaded transformers tokenizer agrees with one made from the files that it saves."""
+    theirs = reference(small.llama_like(), bos_token="<s>", eos_token="</s>")
+    theirs.chat_template = CASES["llama 2"].source
+    theirs.save_pretrained(tmp_path)
+
+    loaded = HubTokenizer.from_parts(theirs.backend_tokenizer.to_str(), theirs.special_tokens_map, theirs.chat_template)
+    read = HubTokenizer.from_folder(tmp_path)
+
+    assert (loaded.bos_ids, loaded.eos_ids, loaded.control_ids) == (read.bos_ids, read.eos_ids, read.control_ids)
+    assert [loaded.frame(role) for role in Role] == [read.frame(role) for role in Role]
+    assert [loaded.tokenize(text) for text in TEXTS] == [read.tokenize(text) for text in TEXTS]
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is not None

@@ -1,0 +1,290 @@
+"""Laws of the hub tokenizer: text stays text, pieces decode to themselves, BOS and EOS are the model's."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.language.schema import Role
+from promptcache.layout import lay_out
+from promptcache.tokenizer import HubTokenizer
+from tests.layout.samples import read
+from tests.tokenizer import small_tokenizers as small
+from tests.tokenizer.chat_templates import CASES
+
+LLAMA = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+CONTROLS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<0x41>",
+    "[CLS]",
+    "[UNK]",
+)
+
+
+@cache
+def hub(kind: str) -> HubTokenizer:
+    match kind:
+        case "byte level":
+            return HubTokenizer.from_parts(small.byte_level(), {"eos_token": "<|endoftext|>"}, small.CHATML)
+        case "llama":
+            return HubTokenizer.from_parts(small.llama_like(), LLAMA, CASES["llama 2"].source)
+        case "unigram":
+            return HubTokenizer.from_parts(small.unigram(), {"eos_token": "</s>"})
+        case _:
+            return HubTokenizer.from_parts(small.word_piece(), {})
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Text with control tokens' written forms in it, whole, cut and nested."""
+    forms = st.sampled_from(CONTROLS)
+    cut = st.tuples(forms, st.integers(0, 12)).map(lambda pair: pair[0][pair[1] :])
+    return st.lists(st.one_of(forms, cut, st.text(max_size=4), st.sampled_from([" ", "\n", "    "])), max_size=6).map(
+        "".join
+    )
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram", "word piece"])
+@given(text=texts())
+@example(text="<s>" * 50)
+@example(text="<<s>s>")
+@example(text="a<s>b</s>c<unk>☃<think>    <0x41>")
+def test_text_never_becomes_a_control_token(kind: str, text: str):
+    """No control token stands in tokenized text, whatever the text contains."""
+    tokenizer = hub(kind)
+
+    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize(text))
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
+@given(text=texts())
+@example(text=" the dog")
+@example(text="the dog ")
+@example(text="<0x41>")
+@example(text="<unk>")
+def test_pieces_decode_to_their_text(kind: str, text: str):
+    """A piece of text decodes to itself, spaces at its ends included; the Metaspace sign is a space by the model's rules."""
+    tokenizer = hub(kind)
+
+    assert tokenizer.detokenize(tokenizer.tokenize(text)) == (text if kind == "byte level" else text.replace("▁", " "))
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [("byte level", "<think>"), ("byte level", "<|im_end|>"), ("llama", "<s>"), ("unigram", "</s>")]
+)
+def test_added_tokens_are_control_tokens(kind: str, form: str):
+    """Every added token counts as a control token, special or not, and is shown in its written form."""
+    tokenizer = hub(kind)
+    markup = {tokenizer.detokenize((token_id,)): token_id for token_id in tokenizer.control_ids}
+
+    assert form in markup
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_control_strings_have_the_tokens_of_any_other_text(special: bool):
+    """The written form of a control token is tokenized as if there were no such token."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    control = {"id": 400, "content": "brown", "special": special} | flags
+    ours = HubTokenizer.from_parts(small.edited(small.byte_level(), added_tokens=[control]), {})
+    ordinary = Tokenizer.from_str(small.edited(small.byte_level(), added_tokens=[]))
+
+    assert ours.detokenize([*ours.control_ids]) == "brown"
+    assert list(ours.tokenize("the brown fox")) == ordinary.encode("the brown fox").ids
+
+
+def test_added_whitespace_is_text():
+    """Runs of spaces among the added tokens stay usable: they are text, and the model knows code by them."""
+    tokenizer = hub("byte level")
+
+    assert len(tokenizer.tokenize("    ")) == 1
+    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("    "))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_json", "config", "template", "bos"),
+    [
+        (small.byte_level(), {"bos_token": "<|endoftext|>"}, None, ""),
+        (small.byte_level(), {"bos_token": "<|endoftext|>", "add_bos_token": True}, None, "<|endoftext|>"),
+        (small.llama_like(), LLAMA, None, "<s>"),
+        (small.llama_like(), {}, None, "<s>"),
+        (small.llama_like(), LLAMA | {"add_bos_token": False}, None, ""),
+        (small.llama_like(), LLAMA | {"add_bos_token": False}, CASES["llama 2"].source, "<s>"),
+        (small.unigram(), {"bos_token": "<s>"}, None, ""),
+        (small.word_piece(), {}, None, "[CLS]"),
+    ],
+)
+def test_bos_is_what_the_model_puts_first(tokenizer_json, config, template, bos):
+    """BOS comes from `add_bos_token`, the post-processor, or the start of a rendered conversation; some models have none."""
+    tokenizer = HubTokenizer.from_parts(tokenizer_json, config, template)
+
+    assert tokenizer.detokenize(tokenizer.bos_ids) == bos
+    assert len(tokenizer.bos_ids) == bool(bos)
+
+
+def test_frames_hold_control_tokens():
+    """Headers and footers are tokenized with control tokens, and decode to what the template wrote."""
+    tokenizer = hub("byte level")
+    frame = tokenizer.frame(Role.USER)
+
+    assert tokenizer.detokenize(frame.header_ids) == frame.header == "<|im_start|>user\n"
+    assert frame.header_ids[0] in tokenizer.control_ids
+    assert tokenizer.detokenize(frame.footer_ids) == frame.footer == "<|im_end|>\n"
+
+
+def test_bos_is_in_no_header():
+    """A template that repeats BOS in every user turn gives headers without it."""
+    tokenizer = hub("llama")
+
+    assert not set(tokenizer.bos_ids) & set(tokenizer.frame(Role.USER).header_ids)
+
+
+def test_generation_stops_where_the_model_ends_a_turn():
+    """EOS tokens are the model's own, the tokenizer's, and the control token that ends a conversation."""
+    tokenizer = HubTokenizer.from_parts(small.byte_level(), {"eos_token": "<|endoftext|>"}, small.CHATML, (7,))
+
+    assert [tokenizer.detokenize((token_id,)) for token_id in tokenizer.eos_ids[1:]] == ["<|endoftext|>", "<|im_end|>"]
+    assert tokenizer.eos_ids[0] == 7
+
+
+def test_a_model_without_template_gets_the_plain_one():
+    """Without a chat template, turns are marked by a line with the role's name."""
+    frame = hub("unigram").frame(Role.ASSISTANT)
+
+    assert (frame.header, frame.footer) == ("Assistant:\n", "\n\n")
+
+
+def test_lost_whitespace_is_told():
+    """A tokenizer that drops whitespace says so."""
+    assert "whitespace" in hub("word piece").warnings[0]
+    assert hub("byte level").warnings == ()
+
+
+def test_fingerprint_covers_vocabulary_template_and_special_tokens():
+    """Any change to tokenizer, chat template or special tokens changes the fingerprint."""
+    tokenizers = [
+        HubTokenizer.from_parts(small.llama_like(), {}),
+        HubTokenizer.from_parts(small.llama_like(), {"eos_token": "</s>"}),
+        HubTokenizer.from_parts(small.llama_like(), {"add_bos_token": False}),
+        HubTokenizer.from_parts(small.llama_like(), {}, small.CHATML),
+        HubTokenizer.from_parts(small.edited(small.llama_like(), normalizer=None), {}),
+    ]
+
+    assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == len(tokenizers)
+    assert HubTokenizer.from_parts(small.llama_like(), {}).fingerprint == tokenizers[0].fingerprint
+
+
+def test_a_tokenizer_without_merges_for_a_control_character_is_refused():
+    """Where a single character is a control token, text that holds it is refused, not passed on."""
+    rules = json.loads(small.unigram())
+    rules["added_tokens"].append(
+        {"id": 262, "content": rules["model"]["vocab"][262][0], "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    )
+    tokenizer = HubTokenizer.from_parts(json.dumps(rules), {})
+
+    with pytest.raises(UnsupportedModel, match="plain text"):
+        tokenizer.tokenize(rules["model"]["vocab"][262][0])
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content, encoding="utf-8")
+    return folder
+
+
+def test_a_folder_is_read_with_all_its_files(tmp_path: Path):
+    """Vocabulary, special tokens, chat template and EOS come from the files where transformers keeps them."""
+    folder = write(
+        tmp_path,
+        tokenizer__json=small.byte_level(),
+        tokenizer_config__json=json.dumps({"chat_template": "no", "eos_token": "<|endoftext|>"}),
+        chat_template__jinja=small.CHATML,
+        generation_config__json=json.dumps({"eos_token_id": [3, 4]}),
+        config__json=json.dumps({"eos_token_id": 5}),
+    )
+
+    tokenizer = HubTokenizer.from_folder(folder)
+
+    assert tokenizer.frame(Role.USER).header == "<|im_start|>user\n"
+    assert tokenizer.eos_ids[:3] == (3, 4, 5)
+
+
+def test_the_template_named_default_is_taken(tmp_path: Path):
+    """Of several named templates the one named "default" is used."""
+    templates = [{"name": "tool_use", "template": "{{ no }}"}, {"name": "default", "template": small.CHATML}]
+    config = json.dumps({"chat_template": templates})
+
+    tokenizer = HubTokenizer.from_folder(
+        write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
+    )
+
+    assert tokenizer.frame(Role.USER).header == "<|im_start|>user\n"
+
+
+def test_a_missing_folder_is_named(tmp_path: Path):
+    """A folder that is not there is a typed error that names it."""
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        HubTokenizer.from_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
+    """A folder without tokenizer.json is a typed error that says what is missing."""
+    with pytest.raises(ModelNotFound, match=r"tokenizer\.json is missing"):
+        HubTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model": {"type": "Novel", "vocab": {}}}'])
+def test_a_damaged_tokenizer_is_refused(tmp_path: Path, content: str):
+    """A tokenizer.json that cannot be read is a typed error."""
+    with pytest.raises(UnsupportedModel):
+        HubTokenizer.from_folder(write(tmp_path, tokenizer__json=content))
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_configuration_is_refused(tmp_path: Path, content: str):
+    """A configuration file that is no JSON object is a typed error that names the file."""
+    with pytest.raises(UnsupportedModel, match="tokenizer_config"):
+        HubTokenizer.from_folder(write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=content))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
+    """A file of the tokenizer that is not UTF-8 is a typed error that names the file."""
+    (write(tmp_path, tokenizer__json=small.byte_level()) / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnsupportedModel, match=r"chat_template\.jinja' is not UTF-8"):
+        HubTokenizer.from_folder(tmp_path)
+
+
+def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Path):
+    """A token that only tokenizer_config.json declares is a control token, and no text becomes one."""
+    declared = {"9999": {"content": "<|only here|>", "special": True}}
+    config = json.dumps({"added_tokens_decoder": declared})
+    tokenizer = HubTokenizer.from_folder(
+        write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
+    )
+
+    assert 9999 in tokenizer.control_ids
+    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("a <|only here|> b"))
+
+
+def test_a_model_without_system_role_gets_a_warning():
+    """Where the template has no system role the schema's system turn is laid out as a user turn, and a warning says so."""
+    source = next(case.source for name, case in CASES.items() if name == "gemma that refuses a system turn")
+    tokenizer = HubTokenizer.from_parts(small.llama_like(), LLAMA, source)
+
+    layout = lay_out(
+        read('<schema name="s"><system>Be brief.</system><module name="a">A.</module></schema>'), tokenizer
+    )
+
+    assert [warning.code for warning in layout.warnings] == ["PC507"]
