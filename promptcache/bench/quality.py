@@ -13,11 +13,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
 from promptcache.bench.intervals import mean_interval, paired_difference
-from promptcache.bench.measure import Progress, Samples, interleave, silent
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
 from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
-from promptcache.bench.report import Report
 from promptcache.demo.questions import Rate, draw_cases
 from promptcache.engine import Engine
 
@@ -47,7 +46,7 @@ class QualitySettings:
     repeats: int = 10
 
 
-def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress = silent) -> Report:
+def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress = silent) -> BenchReport:
     """Ask all questions in every way; progress counts the questions of a set, then rounds.
 
     Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from what a way stands
@@ -62,7 +61,7 @@ def compare_quality(engine: Engine, settings: QualitySettings, progress: Progres
             row = _row(name, way, outcomes, seconds[way])
             rows.append(row)
             cells += _cells(row, seconds[Way.PLAIN].median / seconds[way].median)
-    return Report(
+    return BenchReport(
         name="quality",
         title=f"{settings.count} questions per set, seed {settings.seed} (95 % intervals)",
         columns=(
