@@ -13,7 +13,7 @@ from promptcache.cli.app import app
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 STEP = re.compile(
-    r"(?:^(?P<before>(?!```)[^\n]+)\n\n)?^```(?P<language>xml|console|python)\n(?P<text>.*?)```$"
+    r"(?:^(?P<before>(?!```)[^\n]+(?:\n[^\n]+)*)\n\n)?^```(?P<language>xml|console|python)\n(?P<text>.*?)```$"
     r"(?:\n\nprints\n\n```\n(?P<printed>.*?)```$)?",
     re.DOTALL | re.MULTILINE,
 )
