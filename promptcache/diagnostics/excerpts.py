@@ -1,7 +1,6 @@
-"""Diagnostics as people read them: what is wrong, where, the lines with their places marked, and the help.
+"""Diagnostics as text: the message, its place, the source lines with the place underlined, and the help.
 
-Comes in: diagnostics. Goes out: text, in pieces that say what each is, so that a terminal can colour them. This file
-prints nothing.
+The text comes in pieces of known kinds, so that a terminal can colour them. This file prints nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MAX_RELATED = 6
 
 
 class Part(Enum):
-    """What a piece of an excerpt is."""
+    """The kind of a piece of an excerpt."""
 
     SEVERITY = auto()
     MESSAGE = auto()
@@ -73,12 +72,12 @@ def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[Piece]:
 
 
 def printable(text: str) -> str:
-    """Widen tabs and replace whatever could steer a terminal: documents may come from anyone."""
+    """Return text safe for a terminal: tabs are widened, and control characters replaced."""
     return "".join(_shown(character) for character in text)
 
 
 def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
-    """Yield the related places, without words that the message has said and without a place that says nothing new."""
+    """Yield the related places, without text that the message repeats and without places that add nothing."""
     for span, words in diagnostic.related:
         is_said = words in diagnostic.message
         if not (is_said and span == diagnostic.span):
@@ -86,7 +85,7 @@ def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
 
 
 def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
-    """Yield the line a span starts in and its underline; nothing where the line is not known."""
+    """Yield the line in which a span starts, underlined; nothing if the line is not known."""
     line = span.document.line(span.line) if span.document is not None else None
     if line is None:
         return
@@ -100,7 +99,7 @@ def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
 
 
 def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
-    """Return what a line shows before, in and after the characters `[start, stop)`, cut to what fits on a screen."""
+    """Return the text of a line before, in and after the characters `[start, stop)`, cut to the width of a screen."""
     first = max(0, start - _BEFORE) if len(line) > _MAX_WIDTH else 0
     last = min(len(line), first + _MAX_WIDTH)
     before = ("…" if first else "") + line[first:start]
@@ -109,7 +108,7 @@ def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
 
 
 def _width(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return the number of terminal cells of a text."""
     return sum(_cells(character) for character in text)
 
 
