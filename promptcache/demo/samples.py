@@ -65,7 +65,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _SampleWriter:
     """Collects the tokens of one sample."""
 
     tokenizer: Tokenizer
@@ -103,7 +103,7 @@ class _Writer:
 
 def lay_out(document: FactSheet, tokenizer: Tokenizer, rng: Random, settings: LayoutSettings) -> Sample:
     """Return one document as tokens, in a random form that a prompt can have, followed by its questions and answers."""
-    writer = _Writer(tokenizer, rng)
+    writer = _SampleWriter(tokenizer, rng)
     writer.special(BEGIN)
     budget = MAX_POSITIONS - 96 * len(document.facts) - 800
     gaps = _Gaps(rng, max_gap=min(_MAX_GAP, budget // (len(document.modules) + 1)), on=rng.random() < settings.gaps)
@@ -143,23 +143,23 @@ class _Gaps:
         return self.rng.randint(1, self.max_gap)
 
 
-def _system_turn(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
+def _system_turn(writer: _SampleWriter, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
     writer.header("system")
     _paragraphs(writer, document, gaps, look)
     writer.footer()
 
 
-def _plain_text(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
+def _plain_text(writer: _SampleWriter, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
     _paragraphs(writer, document, gaps, look)
 
 
-def _one_user_turn(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
+def _one_user_turn(writer: _SampleWriter, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
     """Write the document into a user turn that stays open for the first question."""
     writer.header("user")
     _paragraphs(writer, document, gaps, look)
 
 
-def _turn_each(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
+def _turn_each(writer: _SampleWriter, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
     role = writer.rng.choice(("user", "user", "system"))
     if document.introduction:
         writer.header("system")
@@ -172,7 +172,7 @@ def _turn_each(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -
         writer.footer()
 
 
-def _paragraphs(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
+def _paragraphs(writer: _SampleWriter, document: FactSheet, gaps: _Gaps, look: _Look) -> None:
     """Write introduction and modules, separated by newlines."""
     begun = False
     if document.introduction:
@@ -187,7 +187,7 @@ def _paragraphs(writer: _Writer, document: FactSheet, gaps: _Gaps, look: _Look) 
     writer.gap(gaps.draw())
 
 
-def _module(writer: _Writer, module: Sequence[Fact | str], look: _Look) -> None:
+def _module(writer: _SampleWriter, module: Sequence[Fact | str], look: _Look) -> None:
     for i, item in enumerate(module):
         space = look.separator if i else ""
         if isinstance(item, Fact) and writer.rng.random() < look.filled:
@@ -206,7 +206,7 @@ def _pieces(fact: Fact, *, apart: bool) -> tuple[str, ...]:
     return (f"{fact.start} ", fact.value, ".") if apart else (fact.sentence,)
 
 
-def _answer(writer: _Writer, question: Question) -> Answer:
+def _answer(writer: _SampleWriter, question: Question) -> Answer:
     writer.header("assistant")
     start = len(writer.token_ids)
     for text in _pieces(question.fact, apart=question.fact in writer.apart):

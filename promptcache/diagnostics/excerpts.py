@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from promptcache.diagnostics.records import Diagnostic, Span
 
-_MAX_WIDTH = 140  # characters of a source line; machine-made XML can have all of a document on one line
-_BEFORE = 40  # of these, in front of the place itself
+_MAX_WIDTH = 140  # characters of a source line; generated XML may have one line only
+_BEFORE = 40  # characters shown before the place
 _MAX_RELATED = 6
 
 

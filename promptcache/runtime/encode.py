@@ -22,6 +22,7 @@ CHUNK_TOKENS = 2048
 """Maximum number of new tokens in one forward pass, over all rows of a batch; limits the memory of activations."""
 
 Progress = Callable[[int, int], None]
+"""Called with the number of tokens done so far, and the number of all tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
