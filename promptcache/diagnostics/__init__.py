@@ -8,7 +8,7 @@ from promptcache.diagnostics.errors import (
     MAX_FAULTS,
     ContextLengthExceeded,
     CorruptEncoding,
-    Faults,
+    FaultList,
     InvalidGeneration,
     InvalidValue,
     LanguageError,
@@ -23,7 +23,7 @@ from promptcache.diagnostics.errors import (
     Unpicklable,
     UnsupportedModel,
 )
-from promptcache.diagnostics.excerpts import Part, excerpt, excerpt_pieces, printable
+from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_pieces, printable
 from promptcache.diagnostics.records import Diagnostic, Severity, Span, in_order
 from promptcache.diagnostics.suggest import did_you_mean, num_slips, suggest
 from promptcache.diagnostics.values import (
@@ -57,14 +57,14 @@ __all__ = [
     "ContextLengthExceeded",
     "CorruptEncoding",
     "Diagnostic",
-    "Faults",
+    "ExcerptPart",
+    "FaultList",
     "InvalidGeneration",
     "InvalidValue",
     "Kind",
     "LanguageError",
     "ModelError",
     "ModelNotFound",
-    "Part",
     "PromptCacheError",
     "PromptError",
     "SchemaError",

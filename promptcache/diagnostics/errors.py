@@ -118,7 +118,7 @@ MAX_FAULTS = 100
 """Maximum number of faults reported for one document. Describing a hundred thousand faults would take seconds."""
 
 
-class Faults(list[Diagnostic]):
+class FaultList(list[Diagnostic]):
     """The faults of one document. Adding a fault beyond `MAX_FAULTS` raises all of them.
 
     Raises:

@@ -17,7 +17,7 @@ _BEFORE = 40  # characters shown before the place
 _MAX_RELATED = 6
 
 
-class Part(Enum):
+class ExcerptPart(Enum):
     """The kind of a piece of an excerpt."""
 
     SEVERITY = auto()
@@ -29,11 +29,11 @@ class Part(Enum):
     HELP = auto()
 
 
-class Piece(NamedTuple):
+class ExcerptPiece(NamedTuple):
     """A piece of an excerpt."""
 
     text: str
-    part: Part = Part.PLAIN
+    part: ExcerptPart = ExcerptPart.PLAIN
 
 
 def excerpt(diagnostic: Diagnostic) -> str:
@@ -50,25 +50,25 @@ def excerpt(diagnostic: Diagnostic) -> str:
     return "".join(piece.text for piece in excerpt_pieces(diagnostic))
 
 
-def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[Piece]:
+def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[ExcerptPiece]:
     """Yield the pieces of a diagnostic's excerpt."""
     related = [*_related(diagnostic)]
     shown = related[:_MAX_RELATED]
     gutter = len(str(max(span.line for span in (diagnostic.span, *(span for span, _ in shown)))))
-    yield Piece(f"{diagnostic.severity}[{diagnostic.code}]", Part.SEVERITY)
-    yield Piece(f": {printable(diagnostic.message)}\n", Part.MESSAGE)
-    yield Piece("  --> ", Part.FRAME)
-    yield Piece(f"{printable(str(diagnostic.span))}\n")
-    yield from _line(diagnostic.span, gutter, "^", Part.MARK)
+    yield ExcerptPiece(f"{diagnostic.severity}[{diagnostic.code}]", ExcerptPart.SEVERITY)
+    yield ExcerptPiece(f": {printable(diagnostic.message)}\n", ExcerptPart.MESSAGE)
+    yield ExcerptPiece("  --> ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{printable(str(diagnostic.span))}\n")
+    yield from _line(diagnostic.span, gutter, "^", ExcerptPart.MARK)
     for span, words in shown:
-        yield Piece("  ::: ", Part.FRAME)
-        yield Piece(f"{printable(f'{span} {words}'.rstrip())}\n")
-        yield from _line(span, gutter, "-", Part.RELATED_MARK)
+        yield ExcerptPiece("  ::: ", ExcerptPart.FRAME)
+        yield ExcerptPiece(f"{printable(f'{span} {words}'.rstrip())}\n")
+        yield from _line(span, gutter, "-", ExcerptPart.RELATED_MARK)
     if len(related) > len(shown):
-        yield Piece(f"  ::: and {len(related) - len(shown)} more places\n", Part.FRAME)
+        yield ExcerptPiece(f"  ::: and {len(related) - len(shown)} more places\n", ExcerptPart.FRAME)
     if diagnostic.help:
-        yield Piece("  = help: ", Part.HELP)
-        yield Piece(f"{printable(diagnostic.help)}\n")
+        yield ExcerptPiece("  = help: ", ExcerptPart.HELP)
+        yield ExcerptPiece(f"{printable(diagnostic.help)}\n")
 
 
 def printable(text: str) -> str:
@@ -84,7 +84,7 @@ def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
             yield span, "" if is_said else words
 
 
-def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
+def _line(span: Span, gutter: int, mark: str, part: ExcerptPart) -> Iterator[ExcerptPiece]:
     """Yield the line in which a span starts, underlined; nothing if the line is not known."""
     line = span.document.line(span.line) if span.document is not None else None
     if line is None:
@@ -92,10 +92,10 @@ def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
     stop = span.stop_column if span.stop_line == span.line else len(line) + 1
     before, marked, after = _cut(line, span.column - 1, max(stop, span.column + 1) - 1)
     underline = " " * _width(before) + mark * max(1, _width(marked))
-    yield Piece(f"  {span.line:>{gutter}} | ", Part.FRAME)
-    yield Piece(f"{before}{marked}{after}\n")
-    yield Piece(f"  {'':>{gutter}} | ", Part.FRAME)
-    yield Piece(f"{underline}\n", part)
+    yield ExcerptPiece(f"  {span.line:>{gutter}} | ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{before}{marked}{after}\n")
+    yield ExcerptPiece(f"  {'':>{gutter}} | ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{underline}\n", part)
 
 
 def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.attention.masks import KVView, RequestPositions
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.completion import Completion, FinishReason, Source, Usage, WarmReport
+from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import generate, generate_together
@@ -27,6 +27,7 @@ __all__ = [
     "Completion",
     "Executor",
     "FinishReason",
+    "KVSource",
     "KVView",
     "Model",
     "Planner",
@@ -37,7 +38,6 @@ __all__ = [
     "RequestPositions",
     "SchemaState",
     "Segment",
-    "Source",
     "Stream",
     "TokenQueue",
     "Usage",

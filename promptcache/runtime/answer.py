@@ -12,7 +12,7 @@ from typing import Any
 
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
-from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
+from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.options import sees_padding
@@ -186,7 +186,7 @@ def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
 
 def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
     if None in tiers:
-        return ModuleUsage(module=module, source=Source.MISS, num_tokens=num_tokens, tier=None)
+        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
     slowest = next(tier for tier in reversed(Tier) if tier in tiers)
-    source = Source.HIT if slowest is Tier.MEMORY else Source.LOAD
+    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
     return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

@@ -22,7 +22,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
-class Source(StrEnum):
+class KVSource(StrEnum):
     """Origin of a module's KV in one request: memory (`hit`), a slower tier (`load`), or encoded for it (`miss`)."""
 
     HIT = "hit"
@@ -42,7 +42,7 @@ class ModuleUsage(Short):
     """
 
     module: str
-    source: Source
+    source: KVSource
     num_tokens: int
     tier: Tier | None
 

@@ -28,7 +28,7 @@ from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import Level
-from promptcache.runtime.completion import Completion, FinishReason, Source
+from promptcache.runtime.completion import Completion, FinishReason, KVSource
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -66,8 +66,8 @@ def test_first_request_encodes_and_the_next_reuses(engine: Engine) -> None:
     first = engine.generate(PROMPT, **GREEDY)
     second = engine.generate(PROMPT, **GREEDY)
 
-    assert {usage.source for usage in first.usage.modules} == {Source.MISS}
-    assert {usage.source for usage in second.usage.modules} == {Source.HIT}
+    assert {usage.source for usage in first.usage.modules} == {KVSource.MISS}
+    assert {usage.source for usage in second.usage.modules} == {KVSource.HIT}
     assert (first.usage.num_encoded_tokens > 0, second.usage.num_encoded_tokens) == (True, 0)
     assert first.token_ids == second.token_ids
 

@@ -14,7 +14,7 @@ import torch
 
 from promptcache import Engine, StoreConfig
 from promptcache.kv import Store, TieredStore
-from promptcache.runtime.completion import Source
+from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -113,7 +113,7 @@ def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> 
     first.warm()
     answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
 
-    assert {each.source for each in answer.usage.modules} == {Source.MISS}
+    assert {each.source for each in answer.usage.modules} == {KVSource.MISS}
     assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
     assert first.warm()[0].num_encoded == 0
     assert isinstance(first.store, TieredStore)

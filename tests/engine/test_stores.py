@@ -13,7 +13,7 @@ import torch
 from promptcache import Engine, MemoryStore, Store, StoreConfig
 from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
 from promptcache.kv import DiskTier, KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
-from promptcache.runtime.completion import Source
+from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import random_stored, whole_file
@@ -73,8 +73,8 @@ def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
     second = engine(store).generate(PROMPT, **GREEDY)
 
     tier = Tier.REMOTE if kind == "url" else Tier.DISK
-    assert {each.source for each in first.usage.modules} == {Source.MISS}
-    assert {(each.source, each.tier) for each in second.usage.modules} == {(Source.LOAD, tier)}
+    assert {each.source for each in first.usage.modules} == {KVSource.MISS}
+    assert {(each.source, each.tier) for each in second.usage.modules} == {(KVSource.LOAD, tier)}
     assert second.token_ids == first.token_ids
 
 

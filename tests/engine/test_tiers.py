@@ -16,7 +16,7 @@ from promptcache import Engine, StoreConfig
 from promptcache.kv import Codec, DiskTier, MemoryStore, Pace, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.catalog import schema_state
-from promptcache.runtime.completion import Source
+from promptcache.runtime.completion import KVSource
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import ENGINE_LAWS, EngineLaw
@@ -101,9 +101,9 @@ def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
     assert [
         {(each.source, each.tier) for each in usage.modules} for usage in (made.usage, loaded.usage, hit.usage)
     ] == [
-        {(Source.MISS, None)},
-        {(Source.LOAD, Tier.DISK)},
-        {(Source.HIT, Tier.MEMORY)},
+        {(KVSource.MISS, None)},
+        {(KVSource.LOAD, Tier.DISK)},
+        {(KVSource.HIT, Tier.MEMORY)},
     ]
     assert loaded.usage.moved_bytes == loaded.usage.num_reused_tokens * default_model().shape.token_bytes
     assert (hit.usage.moved_bytes, loaded.usage.num_encoded_tokens) == (0, 0)
@@ -166,10 +166,10 @@ def paced_engine(folder: Path, pace: Pace | None = None) -> Engine:
 
 
 @pytest.mark.parametrize(
-    ("encode_tokens_per_s", "source"), [(None, Source.LOAD), (1e12, Source.MISS), (1e-3, Source.LOAD)]
+    ("encode_tokens_per_s", "source"), [(None, KVSource.LOAD), (1e12, KVSource.MISS), (1e-3, KVSource.LOAD)]
 )
 def test_the_disk_is_read_only_where_that_is_faster(
-    tmp_path: Path, encode_tokens_per_s: float | None, source: Source
+    tmp_path: Path, encode_tokens_per_s: float | None, source: KVSource
 ) -> None:
     """A `Pace` decides between loading and encoding; the answer stays the same."""
     first = paced_engine(tmp_path)
