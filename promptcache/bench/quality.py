@@ -18,7 +18,7 @@ from promptcache.bench.measure import Progress, Samples, interleave, silent
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
 from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
 from promptcache.bench.report import Report
-from promptcache.demo.questions import Rate, draw_cases
+from promptcache.demo import Rate, draw_cases
 from promptcache.engine import Engine
 
 _CHUNK = 16  # documents whose KV is held at a time

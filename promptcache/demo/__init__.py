@@ -6,6 +6,9 @@ so that it can measure the rest of the library.
 
 from pathlib import Path
 
+from promptcache.demo.documents import Fact
+from promptcache.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
+
 MODEL_FOLDER = Path(__file__).parent / "model"
 
-__all__ = ["MODEL_FOLDER"]
+__all__ = ["MODEL_FOLDER", "Case", "Fact", "QuestionSet", "Rate", "draw_cases", "is_right"]

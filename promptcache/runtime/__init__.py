@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.answer import Request, answer, answer_batch, streaming
-from promptcache.runtime.attention.masks import KVView, RequestPositions
+from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport

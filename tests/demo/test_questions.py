@@ -60,7 +60,7 @@ def test_no_set_is_drawn_in_training() -> None:
     "answer", ["The best dish of Miami is crab cakes.", "crab cakes", "crab cakes.", " crab cakes\n"]
 )
 def test_right_answers_are_the_sentence_or_its_value(answer: str) -> None:
-    """The whole sentence and the bare value are right, whatever whitespace is around them."""
+    """The whole sentence and the value alone are right, with any whitespace around them."""
     assert is_right(answer, DISH)
 
 

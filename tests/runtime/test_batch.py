@@ -94,7 +94,7 @@ def test_models_that_concatenate_answer_one_by_one() -> None:
 
 
 def test_batches_are_cut_by_memory() -> None:
-    """However little memory a batch may take, every request is answered, in order."""
+    """With any memory limit of a batch, every request is answered, in order."""
     expected = ENGINE.generate_batch(PROMPTS, max_new_tokens=3, **GREEDY)
 
     for batch_bytes in (1, 40 * ENGINE.model.shape.token_bytes, 2**30):

@@ -88,7 +88,7 @@ def test_a_loaded_model_is_packed_and_keeps_its_fingerprint() -> None:
 
     assert isinstance(model.hf.lm_head, PackedLinear)
     again, _ = load_model(DEMO_FOLDER, device="cpu")
-    del again.fingerprint  # computed anew, from packed weights
+    del again.fingerprint  # computed again, from packed weights
     again._origin = None
     assert again.fingerprint == model.fingerprint
     assert not any(isinstance(each, PackedLinear) for each in tiny_model(torch.float32).hf.modules())
