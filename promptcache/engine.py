@@ -155,8 +155,7 @@ class Engine(Unpicklable):
             keep: "full", or quantized: "int8", "int4". Answers from quantized KV have `Completion.lossy` set.
 
         Raises:
-            SchemaError: The schema is not valid (lists every fault with its place), or it needs more positions
-                than the
+            SchemaError: The schema is not valid (lists every fault with its place), or it needs more positions than the
                 model has.
         """
         codec = codec_named(keep)
@@ -218,7 +217,7 @@ class Engine(Unpicklable):
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
-            UnknownSchema:  No schema of that name was added.
+            UnknownSchema: No schema of that name was added.
         """
         return self._planner.plan(prompt)
 
@@ -227,10 +226,8 @@ class Engine(Unpicklable):
 
         Args:
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
-            max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends
-                earlier.
-            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors
-                and
+            max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
+            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
                 penalties see the new tokens of the prompt, not the cached ones.
 
         Raises:
@@ -274,8 +271,7 @@ class Engine(Unpicklable):
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
-            An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops
-                generation.
+            An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)

@@ -16,9 +16,8 @@ class QuestionSet:
     """Documents of `num_entities` modules with `num_attributes` facts each, and one question about each document.
 
     Args:
-        asked: The kind of question. "fact" asks for a fact of the document. "left out" asks about a module that
-            was left
-            out, and "near" about a name similar to one of the document; the right answer to both is "unknown".
+        asked: The kind of question. "fact" asks for a fact of the document. "left out" asks about a module that was
+            left out, and "near" about a name similar to one of the document; the right answer to both is "unknown".
         names: "words" (real-looking), "mixed" (as in training) or "unseen" (syllables that training never uses).
     """
 

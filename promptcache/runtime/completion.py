@@ -101,8 +101,7 @@ class Completion(Short):
         lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
         output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
-            `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor
-                `[B, V]` for
+            `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
             each step. Its `sequences` hold new tokens only; it has no cache.
     """
 
@@ -130,8 +129,7 @@ class WarmReport(Short):
         seconds: Time taken.
         found: Number of the other encodings by the tier that held them.
         not_kept: Number of encodings that a folder or URL of the store does not hold in the end, by its name.
-        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the
-            reason.
+        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the reason.
     """
 
     schema: str

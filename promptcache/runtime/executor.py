@@ -76,8 +76,7 @@ class Executor:
         """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first
-                use.
+            fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first use.
             pool: Buffers for small segments; None links every segment as a view.
         """
         self.model = model
@@ -130,11 +129,9 @@ class Executor:
         """Return the KV of the encodings `wanted`. Missing encodings and contexts are computed.
 
         Args:
-            progress: Called after each forward pass with the number of computed tokens and the number of all
-                missing tokens.
-                No lock is held, so it may call the engine.
-            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here,
-                too.
+            progress: Called after each forward pass with the number of computed tokens and the number of all missing
+                tokens. No lock is held, so it may call the engine.
+            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
@@ -187,8 +184,7 @@ class Executor:
         Args:
             wanted: The argument of `look_up`.
             lookups: The result of `look_up`.
-            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here,
-                too.
+            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(wanted)
         held = {encoding: each.run for encoding, each in lookups.items() if each.run is not None}

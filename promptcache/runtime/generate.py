@@ -31,12 +31,10 @@ class Generated:
 
     Attributes:
         sequences: New token IDs of each returned sequence, without padding.
-        ended: For each sequence, whether an end token or a stopping criterion ended it, not the limit of new
-            tokens.
+        ended: For each sequence, whether an end token or a stopping criterion ended it, not the limit of new tokens.
         first_token_at: Time of the first new token, by `time.perf_counter`.
-        output: The output object of transformers if the options ask for it. Its `sequences` hold new tokens only,
-            and it
-            has no cache.
+        output: The output object of transformers if the options ask for it. Its `sequences` hold new tokens only, and
+            it has no cache.
     """
 
     sequences: tuple[tuple[int, ...], ...]

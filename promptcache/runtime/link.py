@@ -208,8 +208,7 @@ def coalesced_segments(
     """Coalesce small segments that the same rows use.
 
     Args:
-        new_positions: For each row the positions of its new tokens, in order. Segments on both sides of one stay
-            apart.
+        new_positions: For each row the positions of its new tokens, in order. Segments on both sides of one stay apart.
 
     Returns:
         The segments, and for each row the number of tokens copied for it.

@@ -32,8 +32,7 @@ class Kernel:
 
     Attributes:
         unmasked: Every query attends to every key; Hq == Hkv.
-        masked: Also takes `mask`, bool `[T, S]` or `[B, 1, T, S]` or None, and `causal`: query i attends to keys
-            0..i
+        masked: Also takes `mask`, bool `[T, S]` or `[B, 1, T, S]` or None, and `causal`: query i attends to keys 0..i
             only, with T == S and no mask. Hq is a multiple of Hkv.
     """
 

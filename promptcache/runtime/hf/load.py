@@ -40,8 +40,7 @@ def load_model(
     Args:
         name: "demo", a folder, or a hub id.
         device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
-        dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32
-            for
+        dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32 for
             float16 on a CPU.
         context_length: Number of positions to use; None uses all that the model declares.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
