@@ -9,27 +9,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.kv.codec import as_kept, codec_named, kept_bytes
-from promptcache.kv.faults import Faults
+from promptcache.kv.codec import Form, StoredEncoding, as_kept, codec_named, kept_bytes
 from promptcache.kv.files.archive import Moved, read_archive, write_archive
-from promptcache.kv.files.blob_tier import BlobTier, Form, StoredEncoding
-from promptcache.kv.files.header import Header
-from promptcache.kv.files.paths import expand_home
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.pace import Pace
-from promptcache.kv.store import Lookup, Store, Tier
+from promptcache.kv.store import Faults, Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
     from promptcache.kv.files.disk import DiskTier, Verdict
+    from promptcache.kv.files.folder import expand_home
     from promptcache.kv.files.remote import RemoteTier
 
 _HOMES = {
     "DiskTier": "promptcache.kv.files.disk",
     "RemoteTier": "promptcache.kv.files.remote",
+    "expand_home": "promptcache.kv.files.folder",
     "Verdict": "promptcache.kv.files.disk",
 }
 

@@ -8,11 +8,12 @@ that holds fewer tokens than its name stands for is refused.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from promptcache.diagnostics import Short
+from promptcache.diagnostics import Short, StoreError
 
 FORMAT_VERSION = 3
 
@@ -55,3 +56,26 @@ class Recipe(Short):
         positions = f"{self.num_tokens} {self.first_position} {self.last_position}"
         text = f"promptcache encoding {FORMAT_VERSION}\n{self.digest}\n{self.codec}\n{positions}\n{self.fingerprint}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+SUFFIX = ".safetensors"
+"""A file with another suffix is foreign; a file with this one is an encoding, or damaged."""
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def file_name(key: str) -> str:
+    """Return the name of an encoding's file.
+
+    Raises:
+        StoreError: This is no key.
+    """
+    if _KEY.fullmatch(key) is None:
+        raise StoreError(f"{key!r} is not a key: 64 hexadecimal digits")
+    return f"{key}{SUFFIX}"
+
+
+def key_of(name: str) -> str | None:
+    """Return the key of the encoding whose file has this name; None for any other name."""
+    key = name.removesuffix(SUFFIX)
+    return key if key != name and _KEY.fullmatch(key) else None

@@ -13,9 +13,8 @@ import torch
 from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.pace import Pace
 from promptcache.kv.store import Store, Tier
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVShape
 
 _MODES = ("first", "always", "never")

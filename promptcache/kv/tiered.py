@@ -7,24 +7,25 @@ computed again. The lookup reports the fault, and the log has it once.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
-from promptcache.diagnostics import TEXT, Kind, StoreError, TierUnavailable, Unpicklable, number
-from promptcache.kv.codec import from_stored, to_stored
-from promptcache.kv.faults import Faults
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
+from promptcache.diagnostics import TEXT, CorruptEncoding, Kind, StoreError, TierUnavailable, Unpicklable, number
+from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
+from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.keys import Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.pace import Pace
-from promptcache.kv.store import Lookup, Store, Tier, checked_keys
-from promptcache.kv.tier_health import TierHealth
+from promptcache.kv.store import Faults, Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KVHandle
+from promptcache.locks import new_lock
 
 _FACTS = Kind(
     "a mapping of keys to mappings of texts to texts",
@@ -36,6 +37,90 @@ _FACTS = Kind(
     ),
 )
 _TIMEOUT = number(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Speeds that a user measured: a store with a `Pace` loads an encoding only where loading is faster than encoding.
+
+    Attributes:
+        encode_tokens_per_s: How many tokens the model encodes in a second.
+        load_bytes_per_s: Throughput by tier, in bytes of KV as the model computes it; a tier without a figure always
+            loads.
+        latency_s: Seconds by tier until the first byte; 0 where a tier has no figure.
+
+    Raises:
+        StoreError: A throughput is not above 0, or a latency is below 0.
+    """
+
+    encode_tokens_per_s: float
+    load_bytes_per_s: Mapping[Tier, float]
+    latency_s: Mapping[Tier, float]
+
+    def __post_init__(self) -> None:
+        for name, figure in (
+            ("encode_tokens_per_s", self.encode_tokens_per_s),
+            *((f"load_bytes_per_s of {tier}", each) for tier, each in self.load_bytes_per_s.items()),
+        ):
+            if not _is_finite(figure) or figure <= 0:
+                raise StoreError(f"{name} is a number above 0, not {figure!r}")
+        for tier, figure in self.latency_s.items():
+            if not _is_finite(figure) or figure < 0:
+                raise StoreError(f"latency_s of {tier} is a number of seconds from 0 on, not {figure!r}")
+
+    def is_worth_loading(self, tier: Tier, num_tokens: int, nbytes: int) -> bool:
+        """Return whether a tier loads `nbytes` faster than the model encodes their `num_tokens` tokens."""
+        if tier not in self.load_bytes_per_s:
+            return True
+        loading_s = self.latency_s.get(tier, 0.0) + nbytes / self.load_bytes_per_s[tier]
+        return loading_s < num_tokens / self.encode_tokens_per_s
+
+
+def _is_finite(figure: object) -> bool:
+    """Return whether this is a finite number that a float can hold."""
+    limit = sys.float_info.max
+    return isinstance(figure, int | float) and not isinstance(figure, bool) and -limit <= figure <= limit
+
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TierHealth:
+    """Which tiers fail at present; any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._failing: set[tuple[str, BlobTier]] = set()
+        self._lock = new_lock()
+
+    def attempt(self, what: str, tier: BlobTier, action: Callable[[], T], faults: Faults) -> T | None:
+        """Run an operation on a tier and return its result; None and a sentence in `faults` if it fails.
+
+        A bad file is logged, and it is set aside, so it is met once. A tier that does not answer is logged when it
+        begins to fail at this, and again only after it has worked in between.
+
+        Args:
+            what: "read" or "write": a full disk can be read.
+        """
+        try:
+            result = action()
+        except CorruptEncoding as fault:
+            _log.warning("%s", fault)
+            faults.add(f"{tier.kind}: {fault}")
+            return None
+        except TierUnavailable as fault:
+            with self._lock:
+                is_new = (what, tier) not in self._failing
+                self._failing.add((what, tier))
+            if is_new:
+                _log.warning("%s", fault)
+            faults.add(f"{tier.kind}: {fault}")
+            return None
+        if self._failing:
+            with self._lock:
+                self._failing.discard((what, tier))
+        return result
 
 
 class TieredStore(Unpicklable, Store):

@@ -9,8 +9,7 @@ import torch
 
 from promptcache.kv import Codec, KVShape, Recipe, StoredEncoding
 from promptcache.kv.codec import forms
-from promptcache.kv.files.format import check_payload, pack, unpack
-from promptcache.kv.files.header import read_header
+from promptcache.kv.files.format import check_payload, pack, read_header, unpack
 
 HOST = torch.device("cpu")
 

@@ -18,8 +18,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import BlobTier, Codec, KVHandle, KVShape, MemoryStore, Recipe, Store, Tier, TieredStore
-from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.kv import (
+    BlobTier,
+    Codec,
+    KVHandle,
+    KVShape,
+    MemoryStore,
+    Recipe,
+    Store,
+    StoredEncoding,
+    Tier,
+    TieredStore,
+)
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
 from promptcache.testing.faults import FaultyStore

@@ -12,7 +12,7 @@ import pytest
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv import Pace, Tier
-from promptcache.kv.files import reading
+from promptcache.kv.files import folder as reading
 from promptcache.kv.files.archive import read_archive
 from promptcache.kv.files.disk import DiskTier
 from tests.kv.stored import small, whole_file

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv import Codec, Recipe, StoredEncoding
-from promptcache.kv.files.format import PIECE_BYTES, pack, payload_digest
-from promptcache.kv.files.header import MAX_HEADER_BYTES
+from promptcache.kv.files.format import MAX_HEADER_BYTES, PIECE_BYTES, pack, payload_digest
 from promptcache.kv.keys import FORMAT_VERSION
 from promptcache.layout import Encoding
 from tests.kv.stored import bits, content, random_stored, read_whole, recipe, shape, small, whole_file

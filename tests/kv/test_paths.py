@@ -9,7 +9,7 @@ import pytest
 from promptcache.diagnostics import StoreError
 from promptcache.kv import StoreConfig
 from promptcache.kv.files.disk import DiskTier
-from promptcache.kv.files.paths import expand_home
+from promptcache.kv.files.folder import expand_home
 from promptcache.kv.store_config import open_store
 from tests.kv.stored import shape
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from promptcache.kv.memory.ranges import FreeRanges, Range
+from promptcache.kv.memory.arena import FreeRanges, Range
 
 CAPACITY = 20
 

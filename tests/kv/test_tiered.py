@@ -10,8 +10,18 @@ import pytest
 import torch
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import Codec, KVHandle, KVShape, Lookup, MemoryStore, Pace, Recipe, Tier, TieredStore
-from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.kv import (
+    Codec,
+    KVHandle,
+    KVShape,
+    Lookup,
+    MemoryStore,
+    Pace,
+    Recipe,
+    StoredEncoding,
+    Tier,
+    TieredStore,
+)
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
 from tests.kv.stored import recipe as recipe_of

@@ -17,10 +17,10 @@ from typing import IO, NamedTuple
 
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import CorruptEncoding, StoreError
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
-from promptcache.kv.files.format import check_payload, pack, unpack
-from promptcache.kv.files.header import read_header
-from promptcache.kv.files.names import file_name, key_of
+from promptcache.kv.codec import StoredEncoding
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import check_payload, pack, read_header, unpack
+from promptcache.kv.keys import file_name, key_of
 
 FORMAT = "promptcache archive"
 VERSION = 1

@@ -6,53 +6,13 @@ the form of each of its tensors; `kv/files/format.py` checks every file against 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import torch
-
-from promptcache.kv.keys import Recipe
+from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
-
-
-class Form(NamedTuple):
-    """Dtype and shape of one tensor of a stored encoding, as its codec prescribes."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredEncoding:
-    """An encoding as a blob tier stores it: its recipe and its packed tensors.
-
-    Attributes:
-        recipe: Its key is the name that it is stored under; its codec says what `tensors` are.
-        shape: Of the KV that it unpacks to; the device is that of `tensors`, the host.
-        tensors: By name, contiguous, on the host. Those that a tier returns may be mapped from a file. They stay valid
-            after the encoding was deleted, and must not be changed.
-        facts: What else is kept with it, as text, such as the loss of its codec that was measured when it was packed.
-    """
-
-    recipe: Recipe
-    shape: KVShape
-    tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 class BlobTier(ABC):

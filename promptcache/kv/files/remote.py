@@ -8,6 +8,7 @@ fsspec.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -25,11 +26,10 @@ except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
-from promptcache.kv.files.format import check_payload, check_shape, pack, unpack
-from promptcache.kv.files.header import read_header
-from promptcache.kv.files.names import file_name, key_of
-from promptcache.kv.files.paths import without_credentials
+from promptcache.kv.codec import StoredEncoding
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import check_payload, check_shape, pack, read_header, unpack
+from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
 
@@ -86,7 +86,7 @@ class RemoteTier(BlobTier):
         self, url: str, *, timeout_s: float = 10.0, rest_s: float = 30.0, options: Mapping[str, Any] | None = None
     ) -> None:
         self._url, self._options = url, dict(options or {})
-        self._name = without_credentials(url).rstrip("/")
+        self._name = _without_credentials(url).rstrip("/")
         self._timeout_s = timeout_s
         self._rest_s = rest_s
         self._asleep_until, self._why_asleep = 0.0, ""
@@ -200,6 +200,11 @@ class RemoteTier(BlobTier):
         """Do not ask for a while, and return what to say of it."""
         self._asleep_until, self._why_asleep = time.monotonic() + self._rest_s, why
         return TierUnavailable(f"{self._name}: cannot {what}: {why}")
+
+
+def _without_credentials(url: str) -> str:
+    """Return a URL as messages show it: without `user:password@`."""
+    return re.sub(r"(?<=//)[^/@]*@", "", url)
 
 
 def _serves_threads(files: AbstractFileSystem) -> bool:

@@ -8,13 +8,71 @@ when it is neither.
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from promptcache.kv.memory.ranges import FreeRanges, Range
 from promptcache.kv.types import KVHandle, KVShape, Slab
+
+
+class Range(NamedTuple):
+    """Numbers from `start` up to, but not with, `stop`."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return self.stop - self.start
+
+
+class FreeRanges:
+    """The free ranges of `[0, capacity)`, neighbours always as one; all of it is free at first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._ranges = [Range(0, capacity)] if capacity else []
+
+    def __iter__(self) -> Iterator[Range]:
+        """Yield the free ranges in order."""
+        return iter(tuple(self._ranges))
+
+    def take(self, size: int) -> Range | None:
+        """Take `size` numbers from the start of the smallest range that has them; None if none has."""
+        fitting = (each for each in self._ranges if each.size >= size)
+        best = min(fitting, key=lambda each: each.size, default=None)
+        if best is None:
+            return None
+        taken = Range(best.start, best.start + size)
+        self.take_at(taken)
+        return taken
+
+    def take_at(self, wanted: Range) -> bool:
+        """Take just this range; return whether all of it was free."""
+        at = bisect_right(self._ranges, wanted.start, key=lambda each: each.start) - 1
+        if at < 0 or self._ranges[at].stop < wanted.stop:
+            return False
+        around = self._ranges[at]
+        rests = (Range(around.start, wanted.start), Range(wanted.stop, around.stop))
+        self._ranges[at : at + 1] = [rest for rest in rests if rest.size]
+        return True
+
+    def give(self, range_: Range) -> None:
+        """Give a taken range back."""
+        at = bisect_left(self._ranges, range_.start, key=lambda each: each.start)
+        before, after = self._ranges[at - 1 : at] if at else [], self._ranges[at : at + 1]
+        assert not before or before[0].stop <= range_.start, "a range is given back once"
+        assert not after or range_.stop <= after[0].start, "a range is given back once"
+        start, stop = range_
+        first, last = at, at
+        if before and before[0].stop == start:
+            start, first = before[0].start, at - 1
+        if after and after[0].start == stop:
+            stop, last = after[0].stop, at + 1
+        self._ranges[first:last] = [Range(start, stop)]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -161,3 +219,102 @@ def _move(slab: Slab, source: Range, target: Range) -> None:
     for tensor in (slab.keys, slab.values):
         for layer in tensor:
             layer[:, target.start : target.stop] = layer[:, source.start : source.stop].clone()
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """Keys that shall lie side by side; `block` and `start` are set when the first of them comes.
+
+    `waiting` are keys for which a range was taken and which have not come yet, `dropped` ranges of keys that will not.
+    """
+
+    ranges: dict[str, Range] = field(default_factory=dict)
+    dropped: list[Range] = field(default_factory=list)
+    size: int = 0
+    block: Block | None = None
+    start: int = 0
+    waiting: set[str] = field(default_factory=set)
+
+    def range(self, key: str) -> Range:
+        """Where in the block a key belongs."""
+        return self.placed(self.ranges[key])
+
+    def placed(self, inside: Range) -> Range:
+        """Where in the block a range of the row is."""
+        return Range(self.start + inside.start, self.start + inside.stop)
+
+
+class Reservations:
+    """The rows of a store, none longer than a block."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._rows: dict[str, _Row] = {}
+
+    def announce(self, sizes: Sequence[tuple[str, int]]) -> None:
+        """Form rows of the keys that are in none yet."""
+        row = _Row()
+        for key, size in sizes:
+            if key in self._rows or size > self._block_tokens:
+                continue
+            if row.size + size > self._block_tokens:
+                row = _Row()
+            row.ranges[key] = Range(row.size, row.size + size)
+            row.size += size
+            self._rows[key] = row
+
+    def wanted(self, key: str) -> int:
+        """Return the tokens of the row that `key` is in, if it has no place yet; else 0."""
+        row = self._rows.get(key)
+        return row.size if row is not None and row.block is None else 0
+
+    def find(self, key: str, size: int, blocks: Sequence[Block]) -> tuple[Block, Range] | None:
+        """Take the range where `key` belongs, if it is free; the first of a row takes room for all of it."""
+        row = self._rows.get(key)
+        if row is None or row.ranges[key].size != size:
+            return None
+        if row.block is None and not self._settle_down(row, blocks):
+            return None
+        assert row.block is not None, "it has settled down"
+        wanted = row.range(key)
+        if key in row.waiting:
+            row.waiting.discard(key)
+            return row.block, wanted
+        return (row.block, wanted) if row.block.free.take_at(wanted) else None
+
+    def drop(self, key: str) -> None:
+        """Forget a key that nobody will put again."""
+        row = self._rows.pop(key, None)
+        if row is not None and key in row.waiting:
+            self._give_back(row, {key})
+        if row is not None:
+            row.dropped.append(row.ranges.pop(key))
+
+    def give_up(self) -> None:
+        """Give back whatever is kept free."""
+        for row in set(self._rows.values()):
+            self._give_back(row, row.waiting)
+
+    def forget(self, block: Block) -> None:
+        """Forget that rows have a place in this block: it goes."""
+        for row in set(self._rows.values()):
+            if row.block is block:
+                row.block = None
+                row.waiting.clear()
+
+    @staticmethod
+    def _give_back(row: _Row, keys: set[str]) -> None:
+        for key in keys:
+            assert row.block is not None, "only a row with a place keeps room"
+            row.block.free.give(row.range(key))
+        row.waiting = row.waiting - keys
+
+    def _settle_down(self, row: _Row, blocks: Sequence[Block]) -> bool:
+        for block in blocks:
+            taken = block.free.take(row.size)
+            if taken is not None:
+                row.block, row.start, row.waiting = block, taken.start, set(row.ranges)
+                for unneeded in row.dropped:
+                    block.free.give(row.placed(unneeded))
+                return True
+        return False

@@ -19,9 +19,7 @@ from promptcache.diagnostics import BYTES, FLAG, FUNCTION, TEXT, Kind, StoreErro
 from promptcache.kv.codec import as_kept
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import Recipe
-from promptcache.kv.memory.arena import Block, Place
-from promptcache.kv.memory.ranges import Range
-from promptcache.kv.memory.reserve import Reservations
+from promptcache.kv.memory.arena import Block, Place, Range, Reservations
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KVHandle, KVShape, Slab
 from promptcache.locks import new_rlock
