@@ -1,7 +1,6 @@
-"""Keys and values: what they are, what names them, and where they are kept.
+"""Keys and values: their types, their keys, and the stores that hold them.
 
-
-Other rooms import from here only. Names of tiers that need POSIX or fsspec are loaded when they are first used.
+Other rooms import from here only. Names that need POSIX or fsspec are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.kv.codec import Form, StoredEncoding, as_kept, codec_named, kept_bytes
+from promptcache.kv.codec import StoredEncoding, TensorSpec, as_kept, codec_named, kept_bytes
 from promptcache.kv.files.archive import Moved, read_archive, write_archive
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from promptcache.kv.files.folder import expand_home
     from promptcache.kv.files.remote import RemoteTier
 
-_HOMES = {
+_LAZY = {
     "DiskTier": "promptcache.kv.files.disk",
     "RemoteTier": "promptcache.kv.files.remote",
-    "expand_home": "promptcache.kv.files.folder",
     "Verdict": "promptcache.kv.files.disk",
+    "expand_home": "promptcache.kv.files.folder",
 }
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "Codec",
     "DiskTier",
     "Faults",
-    "Form",
     "Header",
     "KVHandle",
     "KVShape",
@@ -54,6 +52,7 @@ __all__ = [
     "StoreConfig",
     "StoreSource",
     "StoredEncoding",
+    "TensorSpec",
     "Tier",
     "TieredStore",
     "Verdict",
@@ -71,6 +70,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY:
         raise AttributeError(f"module 'promptcache.kv' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
