@@ -8,42 +8,42 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.kv.codec import StoredEncoding, TensorSpec, as_kept, codec_named, kept_bytes
-from promptcache.kv.files.archive import Moved, read_archive, write_archive
+from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
+from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.store import Faults, Lookup, Store, Tier
+from promptcache.kv.store import FaultLog, Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
-    from promptcache.kv.files.disk import DiskTier, Verdict
+    from promptcache.kv.files.disk import DiskTier, VerifyResult
     from promptcache.kv.files.folder import expand_home
     from promptcache.kv.files.remote import RemoteTier
 
 _LAZY = {
     "DiskTier": "promptcache.kv.files.disk",
     "RemoteTier": "promptcache.kv.files.remote",
-    "Verdict": "promptcache.kv.files.disk",
+    "VerifyResult": "promptcache.kv.files.disk",
     "expand_home": "promptcache.kv.files.folder",
 }
 
 __all__ = [
     "FORMAT_VERSION",
+    "ArchiveReport",
     "BlobTier",
     "Codec",
     "DiskTier",
-    "Faults",
+    "FaultLog",
     "Header",
     "KVHandle",
     "KVShape",
     "LayerViews",
     "Lookup",
     "MemoryStore",
-    "Moved",
     "Pace",
     "Recipe",
     "RemoteTier",
@@ -55,16 +55,16 @@ __all__ = [
     "TensorSpec",
     "Tier",
     "TieredStore",
-    "Verdict",
-    "as_kept",
+    "VerifyResult",
+    "apply_codec",
     "checked_source",
     "codec_named",
     "config_of",
     "expand_home",
-    "kept_bytes",
     "open_blob_tiers",
     "open_store",
     "read_archive",
+    "stored_bytes",
     "write_archive",
 ]
 

@@ -117,7 +117,7 @@ def tensor_specs(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, 
     }
 
 
-def kept_bytes(codec: Codec, shape: KVShape, num_tokens: int) -> int:
+def stored_bytes(codec: Codec, shape: KVShape, num_tokens: int) -> int:
     """Return the bytes of a stored encoding, without the header of its file."""
     return sum(spec.nbytes for spec in tensor_specs(codec, shape, num_tokens).values())
 
@@ -167,7 +167,7 @@ def from_stored(stored: StoredEncoding, device: torch.device = _HOST) -> tuple[t
     return keys, values.reshape(*values.shape[:2], shape.num_kv_heads, shape.head_dim).transpose(1, 2)
 
 
-def as_kept(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def apply_codec(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return KV after a round trip through the codec of a recipe, `from_stored(to_stored(…))`."""
     if not recipe.codec.lossy:
         return keys, values

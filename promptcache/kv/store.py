@@ -1,7 +1,7 @@
 """The interface of stores: KV of encodings by key.
 
 `Store` is the one protocol; `MemoryStore` and `TieredStore` implement it, and users may implement their own. A fault in
-a store never costs an answer: it is collected in `Faults`, and the encoding is computed again.
+a store never costs an answer: it is collected in `FaultLog`, and the encoding is computed again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lookup(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-class Faults:
+class FaultLog:
     """Sentences about faults, without duplicates, in order. Thread-safe."""
 
     def __init__(self, sentences: Iterable[str] = ()) -> None:
@@ -66,7 +66,7 @@ class Faults:
             return tuple(self._sentences)
 
     def take(self) -> tuple[str, ...]:
-        """Return all sentences and clear the log."""
+        """Return all sentences and remove them."""
         if not self._sentences:
             return ()
         with self._lock:

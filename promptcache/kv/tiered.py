@@ -23,7 +23,7 @@ from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.store import Faults, Lookup, Store, Tier, checked_keys
+from promptcache.kv.store import FaultLog, Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
@@ -95,7 +95,7 @@ class TierHealth:
         self._failing: set[tuple[str, BlobTier]] = set()
         self._lock = new_lock()
 
-    def attempt(self, what: str, tier: BlobTier, action: Callable[[], _T], faults: Faults) -> _T | None:
+    def attempt(self, what: str, tier: BlobTier, action: Callable[[], _T], faults: FaultLog) -> _T | None:
         """Run an operation on a tier and return its result; on a fault, add it to `faults` and return None.
 
         Every corrupt file is logged. An unavailable tier is logged at its first failure, and again only after it has
@@ -160,7 +160,7 @@ class TieredStore(Unpicklable, Store):
         self._num_tokens: dict[str, int] = {}
         self._notes: dict[str, Mapping[str, str]] = {}
         self._health = TierHealth()
-        self._faults = Faults()
+        self._faults = FaultLog()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories, *self.blob_tiers)))}>"
@@ -220,7 +220,7 @@ class TieredStore(Unpicklable, Store):
         for memory in self._memories:
             found.update(dict.fromkeys(memory.keys()))
         for tier in self.blob_tiers:
-            found.update(dict.fromkeys(self._keys_in(tier, Faults())))
+            found.update(dict.fromkeys(self._keys_in(tier, FaultLog())))
         yield from found
 
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
@@ -231,7 +231,7 @@ class TieredStore(Unpicklable, Store):
 
     def nbytes(self) -> int:
         """Return the bytes in all tiers. KV in two tiers counts twice; a tier that does not answer counts as empty."""
-        blobs = (self._health.attempt("read", tier, tier.nbytes, Faults()) or 0 for tier in self.blob_tiers)
+        blobs = (self._health.attempt("read", tier, tier.nbytes, FaultLog()) or 0 for tier in self.blob_tiers)
         return sum(memory.nbytes() for memory in self._memories) + sum(blobs)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
@@ -304,7 +304,7 @@ class TieredStore(Unpicklable, Store):
         return Lookup(run, Tier.HOST, found.nbytes)
 
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
-        faults = {key: Faults() for key in keys}
+        faults = {key: FaultLog() for key in keys}
         found: dict[str, Lookup] = {}
         for rank, tier in enumerate(self.blob_tiers):
             wanted = [key for key in keys if key not in found and self._is_worth_loading(tier, key)]
@@ -315,7 +315,7 @@ class TieredStore(Unpicklable, Store):
         return {key: found.get(key) or Lookup(None, faults=faults[key].all()) for key in keys}
 
     def _read(
-        self, tier: BlobTier, keys: Sequence[str], faults: Mapping[str, Faults]
+        self, tier: BlobTier, keys: Sequence[str], faults: Mapping[str, FaultLog]
     ) -> Iterator[tuple[str, StoredEncoding | None]]:
         def read(key: str) -> tuple[str, StoredEncoding | None]:
             return key, self._health.attempt("read", tier, lambda: tier.read(key, self.memory.shape), faults[key])
@@ -336,11 +336,11 @@ class TieredStore(Unpicklable, Store):
             return True
         return self._pace.is_worth_loading(tier.kind, num_tokens, num_tokens * self.memory.shape.token_bytes)
 
-    def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: Faults) -> None:
+    def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
         for tier in tiers:
             self._health.attempt("write", tier, lambda tier=tier: tier.write(stored), faults)  # type: ignore[misc]
 
-    def _keys_in(self, tier: BlobTier, faults: Faults) -> tuple[str, ...]:
+    def _keys_in(self, tier: BlobTier, faults: FaultLog) -> tuple[str, ...]:
         return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
 
 

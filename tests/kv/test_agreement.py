@@ -264,8 +264,8 @@ class Agreement(RuleBasedStateMachine):
     def stays_within_budgets(self) -> None:
         """No tier exceeds its budget."""
         assert self.store.host is not None
-        assert self.store.memory.held_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
-        assert self.store.host.held_bytes <= HOST_TOKENS * SHAPE.token_bytes
+        assert self.store.memory.allocated_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
+        assert self.store.host.allocated_bytes <= HOST_TOKENS * SHAPE.token_bytes
         assert sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) <= DISK_BYTES
         tiers = (self.store.memory, self.store.host, self.disk, self.remote)
         assert self.store.nbytes() == sum(tier.nbytes() for tier in tiers)

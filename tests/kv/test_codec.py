@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.kv import Codec
-from promptcache.kv.codec import QUANTIZERS, as_kept, from_stored, tensor_specs, to_stored
+from promptcache.kv.codec import QUANTIZERS, apply_codec, from_stored, tensor_specs, to_stored
 from promptcache.kv.types import KVShape
 from tests.kv.stored import recipe
 
@@ -62,7 +62,7 @@ def test_full_is_bit_exact(given_kv: tuple) -> None:
 def test_no_number_moves_by_more_than_half_a_level(given_kv: tuple, codec: Codec) -> None:
     """Numbers move by at most half a level of their group plus rounding, and the bounds of a group do not move."""
     keys, values = given_kv
-    near_keys, near_values = as_kept(recipe("", keys.shape[2], codec), keys, values)
+    near_keys, near_values = apply_codec(recipe("", keys.shape[2], codec), keys, values)
     steps, itemsize = QUANTIZERS[codec].steps, keys.dtype.itemsize
 
     for before, after, size in (
@@ -87,8 +87,8 @@ def test_no_number_moves_by_more_than_half_a_level(given_kv: tuple, codec: Codec
 @given(given_kv=kv(), codec=st.sampled_from(LOSSY))
 def test_quantizing_again_changes_nothing(given_kv: tuple, codec: Codec) -> None:
     """Quantizing decoded KV again changes nothing, so KV that moves between tiers never drifts."""
-    once = as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv)
-    twice = as_kept(recipe("", given_kv[0].shape[2], codec), *once)
+    once = apply_codec(recipe("", given_kv[0].shape[2], codec), *given_kv)
+    twice = apply_codec(recipe("", given_kv[0].shape[2], codec), *once)
 
     assert torch.equal(once[0], twice[0])
     assert torch.equal(once[1], twice[1])
@@ -103,15 +103,15 @@ def test_numbers_closer_than_their_dtype_resolves_do_not_drift(codec: Codec, dty
         for above in range(1, 12):
             numbers = torch.arange(-below, above, dtype=torch.int16).add(one).view(dtype)
             keys = numbers[None, None, :, None]
-            once = as_kept(recipe("", keys.shape[2], codec), keys, keys)
-            twice = as_kept(recipe("", keys.shape[2], codec), *once)
+            once = apply_codec(recipe("", keys.shape[2], codec), keys, keys)
+            twice = apply_codec(recipe("", keys.shape[2], codec), *once)
             assert torch.equal(once[0], twice[0])
 
 
 @given(given_kv=kv(finite=False), codec=st.sampled_from(LOSSY))
 def test_nan_and_infinity_decode_to_nan(given_kv: tuple, codec: Codec) -> None:
     """NaN and infinity decode to NaN."""
-    for before, after in zip(given_kv, as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
+    for before, after in zip(given_kv, apply_codec(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
         assert after[~before.isfinite()].isnan().all()
 
 
@@ -120,7 +120,7 @@ def test_constants_are_exact(codec: Codec) -> None:
     """Constant channels of keys and constant tokens of values decode exactly."""
     keys = torch.randn(2, 1, 1, 6).expand(2, 1, 300, 6)
     values = torch.randn(2, 1, 300, 1).expand(2, 1, 300, 6)
-    near_keys, near_values = as_kept(recipe("", 300, codec), keys, values)
+    near_keys, near_values = apply_codec(recipe("", 300, codec), keys, values)
 
     assert torch.equal(near_keys, keys)
     assert torch.equal(near_values, values)
@@ -132,7 +132,7 @@ def test_an_outlier_channel_does_not_affect_others() -> None:
     loud = keys.clone()
     loud[..., 3] *= 1000
     quiet = [channel for channel in range(8) if channel != 3]
-    alone, beside = (as_kept(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
+    alone, beside = (apply_codec(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
 
     assert torch.equal(alone, beside)
 

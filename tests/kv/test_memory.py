@@ -152,8 +152,8 @@ class Agreement(RuleBasedStateMachine):
                 slabs.add(id(run.slab))
         assert self.store.unmanaged_bytes == unmanaged
         if self.budget_tokens is not None:
-            assert self.store.held_bytes == sum(run.nbytes for run in managed.values())
-            assert self.store.held_bytes <= self.budget_tokens * SHAPE.token_bytes
+            assert self.store.allocated_bytes == sum(run.nbytes for run in managed.values())
+            assert self.store.allocated_bytes <= self.budget_tokens * SHAPE.token_bytes
             assert len(slabs) <= 1
             assert all(run.slab.capacity <= self.budget_tokens for run in managed.values())
 
@@ -356,12 +356,12 @@ def test_reservations_outlive_their_block() -> None:
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
     store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
     store.delete(RECIPES["a"].key)
-    assert store.held_bytes == 0
+    assert store.allocated_bytes == 0
 
     late, early = (store.put(RECIPES[name], *kv(SIZES[name], 2.0)) for name in "cb")
 
     assert (early.slab, early.stop) == (late.slab, late.start)
-    assert store.held_bytes == store.nbytes() == early.nbytes + late.nbytes
+    assert store.allocated_bytes == store.nbytes() == early.nbytes + late.nbytes
     check_conservation(store)
 
 

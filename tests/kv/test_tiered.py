@@ -206,7 +206,7 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     assert tier.latest is not None
     mapped = tier.latest.tensors
     assert (run.keys.data_ptr(), run.values.data_ptr()) == (mapped["keys"].data_ptr(), mapped["values"].data_ptr())
-    assert store.memory.held_bytes == 0
+    assert store.memory.allocated_bytes == 0
 
 
 def test_a_pace_skips_slow_tiers(tmp_path: Path) -> None:
@@ -301,4 +301,4 @@ def test_threads_agree(tmp_path: Path) -> None:
         thread.join()
 
     assert not wrong
-    assert store.memory.held_bytes <= 16 * SHAPE.token_bytes
+    assert store.memory.allocated_bytes <= 16 * SHAPE.token_bytes

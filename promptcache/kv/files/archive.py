@@ -27,7 +27,7 @@ _MANIFEST = "manifest.json"
 _FOLDER = "encodings/"
 
 
-class Moved(NamedTuple):
+class ArchiveReport(NamedTuple):
     """Report of `write_archive` or `read_archive`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Moved(NamedTuple):
     nbytes: int
 
 
-def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> Moved:
+def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> ArchiveReport:
     """Pack encodings into an archive, which is written atomically.
 
     Args:
@@ -60,10 +60,10 @@ def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapp
             nbytes = _write(tier, wanted, file, about)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
-    return Moved(wanted, 0, nbytes)
+    return ArchiveReport(wanted, 0, nbytes)
 
 
-def read_archive(source: Path, tier: BlobTier) -> Moved:
+def read_archive(source: Path, tier: BlobTier) -> ArchiveReport:
     """Store the encodings of an archive in a tier, after all of them were verified.
 
     Raises:
@@ -80,7 +80,7 @@ def read_archive(source: Path, tier: BlobTier) -> Moved:
     lost = len(set(keys) - set(tier.keys()))  # did not fit, or were evicted by later ones
     if lost:
         raise StoreError(f"{source}: the store's limit has no room for {lost:,} of {len(keys):,} encodings")
-    return Moved(keys, len(set(keys) - before), nbytes)
+    return ArchiveReport(keys, len(set(keys) - before), nbytes)
 
 
 def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:

@@ -35,7 +35,7 @@ from promptcache.kv.types import KVShape
 from promptcache.locks import new_lock
 
 
-class Verdict(NamedTuple):
+class VerifyResult(NamedTuple):
     """Result of `DiskTier.verify_all` for one file.
 
     Attributes:
@@ -195,7 +195,7 @@ class DiskTier(BlobTier):
             self._folder.sweep_locks()
             return self._folder.sweep()
 
-    def verify_all(self) -> Iterator[Verdict]:
+    def verify_all(self) -> Iterator[VerifyResult]:
         """Read every file among the encodings and yield a result for each. Nothing is moved.
 
         A file with the suffix of encodings must be one. Other files are foreign and are not opened. All files of one
@@ -209,9 +209,9 @@ class DiskTier(BlobTier):
             with self._folder.tier_errors("read"), suppress(FileNotFoundError):
                 nbytes = path.lstat().st_size
                 if path.name.endswith(SUFFIX):
-                    yield Verdict(path.name, nbytes, _fault_in(path, shapes, mapped=self._mmap))
+                    yield VerifyResult(path.name, nbytes, _fault_in(path, shapes, mapped=self._mmap))
                 else:
-                    yield Verdict(path.name, nbytes, None, foreign=True)
+                    yield VerifyResult(path.name, nbytes, None, foreign=True)
 
     def trim(self) -> None:
         """Evict until the budget holds, as far as pins and files being written allow."""

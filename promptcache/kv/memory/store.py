@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 
 from promptcache.diagnostics import BYTES, FLAG, FUNCTION, Kind, StoreError, Unpicklable, instance, whole
-from promptcache.kv.codec import as_kept
+from promptcache.kv.codec import apply_codec
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.arena import Allocation, Block, Range, Reservations
@@ -125,7 +125,7 @@ class MemoryStore(Unpicklable, Store):
         _RECIPE.check("recipe", recipe, StoreError)
         if (kept := self._kept_handle(recipe.key)) is not None:
             return kept
-        keys, values = as_kept(recipe, keys, values)
+        keys, values = apply_codec(recipe, keys, values)
         return self.offer(recipe, keys, values) or self.unmanaged(keys.clone(), values.clone())
 
     def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
@@ -179,7 +179,7 @@ class MemoryStore(Unpicklable, Store):
         return self._policy.nbytes
 
     @property
-    def held_bytes(self) -> int:
+    def allocated_bytes(self) -> int:
         """Bytes of KV that is kept, or was kept and is still in use. The budget limits them."""
         with self._lock:
             self._collect()
