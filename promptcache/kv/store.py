@@ -48,12 +48,9 @@ class Lookup(NamedTuple):
 class FaultLog:
     """Sentences about faults, without duplicates, in order. Thread-safe."""
 
-    def __init__(self, sentences: Iterable[str] = ()) -> None:
-        self._sentences = dict.fromkeys(sentences)
+    def __init__(self) -> None:
+        self._sentences: dict[str, None] = {}
         self._lock = new_lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._sentences)
 
     def add(self, *sentences: str) -> None:
         """Add sentences."""

@@ -123,7 +123,7 @@ class Agreement(RuleBasedStateMachine):
         self.remote = FailingTier(RemoteTier("memory://kept"))
         self.plain = MemoryStore(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
-        self.on_remote: set[str] = set()  # what nothing but a fault can take away
+        self.on_remote: set[str] = set()  # only a fault can lose these
         self.held: list[tuple[str, KVHandle]] = []
         self.restart()
 

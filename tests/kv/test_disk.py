@@ -7,7 +7,8 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -436,7 +437,7 @@ def test_a_write_above_the_size_limit_of_the_process_fails(tmp_path: Path) -> No
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
-def as_nobody() -> None:
+def drop_rights() -> None:
     """Drop the rights of root, which ignores permissions."""
     if os.getuid() == 0:
         os.setgid(65534)
@@ -445,12 +446,12 @@ def as_nobody() -> None:
 
 def use_read_only(folder: str) -> dict[str, object]:
     """Call every method in a read-only folder and return the results."""
-    as_nobody()
+    drop_rights()
     tier = DiskTier(folder, budget_bytes=1)
     two = small("two").recipe.key
     found = tier.read(KEY)
-    said: dict[str, object] = {"read": found is not None and content(found) == content(ONE)}
-    for name, deed in (
+    results: dict[str, object] = {"read": found is not None and content(found) == content(ONE)}
+    for name, operation in (
         ("write", lambda: tier.write(small("three"))),
         ("delete", lambda: tier.delete(KEY)),
         ("pin", lambda: tier.pin(KEY)),
@@ -459,21 +460,20 @@ def use_read_only(folder: str) -> dict[str, object]:
         ("bad again", lambda: tier.read(two)),
     ):
         try:
-            said[name] = deed()
+            results[name] = operation()
         except StoreError as error:
-            said[name] = type(error).__name__
+            results[name] = type(error).__name__
     with tier.claim(KEY, 0.1) as held:
-        said["claim"] = held
-    return said
+        results["claim"] = held
+    return results
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """Return a path that every user can reach."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
-            folder.chmod(0o755)
-    return tmp_path / "tier"
+def open_path() -> Iterator[Path]:
+    """Return a path that every user can reach. Folders of pytest belong to one user."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "tier"
 
 
 @pytest.mark.process
@@ -485,17 +485,17 @@ def test_a_read_only_folder_is_read(open_path: Path) -> None:
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
 
-    said = in_child(use_read_only, str(open_path))
+    results = in_child(use_read_only, str(open_path))
 
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o755)
     refused = dict.fromkeys(("write", "delete", "pin", "gc"), "TierUnavailable")
-    assert said == {"read": True, **refused, "bad": "CorruptEncoding", "bad again": None, "claim": False}
+    assert results == {"read": True, **refused, "bad": "CorruptEncoding", "bad again": None, "claim": False}
 
 
 def read_closed(folder: str) -> list[object]:
     """Read a file without permission and return what happens."""
-    as_nobody()
+    drop_rights()
     tier = DiskTier(folder)
     try:
         tier.read(KEY)
@@ -512,9 +512,9 @@ def test_an_unreadable_file_is_moved_to_quarantine(open_path: Path) -> None:
         path.chmod(0o777 if path.is_dir() else 0o666)
     file_of(open_path).chmod(0)
 
-    said = in_child(read_closed, str(open_path))
+    results = in_child(read_closed, str(open_path))
 
-    assert said == [f"{file_of(open_path)}: cannot be read: Permission denied", None, True]
+    assert results == [f"{file_of(open_path)}: cannot be read: Permission denied", None, True]
 
 
 def test_torch_computes_with_mapped_tensors(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_opening_with_a_smaller_budget_evicts(tmp_path: Path) -> None:
 def test_pins_hold_in_every_process(tmp_path: Path) -> None:
     """Pinned encodings are not evicted by any process, and a write that needs their room is refused."""
     tier, other = (DiskTier(tmp_path, budget_bytes=SIZES["g"] + SIZES["a"]) for _ in range(2))
-    tier.pin(KEYS["g"])  # comes later
+    tier.pin(KEYS["g"])  # before it is written
     tier.write(ALL["g"])
 
     assert other.pinned() == {KEYS["g"]}

@@ -63,7 +63,7 @@ def check_what_is_left(folder: Path) -> None:
 
     tier = DiskTier(folder, budget_bytes=BUDGET)
     for key in list(tier.keys()):
-        with contextlib.suppress(CorruptEncoding):  # one of those that were spoiled
+        with contextlib.suppress(CorruptEncoding):  # a damaged file
             found = tier.read(key)
             assert found is not None
             assert content(found) == content(BY_KEY[key])
@@ -193,7 +193,7 @@ def warm(folder: str, made: object) -> None:
         if tier.read(key) is None:
             with tier.claim(key, 60):
                 if tier.read(key) is None:
-                    time.sleep(0.005)  # so long does it take to encode
+                    time.sleep(0.005)  # time to encode
                     made.put(key)  # type: ignore[attr-defined]
                     tier.write(each)
 

@@ -46,7 +46,7 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         budget = None if self.budget_tokens is None else self.budget_tokens * SHAPE.token_bytes
         self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
-        self.expected: dict[str, float] = {}  # what was put and not deleted; of a name the first content
+        self.expected: dict[str, float] = {}  # first content of each name that was put and not deleted
         self.held: list[tuple[str, KVHandle, float]] = []
         self.pinned: set[str] = set()
         self.counter = 0.0

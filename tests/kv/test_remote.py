@@ -31,14 +31,14 @@ KEY = ONE.recipe.key
 FILE = f"{KEY}.safetensors"
 
 
-class Odd(Exception):
+class BackendError(Exception):
     """Error class of a backend."""
 
 
-class Unwell(MemoryFileSystem):
+class FailingFiles(MemoryFileSystem):
     """File system whose operations can fail in a test."""
 
-    protocol = ("unwell",)
+    protocol = ("failing",)
     store: dict = {}  # noqa: RUF012 - as its parent keeps it
     pseudo_dirs = [""]  # noqa: RUF012
     before: Callable[[], object] = staticmethod(lambda: None)
@@ -61,20 +61,20 @@ class Unwell(MemoryFileSystem):
         return super().cp_file(path1, path2, **named)
 
 
-fsspec.register_implementation("unwell", Unwell, clobber=True)
+fsspec.register_implementation("failing", FailingFiles, clobber=True)
 
 
 @pytest.fixture
-def unwell() -> Iterator[type[Unwell]]:
+def failing() -> Iterator[type[FailingFiles]]:
     """Return the failing file system, empty and without faults."""
-    yield Unwell
-    Unwell.fail_on, Unwell.before = frozenset(), staticmethod(lambda: None)
-    Unwell.store.clear()
-    Unwell.pseudo_dirs[:] = [""]
+    yield FailingFiles
+    FailingFiles.fail_on, FailingFiles.before = frozenset(), staticmethod(lambda: None)
+    FailingFiles.store.clear()
+    FailingFiles.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture(params=["memory", "file", "unwell"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, unwell: type[Unwell]) -> Iterator[str]:
+@pytest.fixture(params=["memory", "file", "failing"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, failing: type[FailingFiles]) -> Iterator[str]:
     """Return the URL of an empty folder."""
     yield f"{request.param}://{tmp_path}/shared"
     MemoryFileSystem.store.clear()
@@ -196,12 +196,12 @@ def test_a_folder_with_the_name_of_a_key_is_moved_to_quarantine(tmp_path: Path) 
     assert tier.read(KEY) is not None
 
 
-def test_objects_that_cannot_be_moved_are_ignored(unwell: type[Unwell]) -> None:
+def test_objects_that_cannot_be_moved_are_ignored(failing: type[FailingFiles]) -> None:
     """A corrupt object under a read-only URL is reported once; a new object is read again."""
-    url = "unwell://read-only"
+    url = "failing://read-only"
     put(url, FILE, b"x" * 1000)
     tier = RemoteTier(url)
-    unwell.fail_on, unwell.before = frozenset({"cp_file", "pipe_file"}), refuse
+    failing.fail_on, failing.before = frozenset({"cp_file", "pipe_file"}), refuse
     with pytest.raises(CorruptEncoding) as error:
         tier.read(KEY)
 
@@ -209,24 +209,24 @@ def test_objects_that_cannot_be_moved_are_ignored(unwell: type[Unwell]) -> None:
     assert tier.read(KEY) is None
     with pytest.raises(TierUnavailable, match="cannot write: no such right"):
         tier.write(ONE)
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     assert tier.write(ONE)
     assert tier.read(KEY) is not None
-    unwell.fail_on = frozenset({"pipe_file"})
-    assert tier.write(ONE)  # it is whole again, and not put once more
+    failing.fail_on = frozenset({"pipe_file"})
+    assert tier.write(ONE)  # a complete object is not written again
 
 
-def test_corrupt_files_that_cannot_be_moved_are_not_listed(unwell: type[Unwell]) -> None:
+def test_corrupt_files_that_cannot_be_moved_are_not_listed(failing: type[FailingFiles]) -> None:
     """A corrupt object that cannot be moved is not listed until a good one replaces it."""
-    url = "unwell://read-only"
+    url = "failing://read-only"
     put(url, FILE, b"x" * 1000)
     tier = RemoteTier(url)
-    unwell.fail_on, unwell.before = frozenset({"cp_file", "pipe_file"}), refuse
+    failing.fail_on, failing.before = frozenset({"cp_file", "pipe_file"}), refuse
     with pytest.raises(CorruptEncoding):
         tier.read(KEY)
 
     assert list(tier.keys()) == []
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     put(url, FILE, whole_file(ONE))
     assert tier.read(KEY) is not None
     assert list(tier.keys()) == [KEY]
@@ -245,10 +245,10 @@ def test_kv_of_another_shape_is_moved_to_quarantine(url: str) -> None:
     assert len(names(url, "/quarantine")) == 2
 
 
-class Dialled(MemoryFileSystem):
+class ConnectingFiles(MemoryFileSystem):
     """File system that connects when it is opened, like ftp."""
 
-    protocol = ("dialled",)
+    protocol = ("connecting",)
     store: dict = {}  # noqa: RUF012 - as its parent keeps it
     pseudo_dirs = [""]  # noqa: RUF012
     error: Exception | None = None
@@ -261,21 +261,21 @@ class Dialled(MemoryFileSystem):
         super().__init__(*args, **named)
 
 
-fsspec.register_implementation("dialled", Dialled, clobber=True)
+fsspec.register_implementation("connecting", ConnectingFiles, clobber=True)
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError(113, "No route to host")], ids=repr)
 def test_a_url_that_does_not_answer_is_connected_to_later(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """A URL that does not answer at first is accepted, reports the fault, and is connected to later."""
-    monkeypatch.setattr(Dialled, "error", error)
-    monkeypatch.setattr(Dialled, "store", {})
-    tier = RemoteTier("dialled://user:secret@host/kept", retry_after_s=0.2)
+    monkeypatch.setattr(ConnectingFiles, "error", error)
+    monkeypatch.setattr(ConnectingFiles, "store", {})
+    tier = RemoteTier("connecting://user:secret@host/kept", retry_after_s=0.2)
 
     with pytest.raises(
-        TierUnavailable, match=r"^dialled://host/kept: cannot read: .*; it is tried again after 0\.2 s$"
+        TierUnavailable, match=r"^connecting://host/kept: cannot read: .*; it is tried again after 0\.2 s$"
     ):
         tier.read(KEY)
-    monkeypatch.setattr(Dialled, "error", None)
+    monkeypatch.setattr(ConnectingFiles, "error", None)
     time.sleep(0.3)
 
     assert tier.read(KEY) is None
@@ -285,9 +285,9 @@ def test_a_url_that_does_not_answer_is_connected_to_later(error: Exception, monk
 def test_connecting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connecting has a timeout."""
     release = threading.Event()
-    monkeypatch.setattr(Dialled, "wait", staticmethod(lambda: release.wait(20)))
+    monkeypatch.setattr(ConnectingFiles, "wait", staticmethod(lambda: release.wait(20)))
     started = time.monotonic()
-    tier = RemoteTier("dialled://host/kept", timeout_s=0.1)
+    tier = RemoteTier("connecting://host/kept", timeout_s=0.1)
 
     with pytest.raises(TierUnavailable, match="cannot read"):
         tier.read(KEY)
@@ -296,14 +296,16 @@ def test_connecting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Odd("530 login incorrect"), FileNotFoundError(2, "No such file"), TypeError("no such option")], ids=repr
+    "error",
+    [BackendError("530 login incorrect"), FileNotFoundError(2, "No such file"), TypeError("no such option")],
+    ids=repr,
 )
 def test_a_wrong_url_is_refused_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong URL or option is refused at once, with the message of its library."""
-    monkeypatch.setattr(Dialled, "error", error)
+    monkeypatch.setattr(ConnectingFiles, "error", error)
 
     with pytest.raises(StoreError, match="cannot use this URL as a store: ") as caught:
-        RemoteTier("dialled://host/kept")
+        RemoteTier("connecting://host/kept")
     assert str(error) in str(caught.value)
 
 
@@ -315,12 +317,12 @@ def stored_in(tier: RemoteTier, count: int) -> list[str]:
     return [each.recipe.key for each in made]
 
 
-def test_encodings_are_fetched_in_parallel(unwell: type[Unwell]) -> None:
+def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
     """Several encodings are fetched in parallel."""
-    keys = stored_in(RemoteTier("unwell://parallel"), 8)
+    keys = stored_in(RemoteTier("failing://parallel"), 8)
     together = threading.Barrier(8, timeout=20)
-    unwell.fail_on, unwell.before = frozenset({"info"}), together.wait
-    store = TieredStore(MemoryStore(shape()), (RemoteTier("unwell://parallel", timeout_s=30),))
+    failing.fail_on, failing.before = frozenset({"info"}), together.wait
+    store = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel", timeout_s=30),))
 
     found = store.get_many(keys)
 
@@ -328,53 +330,53 @@ def test_encodings_are_fetched_in_parallel(unwell: type[Unwell]) -> None:
     assert all(lookup.run is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values())
 
 
-def test_a_fault_affects_its_own_lookup_only(unwell: type[Unwell]) -> None:
+def test_a_fault_affects_its_own_lookup_only(failing: type[FailingFiles]) -> None:
     """Of encodings fetched in parallel, only the damaged one is a miss, and only its lookup has a fault."""
-    keys = stored_in(RemoteTier("unwell://parallel"), 20)
-    put("unwell://parallel", f"{keys[7]}.safetensors", b"x" * 1000)
-    found = TieredStore(MemoryStore(shape()), (RemoteTier("unwell://parallel"),)).get_many(keys)
+    keys = stored_in(RemoteTier("failing://parallel"), 20)
+    put("failing://parallel", f"{keys[7]}.safetensors", b"x" * 1000)
+    found = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel"),)).get_many(keys)
 
     assert [number for number, key in enumerate(keys) if found[key].run is None] == [7]
     assert [number for number, key in enumerate(keys) if found[key].faults] == [7]
 
 
-class OneLine(fsspec.AbstractFileSystem):
+class SingleConnection(fsspec.AbstractFileSystem):
     """File system with one connection, which two threads must not use at once."""
 
-    protocol = ("oneline",)
+    protocol = ("single",)
     cachable = False
     busy = 0
     most = 0
 
     def __getattribute__(self, name: str) -> object:
         if name in ("info", "cat_file", "ls", "pipe_file"):
-            return functools.partial(OneLine._use, name)
+            return functools.partial(SingleConnection._use, name)
         return super().__getattribute__(name)
 
     @staticmethod
     def _use(name: str, path: str, *rest: object, **named: object) -> object:
-        OneLine.busy += 1
-        OneLine.most = max(OneLine.most, OneLine.busy)
+        SingleConnection.busy += 1
+        SingleConnection.most = max(SingleConnection.most, SingleConnection.busy)
         try:
             time.sleep(0.002)
-            return getattr(MemoryFileSystem(), name)(f"/oneline/{path}", *rest, **named)
+            return getattr(MemoryFileSystem(), name)(f"/single/{path}", *rest, **named)
         finally:
-            OneLine.busy -= 1
+            SingleConnection.busy -= 1
 
 
-fsspec.register_implementation("oneline", OneLine, clobber=True)
+fsspec.register_implementation("single", SingleConnection, clobber=True)
 
 
 def test_one_connection_is_used_by_one_thread() -> None:
     """A file system that is not thread-safe is used by one thread at a time."""
-    tier = RemoteTier("oneline://x")
+    tier = RemoteTier("single://x")
     keys = stored_in(tier, 6)
     stores = [TieredStore(MemoryStore(shape()), (tier,)) for _ in range(3)]
-    OneLine.most = 0
+    SingleConnection.most = 0
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda store: store.get_many(keys), stores))
 
-    assert OneLine.most == 1
+    assert SingleConnection.most == 1
     assert all(lookup.run is not None for each in found for lookup in each.values())
 
 
@@ -401,14 +403,14 @@ def test_a_replaced_object_is_not_moved_to_quarantine(url: str, monkeypatch: pyt
     assert names(url, "/quarantine") == []
 
 
-def test_operations_have_a_timeout(unwell: type[Unwell]) -> None:
+def test_operations_have_a_timeout(failing: type[FailingFiles]) -> None:
     """After a timeout there is a typed error, and the URL is not used for a while."""
     release = threading.Event()
-    tier = RemoteTier("unwell://slow", timeout_s=0.1, retry_after_s=0.4)
-    unwell.fail_on, unwell.before = frozenset({"info"}), lambda: release.wait(20)
+    tier = RemoteTier("failing://slow", timeout_s=0.1, retry_after_s=0.4)
+    failing.fail_on, failing.before = frozenset({"info"}), lambda: release.wait(20)
     started = time.monotonic()
 
-    with pytest.raises(TierUnavailable, match=r"^unwell://slow: cannot read: no answer within 0\.1 s$"):
+    with pytest.raises(TierUnavailable, match=r"^failing://slow: cannot read: no answer within 0\.1 s$"):
         tier.read(KEY)
     assert time.monotonic() - started < 10
     for ask in (lambda: tier.read(KEY), lambda: tier.write(ONE), lambda: list(tier.keys())):
@@ -416,23 +418,23 @@ def test_operations_have_a_timeout(unwell: type[Unwell]) -> None:
             ask()
 
     release.set()
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     time.sleep(0.5)
     assert tier.write(ONE)
     assert tier.read(KEY) is not None
 
 
-@pytest.mark.parametrize("error", [Odd("lost"), ConnectionError("lost"), ValueError("lost")], ids=repr)
-def test_errors_of_backends_become_one_type(unwell: type[Unwell], error: Exception) -> None:
+@pytest.mark.parametrize("error", [BackendError("lost"), ConnectionError("lost"), ValueError("lost")], ids=repr)
+def test_errors_of_backends_become_one_type(failing: type[FailingFiles], error: Exception) -> None:
     """Any error of a backend becomes `TierUnavailable` with the URL, the operation and the reason."""
-    tier = RemoteTier("unwell://odd")
+    tier = RemoteTier("failing://odd")
 
     def fail() -> None:
         raise error
 
-    unwell.fail_on, unwell.before = frozenset({"info", "pipe_file"}), fail
+    failing.fail_on, failing.before = frozenset({"info", "pipe_file"}), fail
     for what, ask in (("read", lambda: tier.read(KEY)), ("write", lambda: tier.write(ONE))):
-        with pytest.raises(TierUnavailable, match=f"^unwell://odd: cannot {what}: lost$") as caught:
+        with pytest.raises(TierUnavailable, match=f"^failing://odd: cannot {what}: lost$") as caught:
             ask()
         assert caught.value.__cause__ is error
 
@@ -499,7 +501,7 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         MemoryFileSystem.store.clear()
         self.tiers = [RemoteTier("memory://agreement") for _ in range(2)]
-        self.expected: dict[str, bool] = {}  # whether it is whole
+        self.expected: dict[str, bool] = {}  # whether the object is complete
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:

@@ -223,7 +223,7 @@ def _move(slab: Slab, source: Range, target: Range) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """Announced keys that shall be adjacent, with their ranges relative to the row.
+    """Announced keys that are to be adjacent, with their ranges relative to the row.
 
     Attributes:
         ranges: Range of each key.
