@@ -1,7 +1,7 @@
-"""Locks that a forked process does not inherit in a locked state.
+"""Locks that are free in a forked process.
 
-`fork` copies a lock as it is, but only the thread that called `fork`. A lock that another thread held would stay locked
-in the child for good, so the child gets its locks released.
+`fork` copies locks, but only the thread that calls it. A lock that another thread held would stay locked in the child
+forever, so all locks are released there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def new_rlock() -> threading.RLock:
 
 def _release_all() -> None:
     for lock in _locks:
-        lock._at_fork_reinit()  # what the standard library does with its own locks
+        lock._at_fork_reinit()  # the standard library does the same with its locks
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+if hasattr(os, "register_at_fork"):  # Windows does not have it
     os.register_at_fork(after_in_child=_release_all)

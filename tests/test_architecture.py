@@ -123,7 +123,10 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
     assert not wrong
 
 
+_BELOW_STORES = ("diagnostics", "locks", "kv.codec", "kv.eviction", "kv.keys", "kv.store", "kv.types")
 SUB_ROOMS = {
+    "kv/memory": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "kv.memory")),
+    "kv/files": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "atomic", "kv.files")),
     "runtime/attention": ("promptcache.kv", "promptcache.diagnostics", "promptcache.runtime.attention"),
     "runtime/hf": (
         "promptcache.diagnostics",
@@ -136,15 +139,16 @@ SUB_ROOMS = {
         "promptcache.runtime.hf",
     ),
 }
-"""Rooms within the runtime, and all that each may import of ours: attention knows no model, and hf nothing above it."""
+"""Sub-rooms, and all that each may import of ours. The memory tier and the blob tiers do not know each other."""
 
 
 @pytest.mark.parametrize("room", SUB_ROOMS)
 def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
-    """Arrows within the runtime point one way too."""
+    """Arrows within a room point one way too."""
+    below = tuple(f"{name}." for name in SUB_ROOMS[room])
     for path in sorted((PACKAGE / room).rglob("*.py")):
         ours = {name for name in imported(path) if name.startswith("promptcache.")}
-        assert {name for name in ours if not name.startswith(SUB_ROOMS[room])} == set(), path.name
+        assert {name for name in ours if not f"{name}.".startswith(below)} == set(), path.name
 
 
 @pytest.mark.parametrize("room", ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli"])

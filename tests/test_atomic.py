@@ -1,4 +1,4 @@
-"""A file that is written atomically is there whole, or not at all."""
+"""A file that is written atomically is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from promptcache.atomic import atomic_write
 
 
-def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    """While it is written the old content stands under the name, and afterwards the new one; nothing else is left."""
+def test_the_old_content_is_readable_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    """The old content is readable until the context ends, then the new one; no other file remains."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with atomic_write(path) as file:
@@ -25,8 +25,8 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("stop"), KeyboardInterrupt(), OSError(errno.ENOSPC, "full", "inside")])
-def test_an_error_leaves_no_trace(tmp_path: Path, error: BaseException) -> None:
-    """After any interruption the old content is unchanged and no other file is left."""
+def test_an_error_leaves_the_old_content(tmp_path: Path, error: BaseException) -> None:
+    """After any error the old content stays, and no other file remains."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -42,16 +42,16 @@ def test_an_error_leaves_no_trace(tmp_path: Path, error: BaseException) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
-    """The system's error is about a temporary file; it names the one that the caller knows."""
-    with pytest.raises(FileNotFoundError) as raised, atomic_write(tmp_path / "gone" / "file"):
+def test_an_error_names_the_file_of_the_caller(tmp_path: Path) -> None:
+    """An error names the file that the caller passed, not the temporary file."""
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(tmp_path / "gone" / "file"):
         pass
 
-    assert raised.value.filename == str(tmp_path / "gone" / "file")
+    assert caught.value.filename == str(tmp_path / "gone" / "file")
 
 
-def test_the_mode_is_kept_from_the_first_byte(tmp_path: Path) -> None:
-    """A file that others may not read is never written to one that they may; a new file gets the usual mode."""
+def test_the_mode_is_kept(tmp_path: Path) -> None:
+    """A replaced file keeps its mode from the first byte on, and a new file gets the usual mode."""
     path = tmp_path / "file"
     path.write_bytes(b"secret")
     path.chmod(0o600)
@@ -68,7 +68,7 @@ def test_the_mode_is_kept_from_the_first_byte(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A link that stands in the place of the file is replaced, and what it points to stays."""
+    """A link is replaced, and its target stays as it is."""
     (tmp_path / "other").write_bytes(b"other")
     (tmp_path / "file").symlink_to(tmp_path / "other")
     with atomic_write(tmp_path / "file") as file:
@@ -76,12 +76,3 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert (tmp_path / "other").read_bytes() == b"other"
     assert not (tmp_path / "file").is_symlink()
-
-
-def test_a_temporary_file_that_stands_there_is_not_written_over(tmp_path: Path) -> None:
-    """The name of the temporary file can be given; one that exists is an error."""
-    (tmp_path / "tmp").write_bytes(b"other")
-    with pytest.raises(FileExistsError), atomic_write(tmp_path / "file", temporary=tmp_path / "tmp"):
-        pass
-
-    assert (tmp_path / "tmp").read_bytes() == b"other"

@@ -188,7 +188,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
                 name: Call(function=getattr(store, name), valid={"keys": [world.recipe.key]})
                 for name in ("get_many", "lacking", "forget", "pin", "unpin")
             },
-            "reserve": Call(function=store.reserve, valid={"sizes": [("a", 2)]}),
+            "reserve": Call(function=store.reserve, valid={"sizes": [(world.recipe.key, 2)]}),
             "note": Call(function=store.note, valid={"facts": {world.recipe.key: {"schema": "travel"}}}),
             "claim": Call(function=store.claim, valid={**keys, "timeout_s": 0.0}, use=_enter),
         }

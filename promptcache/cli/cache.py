@@ -17,7 +17,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.diagnostics import CorruptEncoding, did_you_mean
-from promptcache.kv import DiskTier, Header, Verdict
+from promptcache.kv import DiskTier, Header, VerifyResult
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
@@ -161,7 +161,7 @@ def loss_text(facts: Mapping[str, str]) -> str | None:
     )
 
 
-def verdicts_text(verdicts: Sequence[Verdict]) -> str:
+def verdicts_text(verdicts: Sequence[VerifyResult]) -> str:
     """Say what is wrong with each file that may not be served, what is not ours, and how many files may be served."""
     bad = [each for each in verdicts if each.fault is not None]
     foreign = [each for each in verdicts if each.foreign]

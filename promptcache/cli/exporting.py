@@ -16,11 +16,11 @@ from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
 from promptcache.cli.stores import open_folder
 from promptcache.cli.warm import WarmOptions
-from promptcache.kv import DiskTier, Moved, config_of, read_archive, write_archive
+from promptcache.kv import ArchiveReport, DiskTier, config_of, read_archive, write_archive
 from promptcache.language import CheckedSchema
 
 
-def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, target: Path) -> Moved:
+def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, target: Path) -> ArchiveReport:
     """Pack everything of these schemas.
 
     Raises:
@@ -46,7 +46,7 @@ def export_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions, targe
         return write_archive(tier, tuple(keys), target, about)
 
 
-def import_archive(source: Path, store: str, limit: int | None) -> Moved:
+def import_archive(source: Path, store: str, limit: int | None) -> ArchiveReport:
     """Put everything that an archive holds into a store's folder, which is made where it is missing."""
     if config_of(store).folder is None:
         raise UsageMistake(f"--store {store}: only folders take archives")
@@ -57,12 +57,12 @@ def import_archive(source: Path, store: str, limit: int | None) -> Moved:
         return read_archive(source, DiskTier(store, budget_bytes=limit))
 
 
-def exported_text(moved: Moved, target: Path) -> str:
+def exported_text(moved: ArchiveReport, target: Path) -> str:
     """Say in a line what was packed."""
     return f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {target}\n"
 
 
-def imported_text(moved: Moved, store: str) -> str:
+def imported_text(moved: ArchiveReport, store: str) -> str:
     """Say in a line what was unpacked."""
     there = len(moved.keys) - moved.new
     line = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; put {moved.new:,} into {store}"

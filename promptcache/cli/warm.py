@@ -74,7 +74,7 @@ def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[E
         SchemaError: A filler longer than its slot, or more positions needed than the model has.
     """
     folder = model_folder(options.model)
-    positions, kept_bytes = declared_positions(folder), _kept_bytes(options, folder)
+    positions, stored_bytes = declared_positions(folder), _stored_bytes(options, folder)
     tokenizer = HubTokenizer.from_folder(folder)
     found = []
     for schema in schemas:
@@ -90,7 +90,7 @@ def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[E
                 num_encodings=len(encodings),
                 num_tokens=sum(lengths),
                 longest=max(seen, default=0),
-                nbytes=sum(map(kept_bytes, lengths)),
+                nbytes=sum(map(stored_bytes, lengths)),
             )
         )
     return tuple(found)
@@ -114,11 +114,11 @@ def estimate_data(found: Sequence[Estimate], options: WarmOptions) -> dict[str, 
     return {"model": options.model, "keep": options.keep, "schemas": [asdict(each) for each in found]}
 
 
-def _kept_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
+def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
     """Return what tells the bytes of so many tokens as they are kept."""
     import torch
 
-    from promptcache.kv import Codec, KVShape, kept_bytes
+    from promptcache.kv import Codec, KVShape, stored_bytes
 
     sizes = read_kv_sizes(options.model, folder, options.dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
@@ -130,4 +130,4 @@ def _kept_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
         dtype=torch.float32 if halved else getattr(torch, sizes.dtype),
         device=torch.device("cpu"),
     )
-    return lambda num_tokens: kept_bytes(Codec(options.keep), shape, num_tokens)
+    return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)

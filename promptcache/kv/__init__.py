@@ -1,7 +1,6 @@
-"""Keys and values: what they are, what names them, and where they are kept.
+"""Keys and values: their types, their keys, and the stores that hold them.
 
-
-Other rooms import from here only. Names of tiers that need POSIX or fsspec are loaded when they are first used.
+Other rooms import from here only. Names that need POSIX or fsspec are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -9,44 +8,42 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.kv.codec import as_kept, codec_named, kept_bytes
-from promptcache.kv.faults import Faults
-from promptcache.kv.files.archive import Moved, read_archive, write_archive
-from promptcache.kv.files.blob_tier import BlobTier, Form, StoredEncoding
-from promptcache.kv.files.header import Header
-from promptcache.kv.files.paths import expand_home
+from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
+from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.pace import Pace
-from promptcache.kv.store import Lookup, Store, Tier
+from promptcache.kv.store import FaultLog, Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
-    from promptcache.kv.files.disk import DiskTier, Verdict
+    from promptcache.kv.files.disk import DiskTier, VerifyResult
+    from promptcache.kv.files.folder import expand_home
     from promptcache.kv.files.remote import RemoteTier
 
-_HOMES = {
+_LAZY = {
     "DiskTier": "promptcache.kv.files.disk",
     "RemoteTier": "promptcache.kv.files.remote",
-    "Verdict": "promptcache.kv.files.disk",
+    "VerifyResult": "promptcache.kv.files.disk",
+    "expand_home": "promptcache.kv.files.folder",
 }
 
 __all__ = [
     "FORMAT_VERSION",
+    "ArchiveReport",
     "BlobTier",
     "Codec",
     "DiskTier",
-    "Faults",
-    "Form",
+    "FaultLog",
     "Header",
     "KVHandle",
     "KVShape",
     "LayerViews",
     "Lookup",
     "MemoryStore",
-    "Moved",
     "Pace",
     "Recipe",
     "RemoteTier",
@@ -55,23 +52,24 @@ __all__ = [
     "StoreConfig",
     "StoreSource",
     "StoredEncoding",
+    "TensorSpec",
     "Tier",
     "TieredStore",
-    "Verdict",
-    "as_kept",
+    "VerifyResult",
+    "apply_codec",
     "checked_source",
     "codec_named",
     "config_of",
     "expand_home",
-    "kept_bytes",
     "open_blob_tiers",
     "open_store",
     "read_archive",
+    "stored_bytes",
     "write_archive",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY:
         raise AttributeError(f"module 'promptcache.kv' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_LAZY[name]), name)

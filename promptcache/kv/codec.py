@@ -1,26 +1,25 @@
-"""How KV rests: as computed, or quantized to one byte or half a byte a number.
+"""Encoding of KV for storage: unchanged, or quantized to one byte or half a byte a number.
 
-Comes in: keys and values. Goes out: named tensors on the host, and keys and values again. This file knows no files and
-no stores.
+Quantization works on groups of neighbouring numbers. The lowest and the highest number of a group are stored as they
+are, and every other number becomes the nearest of evenly spaced levels between them. Keys are grouped along the tokens
+of one channel, because a channel keeps its magnitude from token to token. Values are grouped along the channels of one
+token (after KIVI, Liu et al., ICML 2024). `tests/kv/test_codec.py` checks these laws:
 
-Quantization is by groups of neighbouring numbers between the lowest and the highest of a group, which are kept as they
-are; the numbers between them become the nearest of evenly spaced levels. Keys are grouped along tokens, channel by
-channel, for a channel keeps its size from token to token; values along the channels of one token (after KIVI, Liu et
-al., ICML 2024). Laws, all in `tests/kv/test_codec.py`: no number moves by more than half a step and its rounding to the
-dtype; what was quantized once is quantized to itself; a group that holds NaN or infinity comes back as NaN, never as
-numbers.
+- No number moves by more than half a level and its rounding to the dtype.
+- Quantizing again changes nothing.
+- NaN and infinity become NaN, never a number.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from promptcache.diagnostics import StoreError, one_of
-from promptcache.kv.files.blob_tier import Form, StoredEncoding
 from promptcache.kv.keys import Codec, Recipe
 from promptcache.kv.types import KVShape
 
@@ -28,14 +27,50 @@ _HOST = torch.device("cpu")
 _CODEC = one_of(Codec)
 
 
-class Quantizer(NamedTuple):
-    """What a lossy codec does.
+class TensorSpec(NamedTuple):
+    """Dtype and shape of one tensor of a stored encoding."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredEncoding:
+    """An encoding as a blob tier stores it: its recipe and its packed tensors.
 
     Attributes:
-        steps: Levels of a group, less one.
+        recipe: Identity of the encoding. Its key is the name in the tier; its codec determines `tensors`.
+        shape: Shape of the decoded KV. The device is the host.
+        tensors: Contiguous tensors on the host, by name. Tensors that a tier returns may be memory-mapped. They stay
+            valid after the encoding is deleted, and must not be changed.
+        facts: Further facts as text, such as the measured loss of the codec.
+    """
+
+    recipe: Recipe
+    shape: KVShape
+    tensors: Mapping[str, torch.Tensor] = field(repr=False)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+class Quantizer(NamedTuple):
+    """Parameters of a lossy codec.
+
+    Attributes:
+        steps: Number of levels in a group, minus one.
         per_byte: Numbers in a byte.
-        key_group: Tokens of a channel that share their bounds, for each byte of the dtype; a rest joins the last group.
-        value_group: As `key_group`, channels of a token.
+        key_group: Tokens of a channel that share their bounds, for each byte of the dtype. A remainder joins the last
+            group.
+        value_group: Channels of a token that share their bounds, for each byte of the dtype.
     """
 
     steps: int
@@ -48,11 +83,11 @@ QUANTIZERS: Mapping[Codec, Quantizer] = {
     Codec.INT8: Quantizer(steps=255, per_byte=1, key_group=128, value_group=32),
     Codec.INT4: Quantizer(steps=15, per_byte=2, key_group=32, value_group=32),
 }
-"""Bounds take 2 numbers a group: against the numbers themselves 1/16 and 1/64 of int8, 1/8 of int4, whatever dtype."""
+"""In any dtype, bounds add 1/64 (keys) and 1/16 (values) to the size of int8, and 1/8 to that of int4."""
 
 
 def codec_named(name: str) -> Codec:
-    """Return how KV is kept under this name.
+    """Return the codec with this name.
 
     Raises:
         StoreError: There is no such codec.
@@ -61,38 +96,39 @@ def codec_named(name: str) -> Codec:
     return Codec(name)
 
 
-def forms(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, Form]:
-    """Return which tensors, in which forms, an encoding rests as."""
+def tensor_specs(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, TensorSpec]:
+    """Return the specs of the tensors that store an encoding, by name."""
     layers, heads, width = shape.num_layers, shape.num_kv_heads, shape.head_dim
     if codec is Codec.FULL:
-        whole = Form(shape.dtype, (layers, heads, num_tokens, width))
+        whole = TensorSpec(shape.dtype, (layers, heads, num_tokens, width))
         return {"keys": whole, "values": whole}
     how = QUANTIZERS[codec]
-    key_groups = len(_cuts(num_tokens, how.key_group * shape.dtype.itemsize))
-    value_groups = len(_cuts(heads * width, how.value_group * shape.dtype.itemsize))
-    key_bounds = Form(shape.dtype, (layers, heads, key_groups, width))
-    value_bounds = Form(shape.dtype, (layers, num_tokens, value_groups))
+    key_groups = len(_group_sizes(num_tokens, how.key_group * shape.dtype.itemsize))
+    value_groups = len(_group_sizes(heads * width, how.value_group * shape.dtype.itemsize))
+    key_bounds = TensorSpec(shape.dtype, (layers, heads, key_groups, width))
+    value_bounds = TensorSpec(shape.dtype, (layers, num_tokens, value_groups))
     return {
-        "keys": Form(torch.uint8, (layers, heads, num_tokens, math.ceil(width / how.per_byte))),
+        "keys": TensorSpec(torch.uint8, (layers, heads, num_tokens, math.ceil(width / how.per_byte))),
         "keys.low": key_bounds,
         "keys.high": key_bounds,
-        "values": Form(torch.uint8, (layers, num_tokens, math.ceil(heads * width / how.per_byte))),
+        "values": TensorSpec(torch.uint8, (layers, num_tokens, math.ceil(heads * width / how.per_byte))),
         "values.low": value_bounds,
         "values.high": value_bounds,
     }
 
 
-def kept_bytes(codec: Codec, shape: KVShape, num_tokens: int) -> int:
-    """Return the bytes of an encoding as its codec stores it, without the header of a file."""
-    return sum(form.nbytes for form in forms(codec, shape, num_tokens).values())
+def stored_bytes(codec: Codec, shape: KVShape, num_tokens: int) -> int:
+    """Return the bytes of a stored encoding, without the header of its file."""
+    return sum(spec.nbytes for spec in tensor_specs(codec, shape, num_tokens).values())
 
 
 def to_stored(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> StoredEncoding:
-    """Return an encoding as it rests under its recipe's codec; the tensors given are not changed and not kept.
+    """Return KV in the form that its codec stores. The arguments are copied, not changed.
 
     Args:
+        recipe: Identity of the encoding, with its codec.
         keys: `[L, Hkv, T, D]`, on any device.
-        values: As `keys`.
+        values: Same shape as `keys`.
     """
     layers, heads, _, width = keys.shape
     shape = KVShape(num_layers=layers, num_kv_heads=heads, head_dim=width, dtype=keys.dtype, device=_HOST)
@@ -106,14 +142,14 @@ def to_stored(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> Store
             codes, low, high = _quantize(rows, size * keys.dtype.itemsize, how.steps)
             packed = codes if how.per_byte == 1 else _pack_nibbles(codes)
             tensors |= {name: packed, f"{name}.low": low, f"{name}.high": high}
-    at_rest = {
+    on_host = {
         name: tensor.detach().to(_HOST, copy=not recipe.codec.lossy).contiguous() for name, tensor in tensors.items()
     }
-    return StoredEncoding(recipe=recipe, shape=shape, tensors=at_rest)
+    return StoredEncoding(recipe=recipe, shape=shape, tensors=on_host)
 
 
 def from_stored(stored: StoredEncoding, device: torch.device = _HOST) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values `[L, Hkv, T, D]`; not copied where they rest as computed, on the device asked for."""
+    """Return keys and values `[L, Hkv, T, D]` on a device. Nothing is copied if they are stored unchanged there."""
     tensors = {name: tensor.to(device) for name, tensor in stored.tensors.items()}
     if not stored.recipe.codec.lossy:
         return tensors["keys"], tensors["values"]
@@ -126,20 +162,20 @@ def from_stored(stored: StoredEncoding, device: torch.device = _HOST) -> tuple[t
     ):
         codes = tensors[name] if how.per_byte == 1 else _unpack_nibbles(tensors[name], width)
         bounds = tensors[f"{name}.low"], tensors[f"{name}.high"]
-        unpacked.append(_restore(codes, *bounds, size * itemsize, how.steps))
+        unpacked.append(_dequantize(codes, *bounds, size * itemsize, how.steps))
     keys, values = unpacked
     return keys, values.reshape(*values.shape[:2], shape.num_kv_heads, shape.head_dim).transpose(1, 2)
 
 
-def as_kept(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return KV as the recipe's codec leaves it: what `from_stored` gives for what `to_stored` makes of it."""
+def apply_codec(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return KV after a round trip through the codec of a recipe, `from_stored(to_stored(…))`."""
     if not recipe.codec.lossy:
         return keys, values
     return from_stored(to_stored(recipe, keys, values), keys.device)
 
 
-def _cuts(length: int, size: int) -> list[int]:
-    """Return the lengths of groups of `size`; the last one takes the rest, so that none is shorter unless alone."""
+def _group_sizes(length: int, size: int) -> list[int]:
+    """Return the lengths of groups of `size` numbers. The last group takes the remainder."""
     count = max(1, length // size)
     return [size] * (count - 1) + [length - size * (count - 1)]
 
@@ -151,35 +187,35 @@ def _split(rows: torch.Tensor, sizes: int | list[int]) -> tuple[torch.Tensor, ..
 
 def _quantize(rows: torch.Tensor, size: int, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes of the shape of `rows`, and the lowest and highest number of each group along axis 2."""
-    groups = [_quantize_group(group, steps) for group in _split(rows, _cuts(rows.shape[2], size))]
+    groups = [_quantize_group(group, steps) for group in _split(rows, _group_sizes(rows.shape[2], size))]
     codes, low, high = (torch.cat(parts, dim=2) for parts in zip(*groups, strict=True))
     return codes, low, high
 
 
 def _quantize_group(group: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    low, high = group.amin(2, keepdim=True), group.amax(2, keepdim=True)  # NaN where there is one
-    spoiled = ~(low.isfinite() & high.isfinite())
-    low, high = low.masked_fill(spoiled, torch.nan), high.masked_fill(spoiled, torch.nan)
+    low, high = group.amin(2, keepdim=True), group.amax(2, keepdim=True)  # NaN if the group has one
+    invalid = ~(low.isfinite() & high.isfinite())
+    low, high = low.masked_fill(invalid, torch.nan), high.masked_fill(invalid, torch.nan)
     wide, bottom, top = (_widened(each) / 2 for each in (group, low, high))  # halves: a difference cannot overflow
     codes = ((wide - bottom) / (top - bottom) * steps).nan_to_num(0).round().clamp(0, steps)
     return codes.to(torch.uint8), low, high
 
 
-def _restore(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, steps: int) -> torch.Tensor:
-    groups = _split(codes, _cuts(codes.shape[2], size))
+def _dequantize(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, steps: int) -> torch.Tensor:
+    groups = _split(codes, _group_sizes(codes.shape[2], size))
     bounds = zip(_split(low, 1), _split(high, 1), strict=True)
-    return torch.cat([_level(group, *ends, steps) for group, ends in zip(groups, bounds, strict=True)], dim=2)
+    return torch.cat([_levels(group, *ends, steps) for group, ends in zip(groups, bounds, strict=True)], dim=2)
 
 
-def _level(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int) -> torch.Tensor:
-    """Return the numbers that codes stand for, rounded to the dtype of the bounds; the first and last are those."""
+def _levels(codes: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int) -> torch.Tensor:
+    """Return the numbers of codes in the dtype of the bounds. Code 0 is exactly `low`, code `steps` exactly `high`."""
     bottom, top = _widened(low), _widened(high)
     weight = codes.to(bottom.dtype) / steps
     return (bottom * (1 - weight) + top * weight).to(low.dtype)
 
 
 def _widened(numbers: torch.Tensor) -> torch.Tensor:
-    """Return numbers in a dtype in which the computation with them loses nothing that counts."""
+    """Return numbers in a dtype with enough precision for the quantizer: float32 or float64."""
     return numbers.to(torch.float32 if numbers.dtype.itemsize <= 2 else torch.float64)
 
 

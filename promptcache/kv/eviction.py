@@ -1,13 +1,11 @@
-"""What to give up when a tier is full: GreedyDual-Size-Frequency.
+"""The eviction policy of every tier: GreedyDual-Size-Frequency.
 
-Comes in: which keys are kept, their bytes, what it would cost to make them again, and every use of one. Goes out: the
-keys that are missed least. Pure bookkeeping: no clock, no files, no tensors, no lock of its own.
+The priority of a key is `L + frequency * cost / bytes`, computed again at every use. L is the highest priority that was
+ever evicted, so keys that are not used age without being touched (Cherkasova, "Improving WWW Proxies Performance with
+Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998). One rule differs from the paper: a new key always comes
+in. In the paper it may lose against stored keys, and then a popular old workload can lock out a new one.
 
-After Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy" (HP Laboratories,
-HPL-98-69R1, 1998): the priority of a key is `L + frequency * cost / bytes`, set anew at every use. L is the highest
-priority that was ever evicted, so what is not used any more ages without being touched. One thing differs: what is new
-always comes in. There it may lose against what is kept, and then a workload that has moved on can be locked out by
-the popularity of the one before it.
+This is bookkeeping only, without a clock, files, tensors or locks.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ from typing import TypeAlias
 from promptcache.kv.keys import Recipe
 
 CONTEXT_FREE_TOKENS = 4096
-"""How far a token must look back until attention costs as much as everything else in a layer: about six times the
-width of the model (12 width² multiplications per token in projections and MLP, 2 width per token seen)."""
+"""Number of attended tokens at which attention costs as much as the rest of a layer: about six times the width of the
+model (12 width² multiplications for each token in projections and MLP, 2 width for each attended token)."""
 
 Cost: TypeAlias = Callable[[Recipe], float]
-"""What it costs to make an encoding again, in any unit; above 0."""
+"""Cost of computing an encoding again, in any unit, above 0."""
 
 
 def encoding_cost(recipe: Recipe) -> float:
-    """Return what an encoding costs to compute, in token equivalents: its tokens, dearer the more lies before them."""
+    """Return the cost of an encoding in token equivalents. Tokens at higher positions cost more."""
     return recipe.num_tokens * (1 + recipe.last_position / CONTEXT_FREE_TOKENS)
 
 
@@ -38,15 +36,15 @@ class _Entry:
     cost: float
     frequency: int
     priority: float
-    used: int  # number of its latest use: no two entries share one
-    queued: int  # `used` as its place in the queue has it
+    used: int  # number of the latest use; unique among entries
+    queued: int  # value of `used` in the queue
 
 
 class GreedyDual:
-    """Keys by priority; not thread-safe.
+    """Keys by priority. Not thread-safe.
 
-    The queue holds each key once, at the priority it had when it was last looked at. Uses only raise priorities, so
-    that is a lower bound, and a use costs no more than a dict access: places are put right when victims are sought.
+    The queue holds each key once, with a priority that may be out of date. Uses only raise priorities, so the priority
+    in the queue is a lower bound. A use costs one dict access; the search for victims brings the queue up to date.
     """
 
     def __init__(self) -> None:
@@ -65,13 +63,13 @@ class GreedyDual:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Keys that are never victims, whether they are there or not."""
+        """Keys that are never evicted, stored or not."""
         return frozenset(self._pinned)
 
     def add(self, key: str, nbytes: int, cost: float) -> None:
-        """Take in a key that is not there, as used once."""
+        """Add a new key, used once."""
         assert key not in self._entries, "a key is added once"
-        assert nbytes > 0, "an entry takes room"
+        assert nbytes > 0, "an entry has bytes"
         self._uses += 1
         entry = _Entry(nbytes, cost, 1, self._level + cost / nbytes, self._uses, self._uses)
         self._entries[key] = entry
@@ -79,7 +77,7 @@ class GreedyDual:
         heapq.heappush(self._queue, (entry.priority, entry.queued, key))
 
     def touch(self, key: str) -> None:
-        """Note a use; a key that is not there is none of our business."""
+        """Record a use of a key. An unknown key is ignored."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -89,7 +87,7 @@ class GreedyDual:
         entry.used = self._uses
 
     def remove(self, key: str) -> bool:
-        """Forget a key that was deleted; nothing ages by that. Return whether it was there."""
+        """Remove a key that was deleted, without aging the others. Return whether it was known."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
@@ -102,27 +100,28 @@ class GreedyDual:
         return True
 
     def evict(self, keys: Iterable[str]) -> None:
-        """Forget keys because room is needed; what stays ages."""
+        """Remove keys that were evicted. The others age."""
         for key in keys:
             self._level = max(self._level, self._entries[key].priority)
             self.remove(key)
 
     def pin(self, keys: Iterable[str]) -> None:
-        """Never make these victims, now or when they come."""
+        """Exclude keys from eviction, now and when they are added later."""
         self._pinned.update(keys)
 
     def unpin(self, keys: Iterable[str]) -> None:
-        """Take pins back."""
+        """Allow the eviction of keys again."""
         self._pinned.difference_update(keys)
 
     def victims(self, needed_bytes: int, in_use: Callable[[str], bool]) -> tuple[str, ...] | None:
-        """Return the keys to evict, lowest priority first, so that `needed_bytes` or more are freed.
+        """Return the keys to evict to free `needed_bytes`, lowest priority first.
 
         Args:
-            in_use: Whether a key must stay for now.
+            needed_bytes: Bytes to free.
+            in_use: Whether a key must not be evicted now.
 
         Returns:
-            None if all that may be evicted does not suffice; then nothing should be evicted.
+            None if all keys that may be evicted do not suffice. Then no key should be evicted.
         """
         chosen: list[str] = []
         for key in self.ranked():
@@ -134,9 +133,9 @@ class GreedyDual:
         return tuple(chosen) if needed_bytes <= 0 else None
 
     def ranked(self) -> Iterator[str]:
-        """Yield keys that are not pinned, lowest priority first, of equal ones the one not used for longest.
+        """Yield keys that are not pinned, lowest priority first, then least recently used first.
 
-        Nothing may be added, used or removed before the iterator is closed or exhausted.
+        Do not add, touch or remove keys before the iterator is closed or exhausted.
         """
         seen: list[tuple[float, int, str]] = []
         try:
@@ -144,7 +143,7 @@ class GreedyDual:
                 priority, queued, key = heapq.heappop(self._queue)
                 entry = self._entries.get(key)
                 if entry is None or entry.queued != queued:
-                    continue  # left behind by a key that was removed
+                    continue  # a removed key
                 if entry.used != queued:
                     entry.queued = entry.used
                     heapq.heappush(self._queue, (entry.priority, entry.used, key))
@@ -153,5 +152,5 @@ class GreedyDual:
                 if key not in self._pinned:
                     yield key
         finally:
-            for place in seen:
-                heapq.heappush(self._queue, place)
+            for item in seen:
+                heapq.heappush(self._queue, item)

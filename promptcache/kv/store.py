@@ -1,4 +1,8 @@
-"""The interface of stores: KV of encodings by key."""
+"""The interface of stores: KV of encodings by key.
+
+`Store` is the one protocol; `MemoryStore` and `TieredStore` implement it, and users may implement their own. A fault in
+a store never costs an answer: it is collected in `FaultLog`, and the encoding is computed again.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ from typing import NamedTuple
 
 import torch
 
-from promptcache.diagnostics import TEXTS, Kind, StoreError
-from promptcache.kv.keys import Recipe
+from promptcache.diagnostics import Kind, StoreError
+from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.types import KVHandle
+from promptcache.locks import new_lock
 
 
 class Tier(StrEnum):
-    """Where KV was found; `MEMORY` is that of the model's device."""
+    """Level of the cache hierarchy. `MEMORY` is the memory of the model's device."""
 
     MEMORY = "memory"
     HOST = "host"
@@ -25,13 +30,13 @@ class Tier(StrEnum):
 
 
 class Lookup(NamedTuple):
-    """What a store has under a key.
+    """Result of looking up one key.
 
     Attributes:
-        run: The KV, ready to be linked; None where there is none. The caller may keep it and must not change it.
-        tier: Where it was.
-        moved_bytes: Bytes that were copied to have it ready.
-        faults: What went wrong in this lookup, one sentence each: a tier did not answer, a file was set aside.
+        run: The KV, ready to be linked, or None for a cache miss. Callers may keep it and must not change it.
+        tier: Where the KV was found.
+        moved_bytes: Bytes copied between tiers for this lookup.
+        faults: Faults in this lookup, one sentence each, such as a tier that did not answer.
     """
 
     run: KVHandle | None
@@ -40,98 +45,130 @@ class Lookup(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
+class FaultLog:
+    """Sentences about faults, without duplicates, in order. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, None] = {}
+        self._lock = new_lock()
+
+    def add(self, *sentences: str) -> None:
+        """Add sentences."""
+        with self._lock:
+            self._sentences.update(dict.fromkeys(sentences))
+
+    def all(self) -> tuple[str, ...]:
+        """Return all sentences."""
+        with self._lock:
+            return tuple(self._sentences)
+
+    def take(self) -> tuple[str, ...]:
+        """Return all sentences and remove them."""
+        if not self._sentences:
+            return ()
+        with self._lock:
+            taken, self._sentences = tuple(self._sentences), {}
+            return taken
+
+
+_KEYS = Kind(
+    "a list of keys, 64 hexadecimal digits each,",
+    lambda value: isinstance(value, tuple) and all(map(KEY.takes, value)),
+)
+
+
 def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return keys that a caller gives.
+    """Return the keys that a caller passed, as a tuple.
 
     Raises:
-        StoreError: They are none.
+        StoreError: `keys` is not iterable, or one of them is not a key.
     """
-    _KEYS.check("keys", keys, StoreError)
-    found = tuple(keys)
-    TEXTS.check("keys", found, StoreError)
-    return found
-
-
-_KEYS = Kind("a list of keys", lambda value: isinstance(value, Iterable) and not isinstance(value, str | type))
+    listed = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str | type) else keys
+    _KEYS.check("keys", listed, StoreError)
+    return tuple(listed)
 
 
 class Store(ABC):
-    """Encodings by key. Every method may be called from any thread.
+    """Encodings by key. Thread-safe.
 
-    A store of your own defines `get`, `put`, `delete`, `keys` and `nbytes`. All other methods have defaults that are
-    right for a store which evicts nothing, is used by one process and writes nothing to disk.
+    A store of your own defines `get`, `put`, `delete`, `keys` and `nbytes`. The other methods have defaults for a store
+    that evicts nothing, belongs to one process and writes nothing to disk.
     """
 
     @abstractmethod
     def get(self, key: str) -> Lookup:
-        """Return what is kept under `key`, wherever it is."""
+        """Look up `key` in all tiers."""
 
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
-        """Return what `get` returns for each of `keys`; a store with slow tiers fetches several at once."""
+        """Look up several keys. A store with slow tiers fetches them in parallel."""
         return {key: self.get(key) for key in dict.fromkeys(keys)}
 
     @abstractmethod
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
-        """Keep the KV of an encoding and return it as the recipe's codec leaves it; what is there already stays.
+        """Store the KV of an encoding and return it as its codec leaves it. KV that is stored already stays.
 
         Args:
-            recipe: Names it; `recipe.key` is what `get` wants.
-            keys: `[L, Hkv, T, D]` in position order; not changed and not kept.
-            values: As `keys`.
-            persist: Write it to all tiers; False keeps it in memory only, where it is lost when it is evicted.
+            recipe: Identity of the encoding. `recipe.key` is the key for `get`.
+            keys: `[L, Hkv, T, D]` in position order. The store copies it and does not change it.
+            values: Same shape as `keys`.
+            persist: Whether to write to all tiers. False stores in memory only; eviction then loses the KV.
         """
 
     @abstractmethod
     def delete(self, key: str) -> bool:
-        """Forget `key`; return whether it was there. Requests that hold its KV keep it."""
+        """Delete `key` and return whether it was stored. Requests that use its KV keep it."""
 
     @abstractmethod
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are there now."""
+        """Yield the keys that are stored now."""
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of all KV that is kept."""
+        """Return the bytes of all stored KV."""
 
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
-        """Return which of `keys` each tier that outlives the process does not hold, by the tier's name.
+        """Return the `keys` that each persistent tier does not hold, by the name of the tier.
 
         Tiers that hold all of them are left out.
         """
         return {}
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:  # noqa: B027 # a hint
-        """Announce keys, with their numbers of tokens, in the order in which they would best lie. Only a hint."""
+        """Announce keys with their numbers of tokens, in layout order. A store may reserve adjacent memory for them."""
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:  # noqa: B027
-        """Say what to write beside encodings, by key, for people to read; it is part of no key."""
+        """Set facts to write beside encodings, by key. They inform people and are part of no key."""
 
     def forget(self, keys: Iterable[str]) -> None:  # noqa: B027
-        """Free the memory of keys that are not needed any more, and what `reserve` and `note` said of them.
+        """Free the memory, reservations and facts of keys that are not needed any more.
 
-        Files stay: others may use them.
+        Persistent tiers keep them, because others may use them.
         """
 
     def pin(self, keys: Iterable[str]) -> None:
-        """Keep these keys from eviction, whether they are there already or come later.
+        """Exclude keys from eviction, whether they are stored now or later.
 
         Raises:
-            StoreError: This store has no pins, or a tier did not answer.
+            StoreError: This store does not support pins, or a tier did not answer.
         """
-        raise StoreError(f"{type(self).__name__} cannot pin encodings: it has no pin and unpin")
+        raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
 
     def unpin(self, keys: Iterable[str]) -> None:
-        """Take back `pin`; errors are the same."""
-        raise StoreError(f"{type(self).__name__} cannot pin encodings: it has no pin and unpin")
+        """Allow the eviction of keys again.
+
+        Raises:
+            StoreError: This store does not support pins, or a tier did not answer.
+        """
+        raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Be the only process that makes `key` while the context is open; see `BlobTier.claim`.
+        """Return a context in which no other process computes `key`; see `BlobTier.claim`.
 
         Yields:
-            Whether the claim is held; a store of one process has none.
+            Whether the claim is held. A store of one process has no claims.
         """
         return nullcontext(False)
 
     def faults(self) -> tuple[str, ...]:
-        """Return what went wrong in `put` and `lacking` since the last call, one sentence each."""
+        """Return the faults in `put` and `lacking` since the last call, one sentence each."""
         return ()

@@ -1,4 +1,4 @@
-"""What a user says of a store, a path, a URL or a `StoreConfig`, and the store that is opened from it."""
+"""Configuration of a store (a path, a URL or a `StoreConfig`), and the store that is opened from it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Any, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number
-from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number, one_of
+from promptcache.kv.files.blob_tier import BlobTier, Verify
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.pace import Pace
 from promptcache.kv.store import Store, Tier
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVShape
 
-_MODES = ("first", "always", "never")
-_PLACE = Kind("the path of a folder, or a URL,", PATH.takes)
+_LOCATION = Kind("the path of a folder, or a URL,", PATH.takes)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
 _KINDS: Mapping[str, Kind] = {
     "folder": PATH | None,
     "url": Kind("a URL, as s3://bucket/folder,", lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url)))) | None,
     **dict.fromkeys(("memory_bytes", "host_bytes", "disk_bytes"), BYTES | None),
-    "verify": Kind(f"one of {', '.join(_MODES)}", lambda mode: isinstance(mode, str) and mode in _MODES),
+    "verify": one_of(Verify),
     "mmap": FLAG,
     "timeout_s": number(0),
     "url_options": Kind(
@@ -37,20 +35,20 @@ _KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where encodings rest, and how much of each tier they may take; a budget of None is no limit.
+    """Tiers of a store and their budgets in bytes. A budget of None is no limit.
 
     Attributes:
-        folder: The disk tier, which any number of processes may share; None has none.
-        url: The remote tier, anything that fsspec knows (`s3://bucket/folder`); None has none.
+        folder: Folder of the disk tier, which any number of processes may share. None: no disk tier.
+        url: URL of the remote tier, for any file system of fsspec (`s3://bucket/folder`). None: no remote tier.
         memory_bytes: Budget of the memory on the model's device.
-        host_bytes: Budget of a tier in the host's memory, for models on another device; None has no such tier.
+        host_bytes: Budget of a tier in host memory, for models on another device. None: no host tier.
         disk_bytes: Budget of the folder.
-        verify: When a file of the folder is compared with its checksum: at its "first" use in this process, "always" or
-            "never". What comes from a URL always is.
-        mmap: Map the folder's files; False for folders that others than this library write in.
-        timeout_s: How long to wait for each answer of the URL.
-        url_options: What else fsspec's file system is made with, such as credentials.
-        pace: Load an encoding only where these figures say that loading is faster than encoding; None always loads.
+        verify: When the checksum of a file in the folder is verified: at its "first" use in a process, "always" or
+            "never". Files from a URL are always verified.
+        mmap: Whether to memory-map the files of the folder. Choose False if other programs write to the folder.
+        timeout_s: Timeout of each operation on the URL.
+        url_options: Options of the file system of fsspec, such as credentials.
+        pace: Measured speeds. A tier is used only where loading is faster than encoding. None: always load.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -72,7 +70,7 @@ class StoreConfig:
 
 
 StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
-"""What can be opened as a store."""
+"""Values that `open_store` opens."""
 
 _SOURCE = (
     instance("a path, a URL, a StoreConfig or a Store (a subclass of promptcache.Store)", StoreConfig, Store) | None
@@ -80,13 +78,15 @@ _SOURCE = (
 
 
 def open_store(source: StoreSource | None, shape: KVShape) -> Store:
-    """Open a store for KV of a shape: a `TieredStore`, or the `Store` that was given.
+    """Open a store for KV of a shape.
 
     Args:
-        source: A path or URL, a `StoreConfig`, or a `Store`, which is returned as it is; None is memory only.
+        source: A path, a URL or a `StoreConfig`, for which a `TieredStore` is returned. A `Store` is returned as it is.
+            None: memory only.
+        shape: Shape of the KV of the model.
 
     Raises:
-        StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
+        StoreError: The source cannot be a store. A read-only folder can: it is only read.
     """
     source = checked_source(source)
     if isinstance(source, Store):
@@ -102,10 +102,10 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
-    """Return what a user names as a store, a path or URL as a configuration; nothing is opened yet.
+    """Return a source with a path or URL turned into a `StoreConfig`. Nothing is opened yet.
 
     Raises:
-        StoreError: It is none of these.
+        StoreError: `source` is not a source.
     """
     if isinstance(source, str | os.PathLike):
         return config_of(source)
@@ -113,27 +113,27 @@ def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
     return source
 
 
-def config_of(place: str | os.PathLike[str]) -> StoreConfig:
-    """Return the store at a path or, where `://` stands in it, a URL."""
-    _PLACE.check("store", place, StoreError)
-    text = os.fspath(place)
+def config_of(location: str | os.PathLike[str]) -> StoreConfig:
+    """Return the configuration of a path or, if it contains `://`, of a URL."""
+    _LOCATION.check("store", location, StoreError)
+    text = os.fspath(location)
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
 
 
 def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
-    """Open the tiers of a store in which encodings rest, fastest first.
+    """Open the blob tiers of a configuration, fastest first.
 
     Raises:
-        StoreError: One of them cannot be a tier; says why.
+        StoreError: A folder or URL cannot be a tier.
     """
     tiers: list[BlobTier] = []
     if config.folder is not None:
-        from promptcache.kv.files.disk import DiskTier
+        from promptcache.kv.files.disk import DiskTier  # needs POSIX
 
         tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
     if config.url is not None:
         try:
-            from promptcache.kv.files.remote import RemoteTier
+            from promptcache.kv.files.remote import RemoteTier  # needs fsspec
         except ImportError as missing:
             raise StoreError(str(missing)) from missing
         tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))

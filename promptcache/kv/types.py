@@ -1,6 +1,6 @@
-"""Keys and values of a run, and the memory they rest in.
+"""Keys and values of a run, and the memory that holds them.
 
-Comes in: tensors. Goes out: views that the runtime links. This file knows no tokens, no positions and no XML.
+These types know no tokens, no positions and no XML. The runtime links the views that they return.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVShape:
-    """What the KV of one token looks like under one model: `[num_layers, num_kv_heads, head_dim]`, keys and values."""
+    """Shape of the keys and of the values of one token under a model: `[num_layers, num_kv_heads, head_dim]`."""
 
     num_layers: int
     num_kv_heads: int
@@ -36,11 +36,11 @@ class LayerViews:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """A stretch of memory for the KV of many tokens, possibly of many runs side by side.
+    """Memory for the KV of many tokens, often of several runs side by side.
 
     Attributes:
         keys: `[L, Hkv, C, D]`, C the capacity in tokens.
-        values: As `keys`.
+        values: Same shape as `keys`.
     """
 
     keys: torch.Tensor = field(repr=False)
@@ -51,9 +51,10 @@ class Slab:
 
     @staticmethod
     def empty(shape: KVShape, capacity: int) -> Slab:
-        """Return uninitialised memory for `capacity` tokens.
+        """Return uninitialized memory for `capacity` tokens.
 
-        What `inference_mode` allocates can be written in it only, and this memory outlives the request that asked.
+        Inference mode is switched off. Tensors that it allocates can be written in inference mode only, and a slab
+        outlives the request that allocated it.
         """
         size = (shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim)
         with torch.inference_mode(mode=False):
@@ -62,7 +63,7 @@ class Slab:
 
     @property
     def capacity(self) -> int:
-        """Tokens that fit."""
+        """Number of tokens that fit."""
         return self.keys.shape[2]
 
     @property
@@ -71,16 +72,16 @@ class Slab:
         return self.keys.nbytes + self.values.nbytes
 
     def layers(self, start: int, stop: int, count: int = 1, step: int = 0) -> LayerViews:
-        """Return tokens `[start, stop)` layer by layer, as views; whoever asks while others hold them gets the same.
+        """Return views of tokens `[start, stop)` in each layer.
 
-        Views of all layers are made at once, in a quarter of the time of one after another. Each takes 600 bytes of
-        memory, which is why live requests over the same tokens share them.
+        Views of all layers are made at once, which takes a quarter of the time of one call for each layer. A view takes
+        600 bytes of memory, so calls for the same tokens share one object while it is alive.
 
         Args:
             start: First token.
-            stop: Where the stretch ends.
-            count: How many stretches of this length.
-            step: Tokens from the start of one to the start of the next.
+            stop: End of the first stretch.
+            count: Number of stretches of this length.
+            step: Tokens from the start of one stretch to the start of the next.
         """
         views = self._views.get((start, stop, count, step))
         if views is None:
@@ -102,10 +103,10 @@ def _stretches(states: torch.Tensor, start: int, stop: int, count: int, step: in
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class KVHandle:
-    """The KV of one run: tokens `[start, stop)` of a slab, in position order.
+    """KV of one run: tokens `[start, stop)` of a slab, in position order.
 
-    The memory stays allocated while a handle is alive: a store that evicts an encoding drops its handle, and the range
-    is free once no request holds it either. Two runs are neighbours when they share a slab and one stops where the
+    The memory stays allocated while a handle is alive. A store that evicts an encoding drops its own handle; the range
+    is free when no request holds a handle either. Two runs are neighbours if they share a slab and one stops where the
     other starts.
     """
 
@@ -115,17 +116,17 @@ class KVHandle:
 
     @property
     def keys(self) -> torch.Tensor:
-        """A view `[L, Hkv, T, D]`."""
+        """View `[L, Hkv, T, D]`."""
         return self.slab.keys[:, :, self.start : self.stop]
 
     @property
     def values(self) -> torch.Tensor:
-        """A view `[L, Hkv, T, D]`."""
+        """View `[L, Hkv, T, D]`."""
         return self.slab.values[:, :, self.start : self.stop]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens held."""
+        """Number of tokens."""
         return self.stop - self.start
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, as_kept
+from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, apply_codec
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.hf.model import Model
@@ -164,7 +164,7 @@ def stored(
         return store.put(recipe, *kv)
     except StoreError as fault:
         on_fault(str(fault))
-        keys, values = as_kept(recipe, *kv)
+        keys, values = apply_codec(recipe, *kv)
         return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, Faults, KVHandle, Recipe, Store, Tier, kept_bytes
+from promptcache.kv import Codec, FaultLog, KVHandle, Recipe, Store, Tier, stored_bytes
 from promptcache.layout import Encoding
 from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.completion import WarmReport
@@ -34,7 +34,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     started = time.perf_counter()
     encodings, store = state.encodings, executor.store
     total, done = sum(each.num_tokens for each in encodings), 0
-    encoded, faults = set[Encoding](), Faults()
+    encoded, faults = set[Encoding](), FaultLog()
     found = Counter[Tier]()
     keys = [executor.key(each) for each in encodings]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
@@ -60,7 +60,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
         num_encodings=len(encodings),
         num_encoded=len(encoded),
         num_encoded_tokens=sum(each.num_tokens for each in encoded),
-        nbytes=sum(kept_bytes(Codec(each.codec), shape, each.num_tokens) for each in encodings),
+        nbytes=sum(stored_bytes(Codec(each.codec), shape, each.num_tokens) for each in encodings),
         seconds=time.perf_counter() - started,
         found=dict(found),
         not_kept=not_kept,
@@ -68,7 +68,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     )
 
 
-def _write(store: Store, recipe: Recipe, run: KVHandle, faults: Faults) -> None:
+def _write(store: Store, recipe: Recipe, run: KVHandle, faults: FaultLog) -> None:
     """Put KV that is in memory into the tiers that lack it."""
     try:
         store.put(recipe, run.keys, run.values)

@@ -1,4 +1,4 @@
-"""Other processes for tests: forked from a server that has torch loaded, so that each is there at once."""
+"""Other processes for tests. They are forked from a server that has torch loaded, so each starts at once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PATIENCE_S = 120.0
 
 
 def context() -> ForkServerContext:
-    """Processes come from a server of one thread: forking this one, with threads and all, would not be safe."""
+    """Return the context of a fork server. The server has one thread, so forking it is safe."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["tests.kv.stored", "tests.engine.process_work"])
     return made
 
 
 def start(function: Callable[..., object], *arguments: object) -> BaseProcess:
-    """Run a function in another process."""
+    """Start a function in another process."""
     process = context().Process(target=function, args=arguments, daemon=True)
     process.start()
     return process
 
 
 def finish(process: BaseProcess) -> None:
-    """Wait for a process that ends by itself, and well."""
+    """Wait for a process and check that it succeeds."""
     process.join(PATIENCE_S)
     assert process.exitcode == 0
     process.close()
@@ -62,7 +62,7 @@ def kill_at_random(
 
 
 def in_child(function: Callable[..., object], *arguments: object) -> Any:
-    """Return what a function returns in another process."""
+    """Run a function in another process and return its result."""
     answers: SimpleQueue[object] = context().SimpleQueue()
     process = start(_answer, answers, function, arguments)
     answer = answers.get() if _answered(process, answers) else None

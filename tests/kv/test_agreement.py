@@ -1,4 +1,4 @@
-"""All stores agree with a dict, whatever happens to their tiers, and no budget is exceeded after any step."""
+"""All stores agree with a dict while their tiers fail, and no budget is exceeded after any step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import BlobTier, Codec, KVHandle, KVShape, MemoryStore, Recipe, Store, Tier, TieredStore
-from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.kv import (
+    BlobTier,
+    Codec,
+    KVHandle,
+    KVShape,
+    MemoryStore,
+    Recipe,
+    Store,
+    StoredEncoding,
+    Tier,
+    TieredStore,
+)
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
 from promptcache.testing.faults import FaultyStore
@@ -32,7 +42,7 @@ NAMES = "abcdef"
 
 
 def recipe(name: str) -> Recipe:
-    """An encoding of one to six tokens; every third one is quantized."""
+    """Return the recipe of one to six tokens; every third one is quantized."""
     number = NAMES.index(name)
     codec = (Codec.FULL, Codec.FULL, Codec.INT8)[number % 3]
     return recipe_of(name, number + 1, codec, first=number)
@@ -43,14 +53,14 @@ NAME_OF = {made.key: name for name, made in RECIPES.items()}
 
 
 def kv(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of an encoding: two numbers, so that quantization does not change them."""
+    """Return keys and values of an encoding: zeros and ones, which quantization does not change."""
     generator = torch.Generator().manual_seed(NAMES.index(name))
     both = torch.randint(0, 2, (2, 2, 1, RECIPES[name].num_tokens, 2), generator=generator).float()
     return both[0], both[1]
 
 
 class FailingTier(BlobTier):
-    """A tier that does not answer when it is told not to."""
+    """Tier that fails on demand."""
 
     def __init__(self, tier: BlobTier) -> None:
         self._tier = tier
@@ -102,7 +112,7 @@ class FailingTier(BlobTier):
 
 
 class Agreement(RuleBasedStateMachine):
-    """A tiered store, a plain memory store and a dict: whatever is found is right, and nothing is lost without a cause."""
+    """A tiered store, a plain memory store and a dict: lookups return what was put, and only faults lose KV."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +123,7 @@ class Agreement(RuleBasedStateMachine):
         self.remote = FailingTier(RemoteTier("memory://kept"))
         self.plain = MemoryStore(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
-        self.on_remote: set[str] = set()  # what nothing but a fault can take away
+        self.on_remote: set[str] = set()  # only a fault can lose these
         self.held: list[tuple[str, KVHandle]] = []
         self.restart()
 
@@ -124,7 +134,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Start again, as a process does: what is in memory is gone."""
+        """Restart the process, which loses the KV in memory."""
         self.held.clear()
         host = MemoryStore(SHAPE, budget_bytes=HOST_TOKENS * SHAPE.token_bytes, tier=Tier.HOST)
         memory = MemoryStore(SHAPE, budget_bytes=MEMORY_TOKENS * SHAPE.token_bytes)
@@ -132,7 +142,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def put_in_memory(self, name: str, hold: bool) -> None:
-        """Put an encoding into memory only: it is served like any other, and no tier below has more than before."""
+        """Put an encoding with `persist=False`: it is served, and no tier below memory holds more than before."""
         below = self.keys_below()
         run = self.store.put(RECIPES[name], *kv(name), persist=False)
         self.check(name, run)
@@ -144,7 +154,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
-        """Put an encoding; what comes back is what was put, whoever could keep it."""
+        """Put an encoding: the result is what was put, whichever tiers stored it."""
         run = self.store.put(RECIPES[name], *kv(name))
         self.check(name, run)
         self.plain.put(RECIPES[name], *kv(name))
@@ -156,7 +166,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def get(self, name: str, hold: bool) -> None:
-        """Look an encoding up: it is right, or not there; and there if nothing has failed."""
+        """Look up an encoding: a hit returns what was put, and without a fault there is a hit."""
         found = self.store.get(RECIPES[name].key)
         if found.run is None:
             assert name not in self.on_remote or "read" in self.remote.failing
@@ -169,7 +179,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from(NAMES)), hold=st.booleans())
     def get_many(self, names: list[str], hold: bool) -> None:
-        """Look several up at once: each is right, or not there, as if it was asked for alone."""
+        """Look up several encodings: each result is the same as for `get`."""
         found = self.store.get_many(RECIPES[name].key for name in names)
         plain = self.plain.get_many(RECIPES[name].key for name in names)
         assert set(found) == set(plain) == {RECIPES[name].key for name in names}
@@ -186,7 +196,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
-        """Forget an encoding in every tier."""
+        """Delete an encoding in every tier."""
         is_there = RECIPES[name].key in set(self.store.keys())
         assert self.store.delete(RECIPES[name].key) == is_there
         self.plain.delete(RECIPES[name].key)
@@ -196,18 +206,18 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(names=st.sets(st.sampled_from(NAMES), max_size=2))
     def pin(self, names: set[str]) -> None:
-        """Pin these and no others."""
+        """Pin these encodings and unpin the others."""
         self.store.unpin(each.key for each in RECIPES.values())
         self.store.pin(RECIPES[name].key for name in names)
 
     @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
     def fail(self, disk: set[str], remote: set[str]) -> None:
-        """Let tiers fail from now on, or not."""
+        """Choose which operations of which tiers fail."""
         self.disk.failing, self.remote.failing = frozenset(disk), frozenset(remote)
 
     @rule(number=st.integers(0, 2**16), flipped=st.integers(0, 2**16))
     def damage_disk(self, number: int, flipped: int) -> None:
-        """Flip a bit of a file in the folder."""
+        """Flip one bit of a file in the folder."""
         files = sorted(path for path in self.folder.rglob("*.safetensors") if path.parent.name != "quarantine")
         if files:
             path = files[number % len(files)]
@@ -228,23 +238,23 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def finish_requests(self) -> None:
-        """Let go of everything held."""
+        """Drop all handles."""
         self.held.clear()
 
     def keys_below(self) -> list[set[str]]:
-        """The keys in the host's memory and in each blob tier."""
+        """Return the keys in host memory and in each blob tier."""
         assert self.store.host is not None
         return [set(tier.keys()) for tier in (self.store.host, self.disk, self.remote)]
 
     def check(self, name: str, run: KVHandle) -> None:
-        """KV is what was put under its name."""
+        """Check that KV is what was put under its name."""
         keys, values = kv(name)
         assert torch.equal(run.keys, keys)
         assert torch.equal(run.values, values)
 
     @invariant()
     def agrees(self) -> None:
-        """Nothing is there that was not put; a plain store has just what the dict has; what is held is unchanged."""
+        """Stores hold only what was put, the plain store exactly what the dict has, and handles keep their KV."""
         assert {NAME_OF[key] for key in self.store.keys()} <= self.expected  # noqa: SIM118 # a store is no dict
         assert {NAME_OF[key] for key in self.plain.keys()} == self.expected  # noqa: SIM118
         for name, run in self.held:
@@ -252,25 +262,24 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def stays_within_budgets(self) -> None:
-        """No tier with a budget has more, to the byte."""
+        """No tier exceeds its budget."""
         assert self.store.host is not None
-        assert self.store.memory.held_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
-        assert self.store.host.held_bytes <= HOST_TOKENS * SHAPE.token_bytes
+        assert self.store.memory.allocated_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
+        assert self.store.host.allocated_bytes <= HOST_TOKENS * SHAPE.token_bytes
         assert sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) <= DISK_BYTES
-        sizes = self.store.tier_bytes()
-        assert self.store.nbytes() == sum(sizes.values())
-        assert sizes[Tier.MEMORY] == self.store.memory.nbytes()
+        tiers = (self.store.memory, self.store.host, self.disk, self.remote)
+        assert self.store.nbytes() == sum(tier.nbytes() for tier in tiers)
 
 
 @pytest.mark.law
 def test_stores_agree() -> None:
-    """Put, get, delete, pin, hold, restart, fail and damage in any order: all tiers together are right."""
+    """A tiered store agrees with a dict under any sequence of operations, restarts, faults and damage."""
     run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))
 
 
 @pytest.mark.parametrize("name", sorted(Store.__abstractmethods__ | set(vars(Store)) - set(vars(object))))
-def test_stores_take_the_arguments_that_the_interface_names(name: str) -> None:
-    """No store renames, drops or adds an argument of a method that all stores have."""
+def test_stores_have_the_parameters_of_the_interface(name: str) -> None:
+    """Every store has the parameters of the `Store` interface."""
     for store in (MemoryStore, TieredStore, FaultyStore):
         if callable(getattr(Store, name)) and not name.startswith("_"):
             ours = inspect.signature(getattr(store, name)).parameters

@@ -1,4 +1,4 @@
-"""Archives: what was packed comes back bit for bit; what is anything else is refused, and nothing of it is kept."""
+"""An archive gives back the encodings bit for bit, and a bad archive is refused as a whole."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEYS = [each.recipe.key for each in ALL]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The encodings that stand in a folder."""
+    """Return the files of the encodings in a folder."""
     return {path.name: path.read_bytes() for path in (folder / "encodings").iterdir()}
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive of four encodings."""
+    """Return an archive of four encodings."""
     tier = DiskTier(tmp_path / "from")
     for each in ALL:
         tier.write(each)
@@ -37,21 +37,21 @@ def archive(tmp_path: Path) -> Path:
 
 
 def members(archive: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
-    """What an archive holds."""
+    """Return the members of an archive."""
     with tarfile.open(archive) as tar:
         return [(each, tar.extractfile(each).read()) for each in tar]  # type: ignore[union-attr] # all are files
 
 
 def rewrite(archive: Path, content: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-    """Write an archive anew."""
+    """Write an archive with these members."""
     with tarfile.open(archive, "w") as tar:
         for member, data in content:
             member.size = len(data) if member.isreg() else 0
             tar.addfile(member, io.BytesIO(data))
 
 
-def test_what_is_packed_comes_back(archive: Path, tmp_path: Path) -> None:
-    """Files on the other machine are the same byte for byte; a second import finds them there."""
+def test_archived_encodings_are_read_back(archive: Path, tmp_path: Path) -> None:
+    """Imported files are the same byte for byte, and a second import adds none."""
     first = read_archive(archive, DiskTier(tmp_path / "to"))
     again = read_archive(archive, DiskTier(tmp_path / "to"))
 
@@ -60,16 +60,16 @@ def test_what_is_packed_comes_back(archive: Path, tmp_path: Path) -> None:
     assert first.nbytes == sum(map(len, files(tmp_path / "to").values()))
 
 
-def test_an_archive_depends_on_nothing_but_its_content(archive: Path, tmp_path: Path) -> None:
-    """Packing twice gives the same bytes, and nothing is left beside the archive."""
+def test_equal_encodings_give_equal_archives(archive: Path, tmp_path: Path) -> None:
+    """Packing twice gives the same bytes and leaves no other file."""
     write_archive(DiskTier(tmp_path / "from"), KEYS, tmp_path / "b.tar", {"schemas": "x"})
 
     assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "b.tar", "from"}
 
 
-def test_an_archive_that_cannot_be_finished_is_none(tmp_path: Path) -> None:
-    """Where an encoding is missing nothing stands under the name, and what stood there stays."""
+def test_a_missing_encoding_leaves_the_target_unchanged(tmp_path: Path) -> None:
+    """If an encoding is missing, an old file at the target stays as it is."""
     (tmp_path / "a.tar").write_text("before")
     with pytest.raises(StoreError, match="not in the store"):
         write_archive(DiskTier(tmp_path / "from"), KEYS, tmp_path / "a.tar", {})
@@ -78,8 +78,8 @@ def test_an_archive_that_cannot_be_finished_is_none(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "from"}
 
 
-def test_an_archive_takes_the_place_of_a_file_only(archive: Path, tmp_path: Path) -> None:
-    """A link keeps pointing where it does, and a folder that takes no files is told by the archive's own name."""
+def test_links_are_followed_and_errors_name_the_archive(archive: Path, tmp_path: Path) -> None:
+    """A link to the target is followed, and an error names the path of the archive."""
     tier = DiskTier(tmp_path / "from")
     (tmp_path / "link.tar").symlink_to("b.tar")
 
@@ -92,10 +92,8 @@ def test_an_archive_takes_the_place_of_a_file_only(archive: Path, tmp_path: Path
     assert refused.value.filename == str(tmp_path / "nowhere" / "a.tar")
 
 
-def test_an_archive_that_finds_no_room_is_told_by_its_name(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the disk is full nothing is left behind, and the error names the archive."""
+def test_a_full_disk_leaves_no_archive(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk leaves no file, and the error names the archive."""
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -109,7 +107,7 @@ def test_an_archive_that_finds_no_room_is_told_by_its_name(
 
 
 def named(name: str) -> Callable[[Path], None]:
-    """Return what renames the last member."""
+    """Return a function that renames the last member."""
 
     def change(archive: Path) -> None:
         content = members(archive)
@@ -120,27 +118,27 @@ def named(name: str) -> Callable[[Path], None]:
 
 
 def linked(archive: Path) -> None:
-    """Make the last member a link to a file outside."""
+    """Make the last member a link to a file outside the archive."""
     content = members(archive)
     content[-1][0].type, content[-1][0].linkname = tarfile.SYMTYPE, "/etc/passwd"
     rewrite(archive, content)
 
 
 def spoiled(archive: Path) -> None:
-    """Change a bit of the last member's payload."""
+    """Flip a bit in the payload of the last member."""
     content = members(archive)
     member, data = content[-1]
     rewrite(archive, [*content[:-1], (member, data[:-1] + bytes([data[-1] ^ 1]))])
 
 
 def swapped(archive: Path) -> None:
-    """Put the bytes of one encoding under the name of another."""
+    """Store the bytes of one encoding under the name of another."""
     content = members(archive)
     rewrite(archive, [*content[:-1], (content[-1][0], content[-2][1])])
 
 
 def manifest(**more: object) -> Callable[[Path], None]:
-    """Return what changes the manifest."""
+    """Return a function that changes the manifest."""
 
     def change(archive: Path) -> None:
         content = members(archive)
@@ -151,19 +149,19 @@ def manifest(**more: object) -> Callable[[Path], None]:
 
 
 BAD = {
-    "a path upwards": (named("../../escape"), "which is no encoding"),
-    "an absolute path": (named("/tmp/escape"), "which is no encoding"),
-    "a path upwards from the folder": (named(f"encodings/../{KEYS[3]}.safetensors"), "which is no encoding"),
-    "a link": (linked, "which is no encoding"),
+    "a path upwards": (named("../../escape"), "which is not an encoding"),
+    "an absolute path": (named("/tmp/escape"), "which is not an encoding"),
+    "a path upwards from the folder": (named(f"encodings/../{KEYS[3]}.safetensors"), "which is not an encoding"),
+    "a link": (linked, "which is not an encoding"),
     "a flipped bit": (spoiled, "does not match its checksum"),
     "another's name": (swapped, "which is not its name"),
-    "one too few": (lambda archive: rewrite(archive, members(archive)[:-1]), "is not whole: 3 encodings"),
+    "one too few": (lambda archive: rewrite(archive, members(archive)[:-1]), "is not complete: 3 of the 4 encodings"),
     "one twice": (lambda archive: rewrite(archive, [*members(archive), members(archive)[-1]]), "twice"),
     "no manifest": (lambda archive: rewrite(archive, members(archive)[1:]), "does not begin with a manifest"),
     "another version": (manifest(version=2), "archive version 2"),
-    "another format": (manifest(format="zip"), "says something else"),
-    "keys that are none": (manifest(encodings=7), "says something else"),
-    "one that is not there": (manifest(encodings=[*KEYS, "0" * 64]), "is not whole"),
+    "another format": (manifest(format="zip"), "has another form"),
+    "keys that are none": (manifest(encodings=7), "has another form"),
+    "one that is not there": (manifest(encodings=[*KEYS, "0" * 64]), "is not complete"),
     "cut off": (lambda archive: archive.write_bytes(archive.read_bytes()[:-12_000]), "is not"),
     "empty": (lambda archive: archive.write_bytes(b""), "is not an archive"),
     "something else": (lambda archive: archive.write_bytes(b"hello " * 1000), "is not an archive"),
@@ -171,8 +169,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_what_is_not_as_it_should_be_is_refused_whole(archive: Path, tmp_path: Path, fault: str) -> None:
-    """Whatever is wrong with an archive, it is said, no encoding of it is kept, and no file appears anywhere."""
+def test_a_bad_archive_is_refused_as_a_whole(archive: Path, tmp_path: Path, fault: str) -> None:
+    """A bad archive raises an error with the reason, stores no encoding and creates no file."""
     change, words = BAD[fault]
     change(archive)
     with pytest.raises(StoreError, match=words):
@@ -183,7 +181,7 @@ def test_what_is_not_as_it_should_be_is_refused_whole(archive: Path, tmp_path: P
 
 
 def test_a_limit_is_kept_while_importing(archive: Path, tmp_path: Path) -> None:
-    """A folder with no room says so, also where there is room for some, and each takes that of the one before."""
+    """An import into a folder whose budget is too small reports how many encodings do not fit."""
     two = 2 * max(map(len, files(tmp_path / "from").values()))
 
     with pytest.raises(StoreError, match="no room for 4 of 4 encodings"):
@@ -192,3 +190,11 @@ def test_a_limit_is_kept_while_importing(archive: Path, tmp_path: Path) -> None:
         read_archive(archive, DiskTier(tmp_path / "some", budget_bytes=two))
 
     assert len(files(tmp_path / "some")) == 2
+
+
+def test_an_empty_archive_is_refused(tmp_path: Path) -> None:
+    """A tar file without members is refused."""
+    tarfile.open(tmp_path / "a.tar", "w").close()
+
+    with pytest.raises(StoreError, match="it is empty"):
+        read_archive(tmp_path / "a.tar", DiskTier(tmp_path / "to"))

@@ -1,4 +1,4 @@
-"""Codecs: what rests is as small as it is said to be, and comes back within half a step, always the same."""
+"""Codecs: stored KV has the promised size, and decodes within half a level, always to the same numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.kv import Codec
-from promptcache.kv.codec import QUANTIZERS, as_kept, forms, from_stored, to_stored
+from promptcache.kv.codec import QUANTIZERS, apply_codec, from_stored, tensor_specs, to_stored
 from promptcache.kv.types import KVShape
 from tests.kv.stored import recipe
 
@@ -20,7 +20,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @st.composite
 def kv(draw: st.DrawFn, finite: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of a small shape in any dtype: ordinary numbers, offsets, extremes, constants, ties."""
+    """Draw keys and values of a small shape in any dtype, with offsets, extremes, constants and ties."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = [draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 150)), draw(st.integers(1, 9))]
     seed, scale = draw(st.integers(0, 2**20)), 10.0 ** draw(st.integers(-4, 4))
@@ -38,12 +38,12 @@ def kv(draw: st.DrawFn, finite: bool = True) -> tuple[torch.Tensor, torch.Tensor
 
 
 @given(given_kv=kv(), codec=st.sampled_from(Codec))
-def test_what_rests_has_the_form_that_is_announced(given_kv: tuple, codec: Codec) -> None:
-    """Names, dtypes and shapes are those of `forms`; all of it lies on the host, contiguous, in memory of its own."""
+def test_stored_tensors_have_the_promised_specs(given_kv: tuple, codec: Codec) -> None:
+    """Stored tensors have the specs of `tensor_specs`, and are contiguous copies."""
     keys, values = given_kv
     stored = to_stored(recipe("", keys.shape[2], codec), keys, values)
 
-    expected = forms(codec, stored.shape, keys.shape[2])
+    expected = tensor_specs(codec, stored.shape, keys.shape[2])
     assert {name: (each.dtype, tuple(each.shape)) for name, each in stored.tensors.items()} == dict(expected)
     assert all(tensor.is_contiguous() for tensor in stored.tensors.values())
     assert not {tensor.data_ptr() for tensor in stored.tensors.values()} & {keys.data_ptr(), values.data_ptr()}
@@ -51,7 +51,7 @@ def test_what_rests_has_the_form_that_is_announced(given_kv: tuple, codec: Codec
 
 @given(given_kv=kv(finite=False))
 def test_full_is_bit_exact(given_kv: tuple) -> None:
-    """Without quantization every bit comes back, NaN and infinities too."""
+    """The codec `full` keeps every bit, NaN and infinity included."""
     for before, after in zip(
         given_kv, from_stored(to_stored(recipe("", given_kv[0].shape[2], Codec.FULL), *given_kv)), strict=True
     ):
@@ -59,11 +59,10 @@ def test_full_is_bit_exact(given_kv: tuple) -> None:
 
 
 @given(given_kv=kv(), codec=st.sampled_from(LOSSY))
-def test_no_number_moves_by_more_than_half_a_step(given_kv: tuple, codec: Codec) -> None:
-    """Keys per channel and values per token stay within half a step of their group and the rounding of their dtype; the
-    lowest and the highest of a group do not move at all."""
+def test_no_number_moves_by_more_than_half_a_level(given_kv: tuple, codec: Codec) -> None:
+    """Numbers move by at most half a level of their group plus rounding, and the bounds of a group do not move."""
     keys, values = given_kv
-    near_keys, near_values = as_kept(recipe("", keys.shape[2], codec), keys, values)
+    near_keys, near_values = apply_codec(recipe("", keys.shape[2], codec), keys, values)
     steps, itemsize = QUANTIZERS[codec].steps, keys.dtype.itemsize
 
     for before, after, size in (
@@ -87,9 +86,9 @@ def test_no_number_moves_by_more_than_half_a_step(given_kv: tuple, codec: Codec)
 
 @given(given_kv=kv(), codec=st.sampled_from(LOSSY))
 def test_quantizing_again_changes_nothing(given_kv: tuple, codec: Codec) -> None:
-    """What a codec leaves, it leaves: KV that moves from tier to tier never drifts."""
-    once = as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv)
-    twice = as_kept(recipe("", given_kv[0].shape[2], codec), *once)
+    """Quantizing decoded KV again changes nothing, so KV that moves between tiers never drifts."""
+    once = apply_codec(recipe("", given_kv[0].shape[2], codec), *given_kv)
+    twice = apply_codec(recipe("", given_kv[0].shape[2], codec), *once)
 
     assert torch.equal(once[0], twice[0])
     assert torch.equal(once[1], twice[1])
@@ -97,43 +96,43 @@ def test_quantizing_again_changes_nothing(given_kv: tuple, codec: Codec) -> None
 
 @pytest.mark.parametrize("codec", LOSSY)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_numbers_too_near_for_their_dtype_do_not_drift(codec: Codec, dtype: torch.dtype) -> None:
-    """Where levels lie closer than the dtype can tell, also across a power of two, nothing drifts either."""
+def test_numbers_closer_than_their_dtype_resolves_do_not_drift(codec: Codec, dtype: torch.dtype) -> None:
+    """Numbers whose levels are closer than their dtype resolves do not drift, even across a power of two."""
     one = torch.ones(1, dtype=dtype).view(torch.int16)
     for below in range(12):
         for above in range(1, 12):
             numbers = torch.arange(-below, above, dtype=torch.int16).add(one).view(dtype)
             keys = numbers[None, None, :, None]
-            once = as_kept(recipe("", keys.shape[2], codec), keys, keys)
-            twice = as_kept(recipe("", keys.shape[2], codec), *once)
+            once = apply_codec(recipe("", keys.shape[2], codec), keys, keys)
+            twice = apply_codec(recipe("", keys.shape[2], codec), *once)
             assert torch.equal(once[0], twice[0])
 
 
 @given(given_kv=kv(finite=False), codec=st.sampled_from(LOSSY))
-def test_what_is_no_number_never_becomes_one(given_kv: tuple, codec: Codec) -> None:
-    """NaN and infinity come back as NaN."""
-    for before, after in zip(given_kv, as_kept(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
+def test_nan_and_infinity_decode_to_nan(given_kv: tuple, codec: Codec) -> None:
+    """NaN and infinity decode to NaN."""
+    for before, after in zip(given_kv, apply_codec(recipe("", given_kv[0].shape[2], codec), *given_kv), strict=True):
         assert after[~before.isfinite()].isnan().all()
 
 
 @pytest.mark.parametrize("codec", LOSSY)
 def test_constants_are_exact(codec: Codec) -> None:
-    """Keys whose channels do not change and values whose tokens are one number come back as they are."""
+    """Constant channels of keys and constant tokens of values decode exactly."""
     keys = torch.randn(2, 1, 1, 6).expand(2, 1, 300, 6)
     values = torch.randn(2, 1, 300, 1).expand(2, 1, 300, 6)
-    near_keys, near_values = as_kept(recipe("", 300, codec), keys, values)
+    near_keys, near_values = apply_codec(recipe("", 300, codec), keys, values)
 
     assert torch.equal(near_keys, keys)
     assert torch.equal(near_values, values)
 
 
-def test_one_loud_channel_costs_the_others_nothing() -> None:
-    """Keys are quantized per channel: an outlier channel leaves the error of the others where it was."""
+def test_an_outlier_channel_does_not_affect_others() -> None:
+    """An outlier channel does not change the error of the other channels."""
     keys = torch.randn(1, 1, 256, 8)
     loud = keys.clone()
     loud[..., 3] *= 1000
     quiet = [channel for channel in range(8) if channel != 3]
-    alone, beside = (as_kept(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
+    alone, beside = (apply_codec(recipe("", 256, Codec.INT4), each, keys)[0][..., quiet] for each in (keys, loud))
 
     assert torch.equal(alone, beside)
 
@@ -141,13 +140,13 @@ def test_one_loud_channel_costs_the_others_nothing() -> None:
 @pytest.mark.parametrize("num_tokens", [256, 257, 319, 500, 4096])
 @pytest.mark.parametrize(("heads", "width"), [(2, 64), (8, 128), (4, 64), (4, 32), (1, 256), (5, 80)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_sizes_are_as_promised(num_tokens: int, heads: int, width: int, dtype: torch.dtype) -> None:
-    """From 256 tokens on, int8 is half of bf16 within 5 %, int4 a quarter within 15 %."""
+def test_stored_sizes_are_as_promised(num_tokens: int, heads: int, width: int, dtype: torch.dtype) -> None:
+    """From 256 tokens on, int8 has half the size of bf16 within 5 %, and int4 a quarter within 15 %."""
     shape = KVShape(num_layers=3, num_kv_heads=heads, head_dim=width, dtype=dtype, device=torch.device("cpu"))
     full = 2 * 3 * heads * width * num_tokens * 2
 
     def size(codec: Codec) -> int:
-        return sum(math.prod(form.shape) * form.dtype.itemsize for form in forms(codec, shape, num_tokens).values())
+        return sum(spec.nbytes for spec in tensor_specs(codec, shape, num_tokens).values())
 
     assert size(Codec.INT8) <= full / 2 * 1.05
     assert size(Codec.INT4) <= full / 4 * 1.15

@@ -1,4 +1,4 @@
-"""A folder gives back what was put into it, to the last bit, or says that it cannot."""
+"""A disk tier returns what was written, bit for bit, or raises a typed error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import torch
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv import BlobTier, StoredEncoding, Tier
-from promptcache.kv.files.disk import DiskTier, Verify
+from promptcache.kv.files.blob_tier import Verify
+from promptcache.kv.files.disk import DiskTier
 from tests.kv.processes import in_child
 from tests.kv.stored import content, file_bytes, files_of, random_stored, recipe, shape, small, whole_file
 
@@ -24,32 +26,32 @@ KEY = ONE.recipe.key
 
 
 def file_of(folder: Path, key: str = KEY) -> Path:
-    """Where an encoding stands."""
+    """Return the path of an encoding."""
     return folder / "encodings" / f"{key}.safetensors"
 
 
 def tier_with_one(folder: Path, **options: object) -> DiskTier:
-    """A tier that holds `ONE`."""
+    """Return a tier that holds `ONE`."""
     tier = DiskTier(folder, **options)  # type: ignore[arg-type]
     assert tier.write(ONE)
     return tier
 
 
 def quarantined(folder: Path) -> list[str]:
-    """What was set aside."""
+    """Return the names of the files in quarantine."""
     return sorted(path.name for path in (folder / "quarantine").iterdir() if path.name != "log.jsonl")
 
 
 def test_the_disk_tier_is_a_tier(tmp_path: Path) -> None:
-    """It has every method of the protocol."""
+    """It implements the interface."""
     assert isinstance(DiskTier(tmp_path), BlobTier)
     assert DiskTier(tmp_path).kind is Tier.DISK
 
 
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("verify", Verify)
-def test_what_is_written_is_read_by_whoever_comes_later(tmp_path: Path, verify: Verify, mmap: bool) -> None:
-    """Another tier in the same folder gives the same encoding, bit for bit, however it reads."""
+def test_another_tier_reads_what_was_written(tmp_path: Path, verify: Verify, mmap: bool) -> None:
+    """Another tier of the same folder returns the same encoding, bit for bit, in every mode."""
     tier_with_one(tmp_path)
     later = DiskTier(str(tmp_path), verify=str(verify), mmap=mmap)
 
@@ -60,8 +62,8 @@ def test_what_is_written_is_read_by_whoever_comes_later(tmp_path: Path, verify: 
     assert later.nbytes() == file_of(tmp_path).stat().st_size == file_bytes(ONE)
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
-    """An empty folder, or one that does not exist, holds nothing."""
+def test_missing_encodings_are_misses(tmp_path: Path) -> None:
+    """An empty or missing folder has no encodings, and every query returns that."""
     tier = DiskTier(tmp_path / "deep" / "folder")
     shutil.rmtree(tmp_path / "deep")
 
@@ -74,8 +76,8 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert tier.write(ONE)
 
 
-def test_foreign_files_are_no_keys(tmp_path: Path) -> None:
-    """Whatever else lies among the encodings is neither listed nor counted."""
+def test_foreign_files_are_not_listed(tmp_path: Path) -> None:
+    """Files with other names among the encodings are not listed and not counted."""
     tier = tier_with_one(tmp_path)
     for name in ("notes.txt", "notes.safetensors", KEY, f"{KEY.upper()}.safetensors", f"{KEY}.safetensors.bak"):
         (tmp_path / "encodings" / name).write_text("foreign")
@@ -84,8 +86,8 @@ def test_foreign_files_are_no_keys(tmp_path: Path) -> None:
     assert tier.nbytes() == file_bytes(ONE)
 
 
-def test_files_of_another_version_are_set_aside_once(tmp_path: Path) -> None:
-    """A folder that an earlier version of the library filled loses its files to the quarantine when it is opened."""
+def test_files_of_another_version_are_moved_to_quarantine_once(tmp_path: Path) -> None:
+    """Opening a folder moves files of another format version to quarantine, once."""
     old = "0" * 64
     tier_with_one(tmp_path)
     file_of(tmp_path, old).write_bytes(file_of(tmp_path).read_bytes().replace(b'"version":"3"', b'"version":"2"'))
@@ -97,8 +99,8 @@ def test_files_of_another_version_are_set_aside_once(tmp_path: Path) -> None:
     assert (tmp_path / "version").read_text() == "3\n"
 
 
-def test_what_is_there_stays(tmp_path: Path) -> None:
-    """Writing a key again changes nothing: the first file stays."""
+def test_the_first_file_stays(tmp_path: Path) -> None:
+    """Writing a key again keeps the first file."""
     tier = tier_with_one(tmp_path)
     inode = file_of(tmp_path).stat().st_ino
 
@@ -108,8 +110,8 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_holders_keep_what_is_deleted(tmp_path: Path, mmap: bool) -> None:
-    """Tensors outlive the file's name, and the tier."""
+def test_tensors_outlive_their_file(tmp_path: Path, mmap: bool) -> None:
+    """Tensors stay valid after the file and the tier are gone."""
     tier = tier_with_one(tmp_path, mmap=mmap)
     held = tier.read(KEY)
 
@@ -122,8 +124,8 @@ def test_holders_keep_what_is_deleted(tmp_path: Path, mmap: bool) -> None:
     assert content(held) == content(ONE)
 
 
-def test_no_writing_into_tensors_reaches_the_file(tmp_path: Path) -> None:
-    """Mapped memory is writable for torch's sake, and private: whatever is written there, the file stays."""
+def test_writing_to_tensors_does_not_change_the_file(tmp_path: Path) -> None:
+    """Writing to a mapped tensor does not change the file."""
     tier = tier_with_one(tmp_path)
     held = tier.read(KEY)
     assert held is not None
@@ -137,7 +139,7 @@ def test_no_writing_into_tensors_reaches_the_file(tmp_path: Path) -> None:
 
 
 def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
-    """What a file says of itself can be had although its payload is damaged, and nothing is set aside for asking."""
+    """`header` works on a file with a damaged payload and does not move it."""
     tier = tier_with_one(tmp_path)
     flip(file_of(tmp_path), -1)
 
@@ -149,17 +151,17 @@ def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../../etc/passwd", "A" * 64, KEY + "0", KEY[:-1] + "/"])
-def test_only_keys_are_names(tmp_path: Path, key: str) -> None:
-    """No text leads out of the folder."""
+def test_text_that_is_not_a_key_is_refused(tmp_path: Path, key: str) -> None:
+    """Text that is not a key raises `StoreError`, so no path leads out of the folder."""
     tier = DiskTier(tmp_path)
 
     for ask in (tier.read, tier.delete, tier.pin, tier.unpin, tier.header):
-        with pytest.raises(StoreError, match="is not a key"):
+        with pytest.raises(StoreError, match="a key, 64 hexadecimal digits, is expected"):
             ask(key)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    """A tier where a file stands is refused at once."""
+def test_the_path_of_a_file_is_refused(tmp_path: Path) -> None:
+    """The path of a file is refused when the tier is created."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StoreError, match="is not a folder"):
@@ -167,7 +169,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def flip(path: Path, position: int) -> None:
-    """Flip a bit, and leave the file's times and length as they are."""
+    """Flip a bit of a file without changing its size and times."""
     status = path.stat()
     data = bytearray(path.read_bytes())
     data[position] ^= 1
@@ -176,13 +178,13 @@ def flip(path: Path, position: int) -> None:
 
 
 def replace(path: Path, put: Callable[[Path], object]) -> None:
-    """Put something else where a file was."""
+    """Replace a file."""
     path.unlink()
     put(path)
 
 
 def make_sparse(path: Path) -> None:
-    """Make a file of a terabyte that takes no room, and whose header claims a lot."""
+    """Make a sparse file of a terabyte whose header claims a huge size."""
     with path.open("wb") as file:
         file.write((2**40 - 8).to_bytes(8, "little") + whole_file(ONE)[8:])
         file.truncate(2**40)
@@ -209,8 +211,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_set_aside_once(tmp_path: Path, damage: str, mmap: bool) -> None:
-    """What is not what its name promises is never served: it is told and logged once, set aside, and can be made anew."""
+def test_corrupt_files_are_moved_to_quarantine_once(tmp_path: Path, damage: str, mmap: bool) -> None:
+    """A corrupt file is reported and logged once, moved to quarantine, and can be written again."""
     tier = tier_with_one(tmp_path, mmap=mmap)
     DAMAGE[damage](file_of(tmp_path))
 
@@ -229,8 +231,8 @@ def test_damage_is_set_aside_once(tmp_path: Path, damage: str, mmap: bool) -> No
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage: str) -> None:
-    """Of each file it is said whether it may be served; looking changes nothing."""
+def test_verify_all_finds_every_damage(tmp_path: Path, damage: str) -> None:
+    """`verify_all` reports every damaged file and moves none."""
     tier = tier_with_one(tmp_path)
     tier.write(small("two"))
     (tmp_path / "encodings" / "notes.txt").write_text("foreign")
@@ -246,7 +248,7 @@ def test_verify_all_finds_every_damage_and_moves_nothing(tmp_path: Path, damage:
 
 
 def test_verify_all_finds_kv_of_another_shape(tmp_path: Path) -> None:
-    """All files of one model hold KV of one dtype and shape: those that differ from most are bad; of two, both are."""
+    """Files whose shape differs from most files of their model are bad; if two shapes tie, both are."""
     tier = DiskTier(tmp_path)
     for number, length in enumerate((3, 4, 5)):
         tier.write(random_stored(recipe("model", length), shape(), seed=number))
@@ -264,8 +266,8 @@ def test_verify_all_finds_kv_of_another_shape(tmp_path: Path) -> None:
     assert "float32" in str(bad[f"{odd[0].key}.safetensors"])
 
 
-def test_kv_of_another_shape_is_set_aside(tmp_path: Path) -> None:
-    """A reader that says which shape it can use gets no other; without one it gets what is there."""
+def test_kv_of_another_shape_is_moved_to_quarantine(tmp_path: Path) -> None:
+    """A file with another shape than the requested one is moved to quarantine."""
     tier = tier_with_one(tmp_path)
     assert tier.read(KEY) is not None
     assert tier.read(KEY, shape()) is not None
@@ -277,11 +279,11 @@ def test_kv_of_another_shape_is_set_aside(tmp_path: Path) -> None:
     assert quarantined(tmp_path)[0].startswith(f"{KEY}.safetensors.")
 
 
-def test_what_is_ignored_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad file that cannot be set aside is not among the keys: nobody will be given it."""
+def test_corrupt_files_that_cannot_be_moved_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corrupt file that cannot be moved is not listed, and can be replaced."""
     tier = tier_with_one(tmp_path)
     flip(file_of(tmp_path), -1)
-    monkeypatch.setattr(tier._folder, "set_aside", read_only)
+    monkeypatch.setattr(tier._folder, "move_to_quarantine", read_only)
     with pytest.raises(CorruptEncoding):
         tier.read(KEY)
 
@@ -291,12 +293,12 @@ def test_what_is_ignored_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def read_only(*_: object) -> bool:
-    """As a file system that one may only read."""
+    """Fail like a read-only file system."""
     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
-    """What has no name of ours is foreign whatever it is, and is not opened; what has our suffix must be an encoding."""
+    """Files without the suffix are foreign and not opened; files with it must be encodings."""
     tier = tier_with_one(tmp_path)
     place = tmp_path / "encodings"
     for name in ("README", ".DS_Store", "notes.safetensors", f"{KEY}.safetensors.bak"):
@@ -315,18 +317,18 @@ def test_verify_all_leaves_foreign_files_alone(tmp_path: Path) -> None:
     assert len(files_of(tmp_path)) == len(verdicts)
 
 
-def test_nothing_is_set_aside_but_what_was_found_bad(tmp_path: Path) -> None:
-    """A good file that another process put in place of a bad one meanwhile stays, and is read."""
+def test_a_replaced_file_is_not_moved_to_quarantine(tmp_path: Path) -> None:
+    """A good file that another process writes in place of a bad one is not moved to quarantine."""
     tier, other = tier_with_one(tmp_path), DiskTier(tmp_path)
     flip(file_of(tmp_path), -1)
-    set_aside = tier._folder.set_aside
+    move = tier._folder.move_to_quarantine
 
     def too_late(*found: object) -> bool:
         other.delete(KEY)
         other.write(ONE)
-        return set_aside(*found)  # type: ignore[arg-type]
+        return move(*found)  # type: ignore[arg-type]
 
-    tier._folder.set_aside = too_late  # type: ignore[method-assign]
+    tier._folder.move_to_quarantine = too_late  # type: ignore[method-assign]
     found = tier.read(KEY)
 
     assert found is not None
@@ -334,8 +336,8 @@ def test_nothing_is_set_aside_but_what_was_found_bad(tmp_path: Path) -> None:
     assert quarantined(tmp_path) == []
 
 
-def test_a_file_may_vanish_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evicted by another process between being found and being opened: then it is not there."""
+def test_a_file_evicted_while_it_is_opened_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is evicted between `stat` and `open` is a cache miss."""
     tier = tier_with_one(tmp_path)
     opened = os.open
 
@@ -352,8 +354,8 @@ def test_a_file_may_vanish_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("verify", "raises"), [(Verify.FIRST, False), (Verify.ALWAYS, True), (Verify.NEVER, False)], ids=str
 )
-def test_how_often_a_payload_is_read_can_be_chosen(tmp_path: Path, verify: Verify, raises: bool) -> None:
-    """After its first use in a process only `always` looks at a payload again."""
+def test_payloads_are_verified_as_configured(tmp_path: Path, verify: Verify, raises: bool) -> None:
+    """Only `always` verifies a payload after its first use."""
     tier = tier_with_one(tmp_path, verify=verify)
     tier.read(KEY)
     flip(file_of(tmp_path), -1)
@@ -365,8 +367,8 @@ def test_how_often_a_payload_is_read_can_be_chosen(tmp_path: Path, verify: Verif
         assert tier.read(KEY) is not None
 
 
-def test_a_file_that_is_another_one_is_verified_again(tmp_path: Path) -> None:
-    """What was verified is this state of this file, not its name."""
+def test_a_replaced_file_is_verified_again(tmp_path: Path) -> None:
+    """A file that was replaced is verified again."""
     tier = tier_with_one(tmp_path)
     tier.read(KEY)
     data = bytearray(file_of(tmp_path).read_bytes())
@@ -378,7 +380,7 @@ def test_a_file_that_is_another_one_is_verified_again(tmp_path: Path) -> None:
 
 
 def fail_with(number: int, *, after: int = 0) -> Callable[..., object]:
-    """A system call that refuses, from some call on."""
+    """Return a system call that fails after some calls."""
     calls = 0
 
     def call(*_: object, **__: object) -> object:
@@ -401,8 +403,8 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_writing_fails_without_a_trace(tmp_path: Path, refusal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full or broken disk is told with the folder and the reason; no part of a file is left; later all is well."""
+def test_a_failed_write_leaves_no_file(tmp_path: Path, refusal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed write names the folder and the reason, leaves no file, and a later write succeeds."""
     call, number, reason = REFUSALS[refusal]
     tier = tier_with_one(tmp_path)
 
@@ -421,37 +423,35 @@ def test_writing_fails_without_a_trace(tmp_path: Path, refusal: str, monkeypatch
     assert tier.write(small("two"))
 
 
-def write_beyond_the_limit(folder: str) -> str:
-    """In a process that may write no large file."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+def test_a_write_above_the_size_limit_of_the_process_fails(tmp_path: Path) -> None:
+    """A write that the system refuses raises `TierUnavailable` and leaves no file."""
+    tier = DiskTier(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        DiskTier(folder).write(small("large", 1000))
-    except TierUnavailable as error:
-        return str(error)
-    return "written"
+        with pytest.raises(TierUnavailable, match="cannot write: File too large"):
+            tier.write(small("large", 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-
-def test_the_system_refuses_large_files(tmp_path: Path) -> None:
-    """The same with a refusal of the system's own."""
-    assert in_child(write_beyond_the_limit, str(tmp_path)) == f"{tmp_path}: cannot write: File too large"
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
-def as_nobody() -> None:
-    """Give up the rights of root, for which there are no closed doors."""
+def drop_rights() -> None:
+    """Drop the rights of root, which ignores permissions."""
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
 
 
 def use_read_only(folder: str) -> dict[str, object]:
-    """What a tier does in a folder that it may only read."""
-    as_nobody()
+    """Call every method in a read-only folder and return the results."""
+    drop_rights()
     tier = DiskTier(folder, budget_bytes=1)
     two = small("two").recipe.key
     found = tier.read(KEY)
-    said: dict[str, object] = {"read": found is not None and content(found) == content(ONE)}
-    for name, deed in (
+    results: dict[str, object] = {"read": found is not None and content(found) == content(ONE)}
+    for name, operation in (
         ("write", lambda: tier.write(small("three"))),
         ("delete", lambda: tier.delete(KEY)),
         ("pin", lambda: tier.pin(KEY)),
@@ -460,42 +460,42 @@ def use_read_only(folder: str) -> dict[str, object]:
         ("bad again", lambda: tier.read(two)),
     ):
         try:
-            said[name] = deed()
+            results[name] = operation()
         except StoreError as error:
-            said[name] = type(error).__name__
+            results[name] = type(error).__name__
     with tier.claim(KEY, 0.1) as held:
-        said["claim"] = held
-    return said
+        results["claim"] = held
+    return results
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """A folder that everyone can reach."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
-            folder.chmod(0o755)
-    return tmp_path / "tier"
+def open_path() -> Iterator[Path]:
+    """Return a path that every user can reach. Folders of pytest belong to one user."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "tier"
 
 
+@pytest.mark.process
 def test_a_read_only_folder_is_read(open_path: Path) -> None:
-    """Reading works; every other deed fails with a typed error; a bad file is told once and then ignored."""
+    """A read-only folder can be read; other operations raise a typed error, and a corrupt file is reported once."""
     tier = tier_with_one(open_path)
     tier.write(small("two"))
     flip(file_of(open_path, small("two").recipe.key), -1)
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
 
-    said = in_child(use_read_only, str(open_path))
+    results = in_child(use_read_only, str(open_path))
 
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o755)
     refused = dict.fromkeys(("write", "delete", "pin", "gc"), "TierUnavailable")
-    assert said == {"read": True, **refused, "bad": "CorruptEncoding", "bad again": None, "claim": False}
+    assert results == {"read": True, **refused, "bad": "CorruptEncoding", "bad again": None, "claim": False}
 
 
 def read_closed(folder: str) -> list[object]:
-    """What a tier says of a file that it may not read."""
-    as_nobody()
+    """Read a file without permission and return what happens."""
+    drop_rights()
     tier = DiskTier(folder)
     try:
         tier.read(KEY)
@@ -504,20 +504,21 @@ def read_closed(folder: str) -> list[object]:
     return []
 
 
-def test_an_unreadable_file_is_set_aside(open_path: Path) -> None:
-    """A file that cannot be opened is of no use to anybody here, and must not be in the way of its successor."""
+@pytest.mark.process
+def test_an_unreadable_file_is_moved_to_quarantine(open_path: Path) -> None:
+    """A file without read permission is moved to quarantine and can be written again."""
     tier_with_one(open_path)
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     file_of(open_path).chmod(0)
 
-    said = in_child(read_closed, str(open_path))
+    results = in_child(read_closed, str(open_path))
 
-    assert said == [f"{file_of(open_path)}: cannot be read: Permission denied", None, True]
+    assert results == [f"{file_of(open_path)}: cannot be read: Permission denied", None, True]
 
 
-def test_torch_may_compute_with_what_is_read(tmp_path: Path) -> None:
-    """Mapped tensors are tensors like any other: no warning, aligned, and good for arithmetic."""
+def test_torch_computes_with_mapped_tensors(tmp_path: Path) -> None:
+    """Mapped tensors are aligned and work in torch without warnings."""
     stored = small("sum", 100)
     tier = DiskTier(tmp_path)
     tier.write(
@@ -538,13 +539,13 @@ def test_torch_may_compute_with_what_is_read(tmp_path: Path) -> None:
     assert all(tensor.data_ptr() % 64 == 0 for tensor in found.tensors.values())
 
 
-def test_a_tier_is_called_by_its_folder(tmp_path: Path) -> None:
-    """Messages name the folder."""
+def test_the_name_of_a_tier_is_its_folder(tmp_path: Path) -> None:
+    """`str` of a tier is its folder."""
     assert str(DiskTier(tmp_path)) == str(tmp_path)
 
 
-def test_what_others_remove_takes_no_room(tmp_path: Path) -> None:
-    """A file that another tier removed, however often it was used, makes no other go."""
+def test_files_that_others_removed_do_not_count(tmp_path: Path) -> None:
+    """A file that another tier removed does not count against the budget."""
     two, three = small("two"), small("three")
     budget = 2 * max(map(file_bytes, (ONE, two, three)))
     first, second = (DiskTier(tmp_path, budget_bytes=budget) for _ in range(2))
@@ -559,8 +560,8 @@ def test_what_others_remove_takes_no_room(tmp_path: Path) -> None:
     assert set(second.keys()) == {two.recipe.key, three.recipe.key}
 
 
-def test_damaged_files_are_evicted_like_others(tmp_path: Path) -> None:
-    """A file that cannot be read costs nothing to lose, and a budget of nothing leaves nothing."""
+def test_damaged_files_are_evicted(tmp_path: Path) -> None:
+    """A budget of 0 evicts damaged files as well."""
     tier_with_one(tmp_path)
     file_of(tmp_path).write_bytes(b"damaged")
 

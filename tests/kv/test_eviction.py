@@ -1,21 +1,23 @@
-"""Eviction agrees with a model that sorts everything every time, and does what it is for."""
+"""Eviction agrees with a model that sorts all entries every time, and keeps what is used."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.kv.eviction import GreedyDual, encoding_cost
+from tests.conftest import law_examples
 from tests.kv.stored import recipe
 
 KEYS = st.sampled_from([f"k{number}" for number in range(8)])
 
 
 class Model(RuleBasedStateMachine):
-    """`GreedyDual` beside the definition: a list of entries, sorted anew whenever victims are sought."""
+    """`GreedyDual` and its definition: entries that are sorted again for each search."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +27,7 @@ class Model(RuleBasedStateMachine):
         self.level, self.uses = 0.0, 0
 
     def use(self, key: str) -> None:
-        """Set an entry's priority by the formula."""
+        """Set the priority of an entry by the formula."""
         self.uses += 1
         entry = self.entries[key]
         entry["frequency"] += 1
@@ -34,7 +36,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=KEYS, nbytes=st.integers(1, 5), cost=st.integers(1, 5))
     def add(self, key: str, nbytes: int, cost: int) -> None:
-        """Take a key in, or use it."""
+        """Add a key."""
         if key in self.entries:
             return
         self.policy.add(key, nbytes, cost)
@@ -43,31 +45,31 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def touch(self, key: str) -> None:
-        """Use a key that may not be there."""
+        """Use a key that may be unknown."""
         self.policy.touch(key)
         if key in self.entries:
             self.use(key)
 
     @rule(key=KEYS)
     def remove(self, key: str) -> None:
-        """Delete a key that may not be there."""
+        """Delete a key that may be unknown."""
         assert self.policy.remove(key) == (self.entries.pop(key, None) is not None)
 
     @rule(keys=st.sets(KEYS, max_size=3))
     def pin(self, keys: set[str]) -> None:
-        """Pin keys that may not be there."""
+        """Pin keys that may be unknown."""
         self.policy.pin(keys)
         self.pinned |= keys
 
     @rule(keys=st.sets(KEYS))
     def unpin(self, keys: set[str]) -> None:
-        """Take pins back that may never have been set."""
+        """Unpin keys that may not be pinned."""
         self.policy.unpin(keys)
         self.pinned -= keys
 
     @rule(needed=st.integers(0, 20), in_use=st.sets(KEYS, max_size=3), evict=st.booleans())
     def seek(self, needed: int, in_use: set[str], evict: bool) -> None:
-        """Seek victims; sometimes evict them."""
+        """Search for victims, and sometimes evict them."""
         order = sorted(self.entries, key=lambda key: (self.entries[key]["priority"], self.entries[key]["used"]))
         left, chosen = float(needed), []
         for key in order:
@@ -90,30 +92,31 @@ class Model(RuleBasedStateMachine):
         assert self.policy.pinned == self.pinned
 
 
-TestModel = Model.TestCase
+Model.TestCase.settings = settings(max_examples=law_examples(0.4))
+TestModel = pytest.mark.law(Model.TestCase)
 
 
-def nobody(key: str) -> bool:
-    """No key is in use."""
+def unused(key: str) -> bool:
+    """Return False: no key is in use."""
     return False
 
 
 @pytest.mark.parametrize(
     ("other", "why"), [((1, 9.0), "costs more"), ((3, 4.0), "gives fewer bytes"), ((2, 4.0), "was used later")]
 )
-def test_the_cheapest_bytes_go_first(other: tuple[int, float], why: str) -> None:
-    """What is cheap to make again, large, or not used for long goes before what is not."""
+def test_the_cheapest_bytes_are_evicted_first(other: tuple[int, float], why: str) -> None:
+    """Keys that are cheap, large or not used recently are evicted first."""
     policy = GreedyDual()
     policy.add("first", 2, 4.0)
     policy.add("other", *other)
 
     expected = "other" if why == "gives fewer bytes" else "first"
 
-    assert policy.victims(1, nobody) == (expected,)
+    assert policy.victims(1, unused) == (expected,)
 
 
-def test_old_fame_fades() -> None:
-    """A key that was used often and then never again goes at last, however many keys were new in between."""
+def test_old_popularity_fades() -> None:
+    """A key that was popular once is evicted in the end."""
     policy = GreedyDual()
     policy.add("famous", 1, 1.0)
     for _ in range(50):
@@ -123,7 +126,7 @@ def test_old_fame_fades() -> None:
     for number in range(400):
         policy.add(f"new {number}", 1, 1.0)
         if len(policy) > 4:
-            victims = policy.victims(1, nobody)
+            victims = policy.victims(1, unused)
             assert victims is not None
             policy.evict(victims)
             gone.extend(victims)
@@ -132,8 +135,8 @@ def test_old_fame_fades() -> None:
     assert gone.index("famous") > 50
 
 
-def test_uses_leave_nothing_behind() -> None:
-    """Bookkeeping stays as small as what is kept, however much was used, added and removed."""
+def test_bookkeeping_does_not_grow_with_uses() -> None:
+    """The size of the bookkeeping depends on the stored keys only."""
     policy, chance = GreedyDual(), random.Random(0)
     for number in range(5_000):
         policy.add(str(number), 1, 1.0)
@@ -146,7 +149,7 @@ def test_uses_leave_nothing_behind() -> None:
 
 
 def test_later_tokens_cost_more() -> None:
-    """An encoding costs more to make again the more tokens it has and the more lies before them."""
+    """The cost of an encoding grows with its tokens and their positions."""
 
     def cost(num_tokens: int, start: int) -> float:
         return encoding_cost(recipe("", num_tokens, first=start))

@@ -1,4 +1,4 @@
-"""A file of an encoding is read back to the last bit, or it is refused; there is nothing between."""
+"""The file of an encoding is read back bit for bit, or it is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv import Codec, Recipe, StoredEncoding
-from promptcache.kv.files.format import PIECE_BYTES, pack, payload_digest
-from promptcache.kv.files.header import MAX_HEADER_BYTES
+from promptcache.kv.files.format import MAX_HEADER_BYTES, PIECE_BYTES, pack, payload_digest
 from promptcache.kv.keys import FORMAT_VERSION
 from promptcache.layout import Encoding
 from tests.kv.stored import bits, content, random_stored, read_whole, recipe, shape, small, whole_file
@@ -34,15 +33,15 @@ KEY = small().recipe.key
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_every_dtype_comes_back_to_the_last_bit(dtype: torch.dtype, codec: Codec) -> None:
-    """Reading gives what was written, NaNs and facts included."""
+def test_every_dtype_is_read_back_bit_for_bit(dtype: torch.dtype, codec: Codec) -> None:
+    """Reading returns what was written, NaNs and facts included."""
     stored = random_stored(recipe("m", 37, codec), shape(dtype, head_dim=16), {"loss": "0.1 %", "ärger": "\n"})
 
     assert content(read_whole(whole_file(stored), stored.recipe.key)) == content(stored)
 
 
-def test_views_are_kept_by_their_content() -> None:
-    """What is written is what a tensor shows, whatever its memory looks like."""
+def test_views_are_written_by_their_content() -> None:
+    """Tensors are written by their content, also if they are views with strides."""
     kv = torch.randn(2, 1, 8, 6).transpose(2, 3)[:, :, 1:4]
     stored = StoredEncoding(recipe=recipe("m"), shape=shape(), tensors={"keys": kv, "values": -kv})
 
@@ -60,10 +59,10 @@ def test_views_are_kept_by_their_content() -> None:
     gaps=st.integers(0, 9) | st.integers(0, 2**62 - 20),
     codec=st.sampled_from(Codec),
 )
-def test_any_recipe_comes_back(
+def test_any_recipe_is_read_back(
     fingerprint: str, digest: str, num_tokens: int, first: int, gaps: int, codec: Codec
 ) -> None:
-    """All of a recipe stands in the header, and names the file again."""
+    """The header holds the whole recipe, which gives the same key."""
     made_of = Recipe(
         fingerprint=fingerprint,
         digest=digest,
@@ -79,8 +78,8 @@ def test_any_recipe_comes_back(
     assert found.recipe.key == made_of.key
 
 
-def test_other_readers_of_safetensors_read_it(tmp_path: Path) -> None:
-    """It is a plain safetensors file."""
+def test_safetensors_reads_the_file(tmp_path: Path) -> None:
+    """The safetensors library reads the file."""
     stored = small()
     (tmp_path / "file").write_bytes(whole_file(stored))
 
@@ -92,7 +91,7 @@ def test_other_readers_of_safetensors_read_it(tmp_path: Path) -> None:
 
 
 def test_tensors_are_aligned() -> None:
-    """The payload starts at a multiple of 64 bytes, so that mapped tensors are aligned for any kernel."""
+    """The payload starts at a multiple of 64 bytes."""
     for name in ("m", "mm", "mmm", "ä" * 40):
         head, _ = pack(small(name))
 
@@ -101,7 +100,7 @@ def test_tensors_are_aligned() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 5])
 def test_threads_compute_the_checksum_of_the_specification(size: int) -> None:
-    """The payload's checksum is that of its tensors' pieces, however many cores share the work."""
+    """Threads compute the checksum that the specification defines."""
     parts = [memoryview(random.Random(size).randbytes(size)), memoryview(b"another")]
     pieces = [part[at : at + PIECE_BYTES] for part in parts for at in range(0, len(part), PIECE_BYTES)]
 
@@ -110,43 +109,43 @@ def test_threads_compute_the_checksum_of_the_specification(size: int) -> None:
     assert payload_digest(parts) == expected
 
 
-def test_no_truncated_file_is_read() -> None:
-    """However much is missing at the end, the file is refused."""
+def test_truncated_files_are_refused() -> None:
+    """A file that is truncated at any byte is refused."""
     for length in range(len(FILE)):
         with pytest.raises(CorruptEncoding):
             read_whole(FILE[:length], KEY)
 
 
-def test_a_file_that_ends_in_its_header_says_so() -> None:
-    """Whoever looks into the log learns how much is missing."""
-    with pytest.raises(CorruptEncoding, match=r"its header should have [0-9]+ bytes; the file has 500$"):
+def test_the_error_for_a_truncated_header_has_both_sizes() -> None:
+    """The error for a truncated header has the size of the header and of the file."""
+    with pytest.raises(CorruptEncoding, match=r"is truncated: its header has [0-9]+ bytes, the file 500$"):
         read_whole(FILE[:500], KEY)
 
 
 @pytest.mark.parametrize("more", [b"\0", b" ", FILE])
-def test_nothing_may_follow(more: bytes) -> None:
-    """A file with more bytes than it speaks of is refused."""
+def test_extra_bytes_are_refused(more: bytes) -> None:
+    """A file with extra bytes at its end is refused."""
     with pytest.raises(CorruptEncoding, match="its header says"):
         read_whole(FILE + more, KEY)
 
 
 def flipped(data: bytes, position: int) -> bytes:
-    """The same bytes but for one bit."""
+    """Return the bytes with one bit flipped."""
     changed = bytearray(data)
     changed[position // 8] ^= 1 << position % 8
     return bytes(changed)
 
 
-def test_no_flipped_bit_goes_unnoticed() -> None:
-    """Length, metadata, names, padding, payload: one bit that is wrong anywhere, and the file is refused."""
+def test_flipped_bits_are_found() -> None:
+    """A file with one flipped bit is refused."""
     for position in random.Random(0).sample(range(8 * len(FILE)), 400):
         with pytest.raises(CorruptEncoding):
             read_whole(flipped(FILE, position), KEY)
 
 
 @pytest.mark.slow
-def test_no_flipped_bit_goes_unnoticed_anywhere() -> None:
-    """The same for 2,000 positions of a larger file, and for every bit of a small one."""
+def test_every_flipped_bit_is_found() -> None:
+    """Every flipped bit of a small file is found, and 2,000 of a larger one."""
     large = whole_file(small("large", 64))
     for position in random.Random(1).sample(range(8 * len(large)), 2000):
         with pytest.raises(CorruptEncoding):
@@ -157,13 +156,13 @@ def test_no_flipped_bit_goes_unnoticed_anywhere() -> None:
 
 
 def test_a_file_under_another_name_is_refused() -> None:
-    """The key is computed anew from what the header says, and must be the name."""
+    """A file whose header gives another key than its name is refused."""
     with pytest.raises(CorruptEncoding, match=f"holds the encoding {KEY}, which is not its name"):
         read_whole(FILE, small("other").recipe.key)
 
 
 def forged(change: Callable[[dict], object]) -> bytes:
-    """The file with its header changed, and the header's checksum made right for that."""
+    """Return the file with a changed header that has a valid checksum."""
     length = int.from_bytes(FILE[:8], "little")
     tree = json.loads(FILE[8 : 8 + length])
     text = change(tree)
@@ -171,20 +170,20 @@ def forged(change: Callable[[dict], object]) -> bytes:
 
 
 def signed(text: str, payload: bytes) -> bytes:
-    """A file with this header, its checksum made right."""
+    """Return a file with this header and a valid checksum."""
     blank = re.sub(r'"header_sha256":"[0-9a-f]{64}"', f'"header_sha256":"{"0" * 64}"', text, count=1).encode()
     blank += b" " * (-(8 + len(blank)) % 64)
     digest = hashlib.sha256(len(blank).to_bytes(8, "little") + blank).hexdigest().encode()
     return len(blank).to_bytes(8, "little") + blank.replace(b"0" * 64, digest, 1) + payload
 
 
-def test_the_forger_knows_the_craft() -> None:
-    """A forged file with nothing changed is the file: what is refused below is refused for its change."""
+def test_a_forgery_without_a_change_is_the_original() -> None:
+    """A forged file without a change is the original file, so forgeries are refused for their change."""
     assert forged(lambda tree: None) == FILE
 
 
 def test_another_version_is_refused_by_its_number() -> None:
-    """A reader says which version it met and which it reads."""
+    """The error for another version names both versions."""
     file = forged(lambda tree: tree["__metadata__"].update(version=str(FORMAT_VERSION + 1)))
 
     with pytest.raises(
@@ -238,7 +237,7 @@ FORGERIES: dict[str, Callable[[dict], object]] = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_header_is_refused(name: str) -> None:
-    """A header with a right checksum is believed no more: it must be the one that its own content is written as."""
+    """A forged header is refused, and no memory is allocated for it."""
     file = forged(FORGERIES[name])
 
     tracemalloc.start()
@@ -251,7 +250,7 @@ def test_a_forged_header_is_refused(name: str) -> None:
 
 
 class Planted:
-    """What a pickle would run."""
+    """Object that fails the test if it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return pytest.fail, ("a pickle was loaded",)
@@ -271,7 +270,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_foreign_files_are_refused(name: str) -> None:
-    """Anything may lie in a folder; what is no encoding is refused at once."""
+    """A foreign file is refused within a second."""
     started = time.perf_counter()
 
     with pytest.raises(CorruptEncoding):
@@ -289,22 +288,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_the_codec_does_not_prescribe_is_not_written(name: str) -> None:
-    """No file comes into being that no reader would take."""
-    with pytest.raises(StoreError, match="cannot keep"):
+def test_wrong_tensors_are_not_written(name: str) -> None:
+    """Tensors that the codec does not prescribe are not written."""
+    with pytest.raises(StoreError, match="cannot store"):
         pack(StoredEncoding(recipe=recipe("m"), shape=shape(), tensors=WRONG[name]))
 
 
-def test_kv_of_no_tokens_is_not_written() -> None:
-    """Attention over nothing kills some kernels: such an encoding is refused on both ways."""
+def test_an_encoding_without_tokens_is_not_written() -> None:
+    """An encoding without tokens is not written."""
     nothing = torch.zeros(2, 1, 0, 8)
 
     with pytest.raises(StoreError, match="no tokens"):
         pack(StoredEncoding(recipe=recipe("m", 0), shape=shape(), tensors={"keys": nothing, "values": nothing}))
 
 
-def test_the_specification_shows_a_real_file() -> None:
-    """The worked example in the documentation is, byte for byte, what is written and read today."""
+def test_the_specification_shows_the_bytes_of_a_file() -> None:
+    """The worked example of the specification is what `pack` writes, byte for byte."""
     dump = re.findall(r"^[0-9a-f]{8}  ((?:[0-9a-f]{2} ?){1,16})", SPEC.read_text(encoding="utf-8"), re.MULTILINE)
     documented = bytes.fromhex("".join(dump))
     keys, values = torch.tensor([1.0, -2.0]).view(1, 1, 1, 2), torch.tensor([0.5, 3.0]).view(1, 1, 1, 2)
@@ -324,7 +323,7 @@ def test_the_specification_shows_a_real_file() -> None:
     assert all(f"`{each}`" in page for each in (seen.digest, encoding.context_digest, encoding.digest, made_of.key))
 
 
-def test_headers_have_an_end() -> None:
-    """Facts that no header has room for are refused when they are written, not when they are read."""
-    with pytest.raises(StoreError, match="is too large"):
+def test_headers_have_a_size_limit() -> None:
+    """Facts that exceed the size limit of a header are refused by `pack`."""
+    with pytest.raises(StoreError, match="the limit is 16,777,216; keep shorter facts"):
         pack(random_stored(recipe("long"), shape(), facts={"note": "n" * MAX_HEADER_BYTES}))

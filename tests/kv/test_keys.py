@@ -1,4 +1,4 @@
-"""A key names an encoding under one model; `tests/layout/test_encoding.py` holds that digests tell encodings apart."""
+"""Keys of recipes. `tests/layout/test_encoding.py` checks the digests of encodings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECIPES = st.builds(
 
 
 @given(one=RECIPES, other=RECIPES)
-def test_keys_are_equal_when_recipes_are(one: Recipe, other: Recipe) -> None:
-    """Two recipes share a key exactly when all of their fields are the same: a file cannot hold less than its name says."""
+def test_keys_are_equal_if_recipes_are(one: Recipe, other: Recipe) -> None:
+    """Two recipes have the same key exactly if all of their fields are equal."""
     assert (one.key == other.key) == (one == other)
     assert len(one.key) == 64

@@ -1,4 +1,4 @@
-"""The memory store agrees with a dict, whatever is done to it, and never gives out memory that somebody holds."""
+"""The memory store agrees with a dict, and never overwrites memory that a request uses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import KVHandle, KVShape, MemoryStore, Slab, Store
+from tests.conftest import law_examples
 from tests.kv.stored import recipe
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
@@ -20,23 +22,23 @@ NAMES = st.sampled_from(sorted(SIZES))
 
 
 def kv(num_tokens: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of one constant each."""
+    """Return keys and values of one constant each."""
     size = (SHAPE.num_layers, SHAPE.num_kv_heads, num_tokens, SHAPE.head_dim)
     return torch.full(size, value), torch.full(size, -value)
 
 
 def check_conservation(store: MemoryStore) -> None:
-    """Hold every token of a block to being free, kept free, or somebody's place."""
+    """Check that every token of a block is free, reserved or allocated, and only one of these."""
     rows = set(store._reservations._rows.values())
     for block in store._blocks:
-        block.settle()
-        waiting = [row.range(key) for row in rows if row.block is block for key in row.waiting]
-        ranges = [*block.free, *waiting, *(place.range for place in block.places)]
+        block.collect()
+        reserved = [row.range(key) for row in rows if row.block is block for key in row.reserved]
+        ranges = [*block.free, *reserved, *(each.range for each in block.allocations)]
         assert sorted(number for each in ranges for number in range(*each)) == list(range(block.free.capacity))
 
 
 class Agreement(RuleBasedStateMachine):
-    """A store, a dict, and requests that hold on to what they got."""
+    """A store, a dict, and requests that hold handles."""
 
     budget_tokens: int | None = None
 
@@ -44,13 +46,13 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         budget = None if self.budget_tokens is None else self.budget_tokens * SHAPE.token_bytes
         self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
-        self.expected: dict[str, float] = {}  # what was put and not deleted; of a name the first content
+        self.expected: dict[str, float] = {}  # first content of each name that was put and not deleted
         self.held: list[tuple[str, KVHandle, float]] = []
         self.pinned: set[str] = set()
         self.counter = 0.0
 
     def kept(self) -> set[str]:
-        """Names that the store has now."""
+        """Return the names that the store holds."""
         keys = set(self.store.keys())
         return {name for name in SIZES if RECIPES[name].key in keys}
 
@@ -61,7 +63,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=NAMES, hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
-        """Put new content; what is there already stays, and what comes back is what is served from now on."""
+        """Put new content; stored content stays, and the result is what is served from now on."""
         before = self.kept()
         self.counter += 1
         if name not in before:
@@ -82,7 +84,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def hold(self, name: str) -> None:
-        """Get and keep, as a live request does."""
+        """Get a handle and hold it, as a request does."""
         run = self.store.get(RECIPES[name].key).run
         assert (run is None) == (name not in self.expected)
         if run is not None:
@@ -90,35 +92,35 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        """Forget a key."""
+        """Delete a key."""
         assert self.store.delete(RECIPES[name].key) == (self.expected.pop(name, None) is not None)
 
     @rule(names=st.sets(NAMES, max_size=2))
     def pin(self, names: set[str]) -> None:
-        """Pin keys, there or not."""
+        """Pin keys, stored or not."""
         self.store.pin(RECIPES[name].key for name in names)
         self.pinned |= names
 
     @rule()
     def unpin(self) -> None:
-        """Take every pin back."""
+        """Unpin all keys."""
         self.store.unpin(self.store.pinned())
         self.pinned.clear()
 
     @rule(number=st.integers(0, 100))
     def finish_request(self, number: int) -> None:
-        """Let go of something held."""
+        """Drop one handle."""
         if self.held:
             del self.held[number % len(self.held)]
 
     @rule()
     def finish_requests(self) -> None:
-        """Let go of everything held."""
+        """Drop all handles."""
         self.held.clear()
 
     @invariant()
     def agrees(self) -> None:
-        """Keys, bytes and contents are the dict's; what is held is unchanged."""
+        """Keys, bytes and contents are those of the dict, and held KV is unchanged."""
         assert self.kept() == set(self.expected)
         assert self.store.nbytes() == sum(SIZES[name] for name in self.expected) * SHAPE.token_bytes
         for name, value in self.expected.items():
@@ -132,49 +134,52 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def conserves(self) -> None:
-        """Every token of a block is free, kept free for who was announced, or somebody's place, and only one of these."""
+        """Every token of a block is free, reserved or allocated, and only one of these."""
         check_conservation(self.store)
 
     @invariant()
     def stays_within_its_budget(self) -> None:
-        """What is kept and what requests hold of it lies in one slab of the budget's size; the rest is passing."""
+        """Kept KV and KV that requests hold of it fit the budget; other KV is unmanaged."""
         kept = [self.store.get(RECIPES[name].key).run for name in self.expected]
-        mine = {(run.start, run.stop): run for run in kept if run is not None}
+        managed = {(run.start, run.stop): run for run in kept if run is not None}
         slabs = {id(run.slab) for run in kept if run is not None}
-        passing = 0
+        unmanaged = 0
         for _, run, _ in {id(each[1]): each for each in self.held}.values():
             if run.slab.capacity == run.num_tokens and id(run.slab) not in slabs and run in self.store._unmanaged:
-                passing += run.nbytes
+                unmanaged += run.nbytes
             else:
-                mine[run.start, run.stop] = run
+                managed[run.start, run.stop] = run
                 slabs.add(id(run.slab))
-        assert self.store.unmanaged_bytes == passing
+        assert self.store.unmanaged_bytes == unmanaged
         if self.budget_tokens is not None:
-            assert self.store.held_bytes == sum(run.nbytes for run in mine.values())
-            assert self.store.held_bytes <= self.budget_tokens * SHAPE.token_bytes
+            assert self.store.allocated_bytes == sum(run.nbytes for run in managed.values())
+            assert self.store.allocated_bytes <= self.budget_tokens * SHAPE.token_bytes
             assert len(slabs) <= 1
-            assert all(run.slab.capacity <= self.budget_tokens for run in mine.values())
+            assert all(run.slab.capacity <= self.budget_tokens for run in managed.values())
 
 
 class SmallBudget(Agreement):
-    """Half of all encodings fit."""
+    """Budget for half of the encodings."""
 
     budget_tokens = 8
 
 
 class TinyBudget(Agreement):
-    """Most encodings fit alone."""
+    """Budget for one of most encodings."""
 
     budget_tokens = 4
 
 
-TestAgreement = Agreement.TestCase
-TestSmallBudget = SmallBudget.TestCase
-TestTinyBudget = TinyBudget.TestCase
+for _machine in (Agreement, SmallBudget, TinyBudget):
+    _machine.TestCase.settings = settings(max_examples=law_examples(0.4))
+
+TestAgreement = pytest.mark.law(Agreement.TestCase)
+TestSmallBudget = pytest.mark.law(SmallBudget.TestCase)
+TestTinyBudget = pytest.mark.law(TinyBudget.TestCase)
 
 
-def test_reserved_keys_lie_side_by_side() -> None:
-    """Announced keys are neighbours in the announced order, in whatever order they arrive."""
+def test_reserved_keys_are_adjacent() -> None:
+    """Reserved keys are adjacent in the announced order, whatever the order of `put`."""
     store = MemoryStore(SHAPE)
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
 
@@ -184,8 +189,8 @@ def test_reserved_keys_lie_side_by_side() -> None:
     assert (runs["a"].stop, runs["b"].stop) == (runs["b"].start, runs["c"].start)
 
 
-def test_memory_comes_with_the_first_encoding() -> None:
-    """Announcing costs no memory; blocks end where they are full."""
+def test_memory_is_allocated_with_the_first_encoding() -> None:
+    """Reserving allocates no memory, and a row that does not fit starts a new block."""
     store = MemoryStore(SHAPE, block_bytes=4 * SHAPE.token_bytes)
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
 
@@ -196,19 +201,19 @@ def test_memory_comes_with_the_first_encoding() -> None:
     assert runs[2].slab is not runs[1].slab
 
 
-def test_looking_up_leaves_nothing_behind() -> None:
-    """However often something is looked up and let go of, the store remembers no more of it."""
+def test_lookups_do_not_grow_the_bookkeeping() -> None:
+    """Repeated lookups do not grow the bookkeeping."""
     store = MemoryStore(SHAPE)
     store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
     for _ in range(100):
         store.get(RECIPES["a"].key)
 
-    assert not any(block.left for block in store._blocks)
+    assert not any(block.unused for block in store._blocks)
 
 
 @pytest.mark.parametrize("budget", [None, 5])
-def test_freed_ranges_are_used_again(budget: int | None) -> None:
-    """A range is free for others as soon as its encoding is deleted and nobody holds it, and not before."""
+def test_freed_ranges_are_reused(budget: int | None) -> None:
+    """A range is reused when its encoding is deleted and no request holds it, and not before."""
     store = MemoryStore(SHAPE, budget_bytes=None if budget is None else budget * SHAPE.token_bytes)
     store.reserve([(RECIPES["c"].key, 3), (RECIPES["b"].key, 2)])
     kept = store.put(RECIPES["b"], *kv(2, 1.0))
@@ -225,8 +230,8 @@ def test_freed_ranges_are_used_again(budget: int | None) -> None:
     assert place[1] <= late.start < place[2]
 
 
-def test_many_holes_are_one_in_the_end() -> None:
-    """Room that is there, but in pieces, is moved together; what moves keeps its content, and what is held stays."""
+def test_a_full_block_is_compacted() -> None:
+    """A full block is compacted; moved KV keeps its content, and held KV is not moved."""
     store = MemoryStore(SHAPE, budget_bytes=12 * SHAPE.token_bytes)
     made = [recipe(str(number), 2) for number in range(6)]
     for number, each in enumerate(made):
@@ -247,7 +252,7 @@ def test_many_holes_are_one_in_the_end() -> None:
 
 
 def filled(sizes: list[int]) -> tuple[MemoryStore, list[str]]:
-    """A store whose budget encodings of these sizes fill, and their keys, as they lie in it."""
+    """Return a store that encodings of these sizes fill, and their keys in memory order."""
     store = MemoryStore(SHAPE, budget_bytes=sum(sizes) * SHAPE.token_bytes)
     keys = []
     for number, size in enumerate(sizes):
@@ -258,15 +263,15 @@ def filled(sizes: list[int]) -> tuple[MemoryStore, list[str]]:
 
 
 def start_of(store: MemoryStore, key: str) -> int:
-    """Where an encoding lies; it must have its content."""
+    """Return the start of an encoding, and check its content."""
     run = store.get(key).run
     assert run is not None
     assert len(run.keys.unique()) == 1
     return run.start
 
 
-def test_nothing_is_moved_past_what_a_request_holds() -> None:
-    """Room is put together on one side of what is in use, however much is free on the other."""
+def test_compaction_stops_at_allocations_in_use() -> None:
+    """Compaction does not move KV past an allocation in use."""
     store, keys = filled([2, 2, 2, 2, 2, 2])
     held = store.get(keys[1]).run
     for number in (0, 2, 5):
@@ -286,8 +291,8 @@ def test_nothing_is_moved_past_what_a_request_holds() -> None:
     [([1, 2, 1, 3, 2, 1], "c", [1, 3, 9], 6), ([2, 3, 2, 1, 2, 1], "f", [2, 5, 10], 6)],
     ids=["without the first hole", "between the last two"],
 )
-def test_no_more_is_moved_than_must_be(sizes: list[int], name: str, starts: list[int], start: int) -> None:
-    """Of the holes that together have the room, those are joined that have least between them."""
+def test_compaction_moves_as_little_as_possible(sizes: list[int], name: str, starts: list[int], start: int) -> None:
+    """Compaction joins the free ranges with the fewest tokens between them."""
     store, keys = filled(sizes)
     for number in (0, 2, 4):
         store.delete(keys[number])
@@ -299,8 +304,8 @@ def test_no_more_is_moved_than_must_be(sizes: list[int], name: str, starts: list
     check_conservation(store)
 
 
-def test_memory_that_is_not_there_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the memory of a block cannot be had, nothing is kept, and nothing is missing later."""
+def test_a_failed_allocation_leaves_the_store_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed memory allocation leaves the store empty and usable."""
     store = MemoryStore(SHAPE, budget_bytes=SIZES["c"] * SHAPE.token_bytes)
     with monkeypatch.context() as patch:
         patch.setattr(Slab, "empty", Mock(side_effect=MemoryError("no memory")))
@@ -313,8 +318,8 @@ def test_memory_that_is_not_there_costs_no_place(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_what_is_not_as_long_as_announced_keeps_no_room(settled: bool) -> None:
-    """A key that comes with another length than was announced lies elsewhere; once deleted its room is anybody's."""
+def test_a_key_with_another_length_keeps_no_reservation(settled: bool) -> None:
+    """A key with another length than announced is stored elsewhere, and its range is free after `delete`."""
     store = MemoryStore(SHAPE, budget_bytes=7 * SHAPE.token_bytes)
     store.reserve([(RECIPES["c"].key, 2), (RECIPES["b"].key, 2)])
     if settled:
@@ -330,8 +335,8 @@ def test_what_is_not_as_long_as_announced_keeps_no_room(settled: bool) -> None:
 
 
 @pytest.mark.parametrize("neighbour", [True, False], ids=["while a neighbour is there", "before any came"])
-def test_a_deleted_key_that_never_came_keeps_no_room(neighbour: bool) -> None:
-    """Whoever takes back an announcement gives back the room that was kept for it."""
+def test_deleting_a_reserved_key_frees_its_range(neighbour: bool) -> None:
+    """Deleting a reserved key that was never stored frees its range."""
     store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes)
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "ab"])
     if neighbour:
@@ -345,36 +350,36 @@ def test_a_deleted_key_that_never_came_keeps_no_room(neighbour: bool) -> None:
     assert sum(each.size for each in block.free) == block.free.capacity - SIZES["a"]
 
 
-def test_announced_keys_outlive_their_block() -> None:
-    """Without a budget an empty block goes; keys that were to lie in it lie side by side in the next."""
+def test_reservations_outlive_their_block() -> None:
+    """Without a budget, an empty block is freed, and reserved keys are adjacent in the next one."""
     store = MemoryStore(SHAPE)
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
     store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
     store.delete(RECIPES["a"].key)
-    assert store.held_bytes == 0
+    assert store.allocated_bytes == 0
 
     late, early = (store.put(RECIPES[name], *kv(SIZES[name], 2.0)) for name in "cb")
 
     assert (early.slab, early.stop) == (late.slab, late.start)
-    assert store.held_bytes == store.nbytes() == early.nbytes + late.nbytes
+    assert store.allocated_bytes == store.nbytes() == early.nbytes + late.nbytes
     check_conservation(store)
 
 
-def test_a_budget_is_memory_that_is_there() -> None:
-    """A budget that no machine has is refused when the store is made, not by the first request."""
+def test_a_budget_above_the_memory_is_refused() -> None:
+    """A budget above the memory of the machine is refused when the store is created."""
     with pytest.raises(StoreError, match="a budget of 1,000,000,000,000,000 bytes is more memory than there is"):
         MemoryStore(SHAPE, budget_bytes=10**15)
 
 
-def test_a_budget_is_no_debt() -> None:
-    """A budget below nothing is refused."""
+def test_a_negative_budget_is_refused() -> None:
+    """A negative budget is refused."""
     with pytest.raises(StoreError, match="budget_bytes=-1 is not allowed"):
         MemoryStore(SHAPE, budget_bytes=-1)
 
 
 @pytest.mark.parametrize("wrong", ["layers", "heads", "width", "dtype"])
 def test_kv_of_another_shape_is_refused(wrong: str) -> None:
-    """A store holds KV of one shape and says so; nothing is kept of what does not fit."""
+    """KV of another shape is refused with a message, and nothing is stored."""
     size = [2, 1, 3, 2]
     if wrong != "dtype":
         size[{"layers": 0, "heads": 1, "width": 3}[wrong]] += 1
@@ -388,5 +393,5 @@ def test_kv_of_another_shape_is_refused(wrong: str) -> None:
 
 
 def test_the_memory_store_is_a_store() -> None:
-    """It has every method of the protocol."""
+    """It implements the interface."""
     assert isinstance(MemoryStore(SHAPE), Store)

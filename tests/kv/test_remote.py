@@ -1,4 +1,4 @@
-"""A URL gives back what was put there, to the last bit, or says in time that it cannot."""
+"""A remote tier returns what was written, bit for bit, or raises a typed error in time."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ KEY = ONE.recipe.key
 FILE = f"{KEY}.safetensors"
 
 
-class Odd(Exception):
-    """An error of some library's own."""
+class BackendError(Exception):
+    """Error class of a backend."""
 
 
-class Unwell(MemoryFileSystem):
-    """A place whose every answer can be spoiled by a test."""
+class FailingFiles(MemoryFileSystem):
+    """File system whose operations can fail in a test."""
 
-    protocol = ("unwell",)
+    protocol = ("failing",)
     store: dict = {}  # noqa: RUF012 - as its parent keeps it
     pseudo_dirs = [""]  # noqa: RUF012
     before: Callable[[], object] = staticmethod(lambda: None)
@@ -61,35 +61,35 @@ class Unwell(MemoryFileSystem):
         return super().cp_file(path1, path2, **named)
 
 
-fsspec.register_implementation("unwell", Unwell, clobber=True)
+fsspec.register_implementation("failing", FailingFiles, clobber=True)
 
 
 @pytest.fixture
-def unwell() -> Iterator[type[Unwell]]:
-    """The place that can be spoiled, well and empty."""
-    yield Unwell
-    Unwell.fail_on, Unwell.before = frozenset(), staticmethod(lambda: None)
-    Unwell.store.clear()
-    Unwell.pseudo_dirs[:] = [""]
+def failing() -> Iterator[type[FailingFiles]]:
+    """Return the failing file system, empty and without faults."""
+    yield FailingFiles
+    FailingFiles.fail_on, FailingFiles.before = frozenset(), staticmethod(lambda: None)
+    FailingFiles.store.clear()
+    FailingFiles.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture(params=["memory", "file", "unwell"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, unwell: type[Unwell]) -> Iterator[str]:
-    """An empty place that nobody else knows."""
+@pytest.fixture(params=["memory", "file", "failing"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, failing: type[FailingFiles]) -> Iterator[str]:
+    """Return the URL of an empty folder."""
     yield f"{request.param}://{tmp_path}/shared"
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 def put(url: str, name: str, data: bytes) -> None:
-    """Put bytes there, as whoever knows nothing of tiers would."""
+    """Write bytes under a URL, without a tier."""
     files, root = fsspec.core.url_to_fs(url)
     files.makedirs(root, exist_ok=True)
     files.pipe_file(f"{root}/{name}", data)
 
 
 def names(url: str, folder: str = "") -> list[str]:
-    """What is there."""
+    """Return the names of the files under a URL."""
     files, root = fsspec.core.url_to_fs(url)
     if not files.exists(root + folder):
         return []
@@ -97,13 +97,13 @@ def names(url: str, folder: str = "") -> list[str]:
 
 
 def test_the_remote_tier_is_a_tier(url: str) -> None:
-    """It has every method of the protocol."""
+    """It implements the interface."""
     assert isinstance(RemoteTier(url), BlobTier)
     assert RemoteTier(url).kind is Tier.REMOTE
 
 
-def test_what_is_put_is_read_by_another_machine(url: str) -> None:
-    """Another tier at the same URL gives the same encoding, bit for bit, from the bytes that the format prescribes."""
+def test_another_machine_reads_what_was_written(url: str) -> None:
+    """Another tier of the same URL returns the same encoding, stored in the specified format."""
     assert RemoteTier(url).write(ONE)
     later = RemoteTier(url)
 
@@ -118,19 +118,18 @@ def test_what_is_put_is_read_by_another_machine(url: str) -> None:
     assert names(url) == [FILE]
 
 
-def test_what_is_not_there_is_none(url: str) -> None:
-    """An empty place holds nothing."""
+def test_missing_encodings_are_misses(url: str) -> None:
+    """An empty URL has no encodings, and every query returns that."""
     tier = RemoteTier(url)
 
     assert tier.read(KEY) is None
     assert list(tier.keys()) == []
     assert tier.nbytes() == 0
     assert not tier.delete(KEY)
-    assert tier.gc() == ()
 
 
-def test_what_is_there_stays_until_it_is_deleted(url: str) -> None:
-    """Writing a key again changes nothing; deleting it takes it away."""
+def test_the_first_object_stays_until_it_is_deleted(url: str) -> None:
+    """Writing a key again keeps the first object, and deleting removes it."""
     tier = RemoteTier(url)
     tier.write(ONE)
     tier.write(small("one", seed=1))
@@ -143,8 +142,8 @@ def test_what_is_there_stays_until_it_is_deleted(url: str) -> None:
     assert tier.read(KEY) is None
 
 
-def test_nothing_is_evicted_so_pins_have_nothing_to_do(url: str) -> None:
-    """Pins and claims can be asked for, and promise nothing."""
+def test_pins_and_claims_have_no_effect(url: str) -> None:
+    """Pins and claims are accepted and have no effect."""
     tier = RemoteTier(url)
     tier.pin(KEY)
     tier.unpin(KEY)
@@ -165,8 +164,8 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_set_aside_once(url: str, damage: str) -> None:
-    """What is not what its name promises is never served: it is moved away, with the reason beside it."""
+def test_corrupt_files_are_moved_to_quarantine_once(url: str, damage: str) -> None:
+    """A corrupt object is moved to quarantine, with the reason beside it."""
     put(url, FILE, DAMAGE[damage])
     tier = RemoteTier(url)
 
@@ -184,8 +183,8 @@ def test_damage_is_set_aside_once(url: str, damage: str) -> None:
     assert content(found) == content(ONE)
 
 
-def test_a_folder_with_the_name_of_a_key_is_set_aside(tmp_path: Path) -> None:
-    """It is no encoding, and must not be in the way of one."""
+def test_a_folder_with_the_name_of_a_key_is_moved_to_quarantine(tmp_path: Path) -> None:
+    """A folder with the name of a key is moved to quarantine, and the key can be written."""
     (tmp_path / FILE).mkdir()
     (tmp_path / FILE / "x").touch()
     tier = RemoteTier(f"file://{tmp_path}")
@@ -197,44 +196,44 @@ def test_a_folder_with_the_name_of_a_key_is_set_aside(tmp_path: Path) -> None:
     assert tier.read(KEY) is not None
 
 
-def test_what_cannot_be_set_aside_is_ignored(unwell: type[Unwell]) -> None:
-    """A place that may only be read: the damage is told once, and a new object is believed again."""
-    url = "unwell://read-only"
+def test_objects_that_cannot_be_moved_are_ignored(failing: type[FailingFiles]) -> None:
+    """A corrupt object under a read-only URL is reported once; a new object is read again."""
+    url = "failing://read-only"
     put(url, FILE, b"x" * 1000)
     tier = RemoteTier(url)
-    unwell.fail_on, unwell.before = frozenset({"cp_file", "pipe_file"}), refuse
+    failing.fail_on, failing.before = frozenset({"cp_file", "pipe_file"}), refuse
     with pytest.raises(CorruptEncoding) as error:
         tier.read(KEY)
 
-    assert "could not be set aside" in error.value.__notes__[0]
+    assert "could not be moved to quarantine" in error.value.__notes__[0]
     assert tier.read(KEY) is None
     with pytest.raises(TierUnavailable, match="cannot write: no such right"):
         tier.write(ONE)
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     assert tier.write(ONE)
     assert tier.read(KEY) is not None
-    unwell.fail_on = frozenset({"pipe_file"})
-    assert tier.write(ONE)  # it is whole again, and not put once more
+    failing.fail_on = frozenset({"pipe_file"})
+    assert tier.write(ONE)  # a complete object is not written again
 
 
-def test_what_is_ignored_is_no_key(unwell: type[Unwell]) -> None:
-    """A bad object that cannot be set aside is not among the keys, until a good one is read in its place."""
-    url = "unwell://read-only"
+def test_corrupt_files_that_cannot_be_moved_are_not_listed(failing: type[FailingFiles]) -> None:
+    """A corrupt object that cannot be moved is not listed until a good one replaces it."""
+    url = "failing://read-only"
     put(url, FILE, b"x" * 1000)
     tier = RemoteTier(url)
-    unwell.fail_on, unwell.before = frozenset({"cp_file", "pipe_file"}), refuse
+    failing.fail_on, failing.before = frozenset({"cp_file", "pipe_file"}), refuse
     with pytest.raises(CorruptEncoding):
         tier.read(KEY)
 
     assert list(tier.keys()) == []
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     put(url, FILE, whole_file(ONE))
     assert tier.read(KEY) is not None
     assert list(tier.keys()) == [KEY]
 
 
-def test_kv_of_another_shape_is_set_aside(url: str) -> None:
-    """A reader that says which shape it can use gets no other."""
+def test_kv_of_another_shape_is_moved_to_quarantine(url: str) -> None:
+    """An object with another shape than the requested one is moved to quarantine."""
     tier = RemoteTier(url)
     tier.write(ONE)
     assert tier.read(KEY, shape()) is not None
@@ -246,10 +245,10 @@ def test_kv_of_another_shape_is_set_aside(url: str) -> None:
     assert len(names(url, "/quarantine")) == 2
 
 
-class Dialled(MemoryFileSystem):
-    """A place that is connected to when it is opened, as ftp is."""
+class ConnectingFiles(MemoryFileSystem):
+    """File system that connects when it is opened, like ftp."""
 
-    protocol = ("dialled",)
+    protocol = ("connecting",)
     store: dict = {}  # noqa: RUF012 - as its parent keeps it
     pseudo_dirs = [""]  # noqa: RUF012
     error: Exception | None = None
@@ -262,31 +261,33 @@ class Dialled(MemoryFileSystem):
         super().__init__(*args, **named)
 
 
-fsspec.register_implementation("dialled", Dialled, clobber=True)
+fsspec.register_implementation("connecting", ConnectingFiles, clobber=True)
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError(113, "No route to host")], ids=repr)
-def test_a_place_is_connected_to_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing answers at first the tier is there all the same: it says so when asked, and connects later."""
-    monkeypatch.setattr(Dialled, "error", error)
-    monkeypatch.setattr(Dialled, "store", {})
-    tier = RemoteTier("dialled://user:secret@host/kept", rest_s=0.2)
+def test_a_url_that_does_not_answer_is_connected_to_later(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL that does not answer at first is accepted, reports the fault, and is connected to later."""
+    monkeypatch.setattr(ConnectingFiles, "error", error)
+    monkeypatch.setattr(ConnectingFiles, "store", {})
+    tier = RemoteTier("connecting://user:secret@host/kept", retry_after_s=0.2)
 
-    with pytest.raises(TierUnavailable, match=r"^dialled://host/kept: cannot read: .*; it is not asked for 0\.2 s$"):
+    with pytest.raises(
+        TierUnavailable, match=r"^connecting://host/kept: cannot read: .*; it is tried again after 0\.2 s$"
+    ):
         tier.read(KEY)
-    monkeypatch.setattr(Dialled, "error", None)
+    monkeypatch.setattr(ConnectingFiles, "error", None)
     time.sleep(0.3)
 
     assert tier.read(KEY) is None
     assert tier.write(ONE)
 
 
-def test_connecting_has_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that takes for ever to connect to is left after the time-out."""
+def test_connecting_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connecting has a timeout."""
     release = threading.Event()
-    monkeypatch.setattr(Dialled, "wait", staticmethod(lambda: release.wait(20)))
+    monkeypatch.setattr(ConnectingFiles, "wait", staticmethod(lambda: release.wait(20)))
     started = time.monotonic()
-    tier = RemoteTier("dialled://host/kept", timeout_s=0.1)
+    tier = RemoteTier("connecting://host/kept", timeout_s=0.1)
 
     with pytest.raises(TierUnavailable, match="cannot read"):
         tier.read(KEY)
@@ -295,31 +296,33 @@ def test_connecting_has_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Odd("530 login incorrect"), FileNotFoundError(2, "No such file"), TypeError("no such option")], ids=repr
+    "error",
+    [BackendError("530 login incorrect"), FileNotFoundError(2, "No such file"), TypeError("no such option")],
+    ids=repr,
 )
-def test_what_cannot_be_opened_is_refused_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with the URL or its options is said when the tier is made, in the words of its library."""
-    monkeypatch.setattr(Dialled, "error", error)
+def test_a_wrong_url_is_refused_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong URL or option is refused at once, with the message of its library."""
+    monkeypatch.setattr(ConnectingFiles, "error", error)
 
-    with pytest.raises(StoreError, match="cannot use this URL as a store: ") as told:
-        RemoteTier("dialled://host/kept")
-    assert str(error) in str(told.value)
+    with pytest.raises(StoreError, match="cannot use this URL as a store: ") as caught:
+        RemoteTier("connecting://host/kept")
+    assert str(error) in str(caught.value)
 
 
 def stored_in(tier: RemoteTier, count: int) -> list[str]:
-    """Write so many encodings and return their keys."""
+    """Write `count` encodings and return their keys."""
     made = [small(f"number {number}") for number in range(count)]
     for each in made:
         tier.write(each)
     return [each.recipe.key for each in made]
 
 
-def test_several_are_fetched_at_once(unwell: type[Unwell]) -> None:
-    """A store asks a URL for several encodings in parallel: none comes back before all were asked for."""
-    keys = stored_in(RemoteTier("unwell://parallel"), 8)
+def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
+    """Several encodings are fetched in parallel."""
+    keys = stored_in(RemoteTier("failing://parallel"), 8)
     together = threading.Barrier(8, timeout=20)
-    unwell.fail_on, unwell.before = frozenset({"info"}), together.wait
-    store = TieredStore(MemoryStore(shape()), (RemoteTier("unwell://parallel", timeout_s=30),))
+    failing.fail_on, failing.before = frozenset({"info"}), together.wait
+    store = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel", timeout_s=30),))
 
     found = store.get_many(keys)
 
@@ -327,72 +330,72 @@ def test_several_are_fetched_at_once(unwell: type[Unwell]) -> None:
     assert all(lookup.run is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values())
 
 
-def test_one_fault_does_not_spoil_its_neighbours(unwell: type[Unwell]) -> None:
-    """Of several that are fetched at once, only the damaged one is missing, and only its lookup says why."""
-    keys = stored_in(RemoteTier("unwell://parallel"), 20)
-    put("unwell://parallel", f"{keys[7]}.safetensors", b"x" * 1000)
-    found = TieredStore(MemoryStore(shape()), (RemoteTier("unwell://parallel"),)).get_many(keys)
+def test_a_fault_affects_its_own_lookup_only(failing: type[FailingFiles]) -> None:
+    """Of encodings fetched in parallel, only the damaged one is a miss, and only its lookup has a fault."""
+    keys = stored_in(RemoteTier("failing://parallel"), 20)
+    put("failing://parallel", f"{keys[7]}.safetensors", b"x" * 1000)
+    found = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel"),)).get_many(keys)
 
     assert [number for number, key in enumerate(keys) if found[key].run is None] == [7]
     assert [number for number, key in enumerate(keys) if found[key].faults] == [7]
 
 
-class OneLine(fsspec.AbstractFileSystem):
-    """A place with one connection, which two threads must not use at once."""
+class SingleConnection(fsspec.AbstractFileSystem):
+    """File system with one connection, which two threads must not use at once."""
 
-    protocol = ("oneline",)
+    protocol = ("single",)
     cachable = False
     busy = 0
     most = 0
 
     def __getattribute__(self, name: str) -> object:
         if name in ("info", "cat_file", "ls", "pipe_file"):
-            return functools.partial(OneLine._use, name)
+            return functools.partial(SingleConnection._use, name)
         return super().__getattribute__(name)
 
     @staticmethod
     def _use(name: str, path: str, *rest: object, **named: object) -> object:
-        OneLine.busy += 1
-        OneLine.most = max(OneLine.most, OneLine.busy)
+        SingleConnection.busy += 1
+        SingleConnection.most = max(SingleConnection.most, SingleConnection.busy)
         try:
             time.sleep(0.002)
-            return getattr(MemoryFileSystem(), name)(f"/oneline/{path}", *rest, **named)
+            return getattr(MemoryFileSystem(), name)(f"/single/{path}", *rest, **named)
         finally:
-            OneLine.busy -= 1
+            SingleConnection.busy -= 1
 
 
-fsspec.register_implementation("oneline", OneLine, clobber=True)
+fsspec.register_implementation("single", SingleConnection, clobber=True)
 
 
-def test_one_connection_is_used_by_one_thread_at_a_time() -> None:
-    """A file system that is not known to serve several threads is asked by one, whoever asks."""
-    tier = RemoteTier("oneline://x")
+def test_one_connection_is_used_by_one_thread() -> None:
+    """A file system that is not thread-safe is used by one thread at a time."""
+    tier = RemoteTier("single://x")
     keys = stored_in(tier, 6)
     stores = [TieredStore(MemoryStore(shape()), (tier,)) for _ in range(3)]
-    OneLine.most = 0
+    SingleConnection.most = 0
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda store: store.get_many(keys), stores))
 
-    assert OneLine.most == 1
+    assert SingleConnection.most == 1
     assert all(lookup.run is not None for each in found for lookup in each.values())
 
 
 def refuse() -> None:
-    """As a place that one may not write to."""
+    """Fail like a read-only URL."""
     raise PermissionError("no such right")
 
 
-def test_what_another_machine_put_there_meanwhile_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what was found bad is moved away."""
+def test_a_replaced_object_is_not_moved_to_quarantine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that another machine replaced meanwhile is not moved to quarantine."""
     put(url, FILE, b"x" * 1000)
     tier = RemoteTier(url)
-    move_bad = remote._move_bad
+    move = remote._move_to_quarantine
 
     def too_late(*found: object) -> None:
         put(url, FILE, whole_file(ONE))
-        move_bad(*found)  # type: ignore[arg-type]
+        move(*found)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(remote, "_move_bad", too_late)
+    monkeypatch.setattr(remote, "_move_to_quarantine", too_late)
     with pytest.raises(CorruptEncoding):
         tier.read(KEY)
 
@@ -400,44 +403,44 @@ def test_what_another_machine_put_there_meanwhile_stays(url: str, monkeypatch: p
     assert names(url, "/quarantine") == []
 
 
-def test_a_place_that_does_not_answer_is_left_in_time(unwell: type[Unwell]) -> None:
-    """Nobody hangs: after the time-out there is a typed error, and for a while the place is not even asked."""
+def test_operations_have_a_timeout(failing: type[FailingFiles]) -> None:
+    """After a timeout there is a typed error, and the URL is not used for a while."""
     release = threading.Event()
-    tier = RemoteTier("unwell://slow", timeout_s=0.1, rest_s=0.4)
-    unwell.fail_on, unwell.before = frozenset({"info"}), lambda: release.wait(20)
+    tier = RemoteTier("failing://slow", timeout_s=0.1, retry_after_s=0.4)
+    failing.fail_on, failing.before = frozenset({"info"}), lambda: release.wait(20)
     started = time.monotonic()
 
-    with pytest.raises(TierUnavailable, match=r"^unwell://slow: cannot read: no answer within 0\.1 s$"):
+    with pytest.raises(TierUnavailable, match=r"^failing://slow: cannot read: no answer within 0\.1 s$"):
         tier.read(KEY)
     assert time.monotonic() - started < 10
     for ask in (lambda: tier.read(KEY), lambda: tier.write(ONE), lambda: list(tier.keys())):
-        with pytest.raises(TierUnavailable, match=r"is not asked for 0\.4 s"):
+        with pytest.raises(TierUnavailable, match=r"it is tried again after 0\.4 s"):
             ask()
 
     release.set()
-    unwell.fail_on = frozenset()
+    failing.fail_on = frozenset()
     time.sleep(0.5)
     assert tier.write(ONE)
     assert tier.read(KEY) is not None
 
 
-@pytest.mark.parametrize("error", [Odd("lost"), ConnectionError("lost"), ValueError("lost")], ids=repr)
-def test_whatever_a_backend_raises_is_told_as_one_kind(unwell: type[Unwell], error: Exception) -> None:
-    """Backends raise errors of their own; the tier says which place failed at what, and why."""
-    tier = RemoteTier("unwell://odd")
+@pytest.mark.parametrize("error", [BackendError("lost"), ConnectionError("lost"), ValueError("lost")], ids=repr)
+def test_errors_of_backends_become_one_type(failing: type[FailingFiles], error: Exception) -> None:
+    """Any error of a backend becomes `TierUnavailable` with the URL, the operation and the reason."""
+    tier = RemoteTier("failing://odd")
 
     def fail() -> None:
         raise error
 
-    unwell.fail_on, unwell.before = frozenset({"info", "pipe_file"}), fail
+    failing.fail_on, failing.before = frozenset({"info", "pipe_file"}), fail
     for what, ask in (("read", lambda: tier.read(KEY)), ("write", lambda: tier.write(ONE))):
-        with pytest.raises(TierUnavailable, match=f"^unwell://odd: cannot {what}: lost$") as told:
+        with pytest.raises(TierUnavailable, match=f"^failing://odd: cannot {what}: lost$") as caught:
             ask()
-        assert told.value.__cause__ is error
+        assert caught.value.__cause__ is error
 
 
-def test_no_object_is_ever_half_there(url: str) -> None:
-    """At no step of a write does the final name have fewer bytes than in the end."""
+def test_writes_are_atomic(url: str) -> None:
+    """At every step of a write, the object is either missing or complete."""
     seen: set[int] = set()
     size = file_bytes(ONE)
     files, root = fsspec.core.url_to_fs(url)
@@ -462,8 +465,8 @@ def test_no_object_is_ever_half_there(url: str) -> None:
     assert seen == {-1, size}
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a file cannot get its name, its temporary file goes, too."""
+def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed rename leaves no temporary file."""
     tier = RemoteTier(f"file://{tmp_path}")
     monkeypatch.setattr(fsspec.get_filesystem_class("file"), "mv", lambda *_, **__: refuse())
 
@@ -473,31 +476,17 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.rglob("*")] == ["incoming"]
 
 
-def test_old_temporary_files_are_collected(tmp_path: Path) -> None:
-    """What killed writers left goes after a day; what may still be being written, and foreign files, stay."""
-    tier = RemoteTier(f"file://{tmp_path}")
-    now, long_ago = time.time_ns(), time.time_ns() - 2 * 86_400 * 10**9
-    (tmp_path / "incoming").mkdir()
-    old, new = (f"{FILE}.77.{stamp}.tmp" for stamp in (long_ago, now))
-    for name in (old, new, "notes.txt"):
-        (tmp_path / "incoming" / name).touch()
-
-    assert tier.gc() == (old,)
-
-    assert sorted(path.name for path in (tmp_path / "incoming").iterdir()) == sorted([new, "notes.txt"])
-
-
 @pytest.mark.parametrize("bad", ["nowhere://x", "no-such-protocol-at-all://bucket"])
-def test_a_url_that_nobody_knows_is_refused(bad: str) -> None:
-    """What no file system is installed for is told at once."""
+def test_an_unknown_protocol_is_refused(bad: str) -> None:
+    """A URL of an unknown protocol is refused at once."""
     with pytest.raises(StoreError, match="cannot use this URL as a store"):
         RemoteTier(bad)
 
 
 @pytest.mark.parametrize("key", ["", "../x", "A" * 64])
-def test_only_keys_are_names(url: str, key: str) -> None:
-    """No text leads to another object."""
-    with pytest.raises(StoreError, match="is not a key"):
+def test_text_that_is_not_a_key_is_refused(url: str, key: str) -> None:
+    """Text that is not a key raises `StoreError`."""
+    with pytest.raises(StoreError, match="a key, 64 hexadecimal digits, is expected"):
         RemoteTier(url).read(key)
 
 
@@ -506,34 +495,34 @@ ALL = {name: small(name, 1 + index) for index, name in enumerate(NAMES)}
 
 
 class Agreement(RuleBasedStateMachine):
-    """Two machines with one remote place, and a dict."""
+    """Two machines with one URL, and a dict."""
 
     def __init__(self) -> None:
         super().__init__()
         MemoryFileSystem.store.clear()
         self.tiers = [RemoteTier("memory://agreement") for _ in range(2)]
-        self.expected: dict[str, bool] = {}  # whether it is whole
+        self.expected: dict[str, bool] = {}  # whether the object is complete
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:
-        """Write; what is there stays."""
+        """Write an encoding; a stored one stays."""
         assert self.tiers[which].write(ALL[name])
         self.expected.setdefault(name, True)
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def delete(self, which: int, name: str) -> None:
-        """Delete."""
+        """Delete an encoding."""
         assert self.tiers[which].delete(ALL[name].recipe.key) == (self.expected.pop(name, None) is not None)
 
     @rule(name=st.sampled_from(NAMES), data=st.binary(max_size=9))
     def damage(self, name: str, data: bytes) -> None:
-        """Put nonsense there."""
+        """Replace an object by random bytes."""
         put("memory://agreement", f"{ALL[name].recipe.key}.safetensors", data)
         self.expected[name] = False
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def read(self, which: int, name: str) -> None:
-        """What is read is what was written; damage is told to one of the machines."""
+        """Read: the result is what was written, or an error if the object was damaged."""
         whole = self.expected.get(name)
         try:
             found = self.tiers[which].read(ALL[name].recipe.key)
@@ -546,7 +535,7 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Both see the same keys."""
+        """Both machines list the same keys."""
         for tier in self.tiers:
             assert set(tier.keys()) == {ALL[name].recipe.key for name in self.expected}
 

@@ -1,4 +1,4 @@
-"""A tiered store: who serves, what moves, what is told; `test_agreement.py` holds that all of it is right."""
+"""A tiered store: which tier serves, what is copied, and what is reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from promptcache.diagnostics import TierUnavailable
-from promptcache.kv import Codec, KVHandle, KVShape, Lookup, MemoryStore, Pace, Recipe, Tier, TieredStore
-from promptcache.kv.files.blob_tier import StoredEncoding
+from promptcache.diagnostics import StoreError, TierUnavailable
+from promptcache.kv import (
+    Codec,
+    KVHandle,
+    KVShape,
+    Lookup,
+    MemoryStore,
+    Pace,
+    Recipe,
+    StoredEncoding,
+    Tier,
+    TieredStore,
+)
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
 from tests.kv.stored import recipe as recipe_of
@@ -20,53 +30,53 @@ SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, 
 
 
 def recipe(name: str, num_tokens: int = 4, codec: Codec = Codec.FULL) -> Recipe:
-    """The recipe of some tokens."""
+    """Return a recipe."""
     return recipe_of(name, num_tokens, codec)
 
 
 def kv(num_tokens: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random keys and values."""
+    """Return random keys and values."""
     both = torch.randn(2, 2, 1, num_tokens, 4, dtype=torch.bfloat16)
     return both[0], both[1]
 
 
 def memory(tokens: int | None = None, tier: Tier = Tier.MEMORY) -> MemoryStore:
-    """A memory store with room for so many tokens."""
+    """Return a memory store with room for `tokens` tokens."""
     return MemoryStore(SHAPE, budget_bytes=None if tokens is None else tokens * SHAPE.token_bytes, tier=tier)
 
 
 class DeadTier(DiskTier):
-    """A tier that does not answer."""
+    """Disk tier that can fail."""
 
     dead = True
 
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Fail, or read."""
+        """Read, or fail."""
         if self.dead:
             raise TierUnavailable("the disk is gone")
         return super().read(key, shape)
 
     def write(self, stored: StoredEncoding) -> bool:
-        """Fail, or write."""
+        """Write, or fail."""
         if self.dead:
             raise TierUnavailable("the disk is full")
         return super().write(stored)
 
 
 class WatchedTier(DiskTier):
-    """Remembers what it gave out last."""
+    """Disk tier that remembers the last encoding that it read."""
 
     latest: StoredEncoding | None = None
 
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Read and remember."""
+        """Read an encoding and remember it."""
         self.latest = super().read(key, shape)
         return self.latest
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -> None:
-    """KV that `put` returned, that memory serves and that a new process reads from disk is the same bit for bit."""
+    """`put`, memory and a restart from disk return the same KV, bit for bit."""
     made = recipe("a", 40, codec)
     first = TieredStore(memory(), (DiskTier(tmp_path),))
     put = first.put(made, *kv(40))
@@ -79,8 +89,8 @@ def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -
         assert torch.equal(run.values.contiguous().view(torch.int16), put.values.contiguous().view(torch.int16))
 
 
-def test_what_is_found_below_moves_up(tmp_path: Path) -> None:
-    """KV from a remote tier is on disk, in the host's memory and on the device afterwards."""
+def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
+    """KV found in the remote tier is copied to disk, host memory and the device."""
     made = recipe("up")
     TieredStore(memory(), (RemoteTier("memory://up"),)).put(made, *kv())
     disk = DiskTier(tmp_path)
@@ -96,8 +106,8 @@ def test_what_is_found_below_moves_up(tmp_path: Path) -> None:
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
 
 
-def test_what_is_forgotten_leaves_memory_and_no_file(tmp_path: Path) -> None:
-    """Keys that are not needed any more are freed in both memories; a blob tier still has them."""
+def test_forget_frees_memory_and_keeps_files(tmp_path: Path) -> None:
+    """`forget` frees both memories and keeps the file."""
     made = recipe("a")
     store = TieredStore(memory(), (DiskTier(tmp_path),), host=memory(tier=Tier.HOST))
     store.put(made, *kv())
@@ -108,8 +118,8 @@ def test_what_is_forgotten_leaves_memory_and_no_file(tmp_path: Path) -> None:
     assert store.get(made.key).tier is Tier.DISK
 
 
-def test_what_is_not_persisted_can_be_persisted_later(tmp_path: Path) -> None:
-    """KV that was put into memory only is lacking below until it is put again."""
+def test_kv_in_memory_can_be_persisted_later(tmp_path: Path) -> None:
+    """KV that was put with `persist=False` can be persisted by another `put`."""
     made, (keys, values) = recipe("a"), kv()
     store = TieredStore(memory(), (DiskTier(tmp_path),), host=memory(tier=Tier.HOST))
     store.put(made, keys, values, persist=False)
@@ -124,8 +134,25 @@ def test_what_is_not_persisted_can_be_persisted_later(tmp_path: Path) -> None:
     assert torch.equal(found.keys, keys)
 
 
-def test_parallel_reads_do_not_run_far_ahead(tmp_path: Path) -> None:
-    """However many keys are asked for, only a few encodings wait to be copied into memory."""
+@pytest.mark.parametrize("method", ["pin", "unpin", "delete", "get", "forget"])
+def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
+    """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
+    made = recipe("a")
+    store = TieredStore(memory(), (DiskTier(tmp_path),))
+    store.put(made, *kv())
+    if method == "unpin":
+        store.pin([made.key])
+    pins, keys = store.memory.pinned(), set(store.memory.keys())
+
+    with pytest.raises(StoreError, match="64 hexadecimal digits"):
+        getattr(store, method)("x" if method in ("delete", "get") else [made.key, "x"])
+
+    assert store.memory.pinned() == store.blob_tiers[0].pinned() == pins
+    assert set(store.memory.keys()) == keys
+
+
+def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
+    """Parallel reads are bounded: only a few encodings wait to be copied into memory."""
     started, waiting = [], []
 
     class Parallel(DiskTier):
@@ -151,8 +178,8 @@ def test_parallel_reads_do_not_run_far_ahead(tmp_path: Path) -> None:
     assert max(waiting) <= 2 * 3 + 1
 
 
-def test_loaded_neighbours_join(tmp_path: Path) -> None:
-    """What is loaded from disk lies side by side in memory as announced."""
+def test_loaded_neighbours_are_adjacent(tmp_path: Path) -> None:
+    """Reserved encodings that are loaded from disk are adjacent in memory."""
     made = [recipe(name) for name in "abc"]
     first = TieredStore(memory(), (DiskTier(tmp_path),))
     for each in made:
@@ -167,8 +194,8 @@ def test_loaded_neighbours_join(tmp_path: Path) -> None:
     assert [(run.start, run.stop) for run in runs if run is not None] == [(0, 4), (4, 8), (8, 12)]
 
 
-def test_without_room_files_are_linked_in_place(tmp_path: Path) -> None:
-    """Where memory has no room, KV is linked in the mapped file: nothing is copied and nothing is kept."""
+def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
+    """Without room in memory, KV is linked in the mapped file without a copy."""
     made, tier = recipe("a", 64), WatchedTier(tmp_path)
     TieredStore(memory(), (tier,)).put(made, *kv(64))
     store = TieredStore(memory(8), (tier,))
@@ -179,11 +206,11 @@ def test_without_room_files_are_linked_in_place(tmp_path: Path) -> None:
     assert tier.latest is not None
     mapped = tier.latest.tensors
     assert (run.keys.data_ptr(), run.values.data_ptr()) == (mapped["keys"].data_ptr(), mapped["values"].data_ptr())
-    assert store.memory.held_bytes == 0
+    assert store.memory.allocated_bytes == 0
 
 
-def test_loading_can_be_left_to_where_it_pays(tmp_path: Path) -> None:
-    """With measured figures, a tier that is slower than encoding is not asked; without them it is."""
+def test_a_pace_skips_slow_tiers(tmp_path: Path) -> None:
+    """With a `Pace`, a tier that is slower than encoding is not used."""
     made, tier = recipe("a"), DiskTier(tmp_path)
     TieredStore(memory(), (tier,)).put(made, *kv())
 
@@ -200,9 +227,10 @@ def test_loading_can_be_left_to_where_it_pays(tmp_path: Path) -> None:
     assert found(0.041).run is None
 
 
-def test_a_tier_that_fails_is_logged_once_and_told_every_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A lookup says what failed on its way, `faults` what failed at a put; the log has each trouble once, and again when
-    it comes back."""
+def test_a_failing_tier_is_logged_once_and_reported_every_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every lookup and `faults` report a failing tier; the log has it once, and again when it fails anew."""
     tier = DeadTier(tmp_path)
     store = TieredStore(memory(), (tier,))
     with caplog.at_level(logging.WARNING):
@@ -222,19 +250,19 @@ def test_a_tier_that_fails_is_logged_once_and_told_every_time(tmp_path: Path, ca
     assert len(caplog.records) == 3
 
 
-def test_what_memory_evicts_is_on_disk_already(tmp_path: Path) -> None:
-    """Nothing is written when memory runs full, and nothing is lost."""
+def test_eviction_from_memory_loses_nothing(tmp_path: Path) -> None:
+    """Eviction from memory loses nothing, because the file was written at `put`."""
     store = TieredStore(memory(8), (DiskTier(tmp_path),))
     made = [recipe(name) for name in "abcde"]
     for each in made:
         store.put(each, *kv())
 
-    assert store.tier_bytes()[Tier.MEMORY] == 8 * SHAPE.token_bytes
+    assert store.memory.nbytes() == 8 * SHAPE.token_bytes
     assert all(store.get(each.key).run is not None for each in made)
 
 
-def test_what_the_host_evicts_stays_whole_for_who_has_it(tmp_path: Path) -> None:
-    """KV found in the host's memory belongs to its request, also where the device has no room to keep it."""
+def test_kv_from_the_host_outlives_its_eviction(tmp_path: Path) -> None:
+    """KV found in host memory stays valid for its request after the host evicts it."""
     store = TieredStore(memory(0), (), host=memory(4, Tier.HOST))
     keys, values = kv()
     store.put(recipe("a"), keys, values)
@@ -249,7 +277,7 @@ def test_what_the_host_evicts_stays_whole_for_who_has_it(tmp_path: Path) -> None
 
 
 def test_threads_agree(tmp_path: Path) -> None:
-    """Many threads that put, get, delete and hold under a small budget never see anything but what was put."""
+    """Threads that put, get and delete under a small budget see only KV that was put."""
     store = TieredStore(memory(16), (DiskTier(tmp_path),), host=memory(12, Tier.HOST))
     contents = {recipe(str(number)): kv() for number in range(6)}
     wrong: list[str] = []
@@ -273,4 +301,4 @@ def test_threads_agree(tmp_path: Path) -> None:
         thread.join()
 
     assert not wrong
-    assert store.memory.held_bytes <= 16 * SHAPE.token_bytes
+    assert store.memory.allocated_bytes <= 16 * SHAPE.token_bytes

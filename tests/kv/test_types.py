@@ -9,8 +9,8 @@ import torch
 from promptcache.kv import Slab
 
 
-def test_views_are_the_tokens_of_each_layer() -> None:
-    """Layer by layer, the memory of the slab itself."""
+def test_views_are_tokens_of_each_layer() -> None:
+    """`layers` returns views of the slab's memory, layer by layer."""
     slab = Slab(keys=torch.arange(3 * 2 * 8 * 4).view(3, 2, 8, 4), values=-torch.arange(3 * 2 * 8 * 4).view(3, 2, 8, 4))
 
     views = slab.layers(2, 7).by_layer
@@ -23,7 +23,7 @@ def test_views_are_the_tokens_of_each_layer() -> None:
 
 
 def test_stretches_at_equal_distances_are_one_view() -> None:
-    """Tokens 1 to 3, 4 to 6 and 7 to 9 of a slab, as one tensor, without a copy."""
+    """Stretches at equal distances are one tensor, without a copy."""
     slab = Slab(keys=torch.arange(2 * 3 * 10 * 4).view(2, 3, 10, 4), values=torch.zeros(2, 3, 10, 4))
 
     for layer, (keys, _) in enumerate(slab.layers(1, 3, count=3, step=3).by_layer):
@@ -32,8 +32,8 @@ def test_stretches_at_equal_distances_are_one_view() -> None:
         assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
 
 
-def test_views_of_the_same_tokens_are_made_once_and_go_with_their_last_holder() -> None:
-    """Live requests over one module share its views: for each of its own, twenty requests would hold megabytes."""
+def test_views_of_the_same_tokens_are_shared() -> None:
+    """Calls for the same tokens share one `LayerViews`, which is freed with its last holder."""
     slab = Slab(keys=torch.zeros(1, 1, 8, 2), values=torch.zeros(1, 1, 8, 2))
     first, second = slab.layers(0, 4), slab.layers(0, 4)
     left = weakref.ref(first)

@@ -1,1 +1,1 @@
-"""Tiers that keep encodings as files, in a folder or under a URL, and the format of these files."""
+"""Blob tiers: encodings as files in a folder or under a URL, their format, and archives of them."""

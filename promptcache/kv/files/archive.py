@@ -1,8 +1,7 @@
 """Archives: encodings packed into one file for another machine.
 
-Comes in: a tier and keys, or an archive. Goes out: an archive, or encodings on a tier. An archive is a plain tar
-file: `manifest.json` first, then `encodings/KEY.safetensors` for each, of the very bytes that rest in folders. Nothing
-is extracted to a path that an archive names, and nothing is believed: every encoding is verified before one is kept.
+An archive is a plain tar file: `manifest.json` first, then `encodings/KEY.safetensors` with the same bytes as in a
+folder. No path in an archive is used as a path, and every encoding is verified before one is stored.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from typing import IO, NamedTuple
 
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import CorruptEncoding, StoreError
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
-from promptcache.kv.files.format import check_payload, pack, unpack
-from promptcache.kv.files.header import read_header
-from promptcache.kv.files.names import file_name, key_of
+from promptcache.kv.codec import StoredEncoding
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import check_payload, pack, read_header, unpack
+from promptcache.kv.keys import file_name, key_of
 
 FORMAT = "promptcache archive"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _FOLDER = "encodings/"
-_MAX_MANIFEST_BYTES = 256 * 2**20
 
 
-class Moved(NamedTuple):
-    """What was packed or unpacked.
+class ArchiveReport(NamedTuple):
+    """Report of `write_archive` or `read_archive`.
 
     Attributes:
-        keys: Of all encodings.
-        new: How many of them were not on the tier before.
-        nbytes: Of their files.
+        keys: Keys of all encodings.
+        new: Number of encodings that the tier did not hold before.
+        nbytes: Bytes of their files.
     """
 
     keys: tuple[str, ...]
@@ -43,43 +41,46 @@ class Moved(NamedTuple):
     nbytes: int
 
 
-def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> Moved:
-    """Pack encodings; the archive stands under its name when it is whole, and not before.
+def write_archive(tier: BlobTier, keys: Sequence[str], target: Path, about: Mapping[str, str]) -> ArchiveReport:
+    """Pack encodings into an archive, which is written atomically.
 
     Args:
-        about: What else the manifest says, for people.
+        tier: Tier that holds the encodings.
+        keys: Keys of the encodings.
+        target: Path of the archive. A link is followed.
+        about: Further facts for the manifest.
 
     Raises:
-        StoreError: One of them is not on the tier.
+        StoreError: The tier does not hold one of the encodings.
         OSError: The archive cannot be written.
     """
     wanted = tuple(dict.fromkeys(keys))
     try:
-        with atomic_write(Path(os.path.realpath(target))) as file:  # a link keeps pointing where it does
+        with atomic_write(Path(os.path.realpath(target))) as file:
             nbytes = _write(tier, wanted, file, about)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
-    return Moved(wanted, 0, nbytes)
+    return ArchiveReport(wanted, 0, nbytes)
 
 
-def read_archive(source: Path, tier: BlobTier) -> Moved:
-    """Put the encodings of an archive on a tier, after every one of them was verified.
+def read_archive(source: Path, tier: BlobTier) -> ArchiveReport:
+    """Store the encodings of an archive in a tier, after all of them were verified.
 
     Raises:
-        StoreError: It is no archive, or not whole, or something in it is not what it says; nothing was kept. Or the
-            tier has no room; what found room was kept.
-        OSError: It cannot be read.
+        StoreError: The file is not a valid archive; nothing was stored. Or the budget of the tier is too small; the
+            encodings that fit were stored.
+        OSError: The archive cannot be read.
     """
     keys = tuple(stored.recipe.key for stored, _ in _verified(source))
-    there = set(tier.keys())
+    before = set(tier.keys())
     nbytes = 0
-    for stored, size in _verified(source):  # once more: nobody knows that it is still the same file
+    for stored, size in _verified(source):  # verified again: the file may have been replaced
         tier.write(stored)
         nbytes += size
-    lost = len(set(keys) - set(tier.keys()))  # found no room, or gave theirs to those after them
+    lost = len(set(keys) - set(tier.keys()))  # did not fit, or were evicted by later ones
     if lost:
         raise StoreError(f"{source}: the store's limit has no room for {lost:,} of {len(keys):,} encodings")
-    return Moved(keys, len(set(keys) - there), nbytes)
+    return ArchiveReport(keys, len(set(keys) - before), nbytes)
 
 
 def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:
@@ -91,7 +92,7 @@ def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[
         for key in keys:
             stored = tier.read(key)
             if stored is None:
-                raise StoreError(f"{key} is not in the store any more")
+                raise StoreError(f"encoding {key} is not in the store any more")
             head, payload = pack(stored)
             content = b"".join((head, *payload))
             archive.addfile(_member(f"{_FOLDER}{file_name(key)}", len(content)), io.BytesIO(content))
@@ -100,17 +101,17 @@ def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
-    """Return an entry that says nothing of who packed it, or when."""
+    """Return an entry without user and time, so that equal encodings give equal archives."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o644
     return member
 
 
 def _verified(source: Path) -> Iterator[tuple[StoredEncoding, int]]:
-    """Yield what an archive holds, each encoding with its file's bytes.
+    """Yield the encodings of an archive, each with the bytes of its file.
 
     Raises:
-        StoreError: Something in it is not as it should be.
+        StoreError: The file is not a valid archive.
     """
     expected: list[str] | None = None
     seen: set[str] = set()
@@ -127,13 +128,13 @@ def _verified(source: Path) -> Iterator[tuple[StoredEncoding, int]]:
         raise StoreError(f"{source}: is not an archive of encodings: it is empty")
     if set(expected) != seen:
         raise StoreError(
-            f"{source}: is not whole: {len(seen)} encodings, of which {len(seen & set(expected))} are among the "
-            f"{len(set(expected))} of its manifest"
+            f"{source}: is not complete: {len(seen & set(expected)):,} of the {len(set(expected)):,} encodings in its "
+            f"manifest are there, and {len(seen - set(expected)):,} others"
         )
 
 
 def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path) -> list[str]:
-    if member.name != _MANIFEST or not member.isreg() or member.size > _MAX_MANIFEST_BYTES:
+    if member.name != _MANIFEST or not member.isreg():
         raise StoreError(f"{source}: is not an archive of encodings: it does not begin with a manifest")
     try:
         manifest = json.loads(_content(archive, member))
@@ -141,7 +142,7 @@ def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path) -
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise StoreError(f"{source}: its manifest cannot be read: {error}") from error
     if found != FORMAT or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise StoreError(f"{source}: is not an archive of encodings: its manifest says something else")
+        raise StoreError(f"{source}: is not an archive of encodings: its manifest has another form")
     if version != VERSION:
         raise StoreError(f"{source}: has archive version {version}; this library reads version {VERSION}")
     return keys
@@ -152,9 +153,9 @@ def _encoding(
 ) -> tuple[StoredEncoding, int]:
     key = key_of(member.name.removeprefix(_FOLDER)) if member.name.startswith(_FOLDER) else None
     if key is None or not member.isreg():
-        raise StoreError(f"{source}: holds {member.name!r}, which is no encoding; nothing was kept")
+        raise StoreError(f"{source}: holds {member.name!r}, which is not an encoding; nothing was stored")
     if key in seen:
-        raise StoreError(f"{source}: holds {key} twice; nothing was kept")
+        raise StoreError(f"{source}: holds {key} twice; nothing was stored")
     seen.add(key)
     data = _content(archive, member)
     where = f"{source}/{member.name}"
@@ -163,7 +164,7 @@ def _encoding(
         payload = memoryview(bytearray(memoryview(data)[start:]))
         check_payload(header, payload, where)
     except CorruptEncoding as fault:
-        raise StoreError(f"{fault}; nothing was kept") from fault
+        raise StoreError(f"{fault}; nothing was stored") from fault
     return unpack(header, payload), len(data)
 
 
@@ -171,5 +172,5 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     if len(data) != member.size:
-        raise EOFError(f"{member.name} is cut off")
+        raise EOFError(f"{member.name} is truncated")
     return data

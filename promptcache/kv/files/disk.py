@@ -1,8 +1,7 @@
-"""The disk tier: one file per encoding in a folder that any number of processes may share.
+"""The disk tier: one file per encoding, in a folder that any number of processes may share.
 
-Comes in: encodings at rest. Goes out: the same, as memory mapped from their files. The folder is the index, and nothing
-has to be rebuilt after a crash: what stands in it under a name is whole. A file that is not what its name promises is
-never served; it is moved to `quarantine/`, with a line in the log there.
+The folder is the index, so nothing has to be rebuilt after a crash: every file in it is complete. A file that does not
+match its key is never served. It is moved to `quarantine/`, with a line in the log there.
 """
 
 from __future__ import annotations
@@ -11,43 +10,39 @@ import os
 import stat
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
-from promptcache.kv.eviction import Cost, encoding_cost
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
-from promptcache.kv.files.disk_budget import DiskBudget
-from promptcache.kv.files.folder import Folder, Identity, Incoming
-from promptcache.kv.files.format import check_payload, check_shape, pack, shape_text, unpack
-from promptcache.kv.files.header import Header
-from promptcache.kv.files.names import SUFFIX
-from promptcache.kv.files.paths import expand_home
-from promptcache.kv.files.reading import file_version, open_encoding, open_header
-from promptcache.kv.keys import FORMAT_VERSION
+from promptcache.kv.codec import StoredEncoding
+from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
+from promptcache.kv.files.blob_tier import BlobTier, Verify
+from promptcache.kv.files.folder import (
+    FileState,
+    Incoming,
+    StoreFolder,
+    expand_home,
+    file_version,
+    open_encoding,
+    open_header,
+)
+from promptcache.kv.files.format import Header, check_payload, check_shape, pack, shape_text, unpack
+from promptcache.kv.keys import FORMAT_VERSION, SUFFIX, Recipe
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
+from promptcache.locks import new_lock
 
 
-class Verify(StrEnum):
-    """When a payload is compared with its checksum. Headers always are."""
-
-    FIRST = "first"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-class Verdict(NamedTuple):
-    """What `verify_all` found out about a file.
+class VerifyResult(NamedTuple):
+    """Result of `DiskTier.verify_all` for one file.
 
     Attributes:
-        name: Of the file.
-        nbytes: Its size.
-        fault: What is wrong with it; None for what may be served, and for what is foreign.
-        foreign: Whether its name is not that of an encoding: it is neither read nor removed.
+        name: Name of the file.
+        nbytes: Size of the file.
+        fault: Why the file cannot be served. None for a good file and for a foreign one.
+        foreign: Whether the file does not have the suffix of encodings. It is neither read nor removed.
     """
 
     name: str
@@ -60,13 +55,13 @@ class DiskTier(BlobTier):
     """Encodings as files of a folder.
 
     Args:
-        folder: Made where it is missing. One that cannot be written is read all the same.
-        budget_bytes: What encodings, files being written and files set aside may take together. What is over is
-            evicted, by this process's record of uses and the files' times. None is no limit.
-        verify: `first` reads a payload before its first use in this process; `always` before every use.
-        mmap: Map files, so that processes share memory and nothing is read before it is used. Only for folders that
-            only this library writes in: a mapped file that is truncated kills the process.
-        cost: What it takes to make an encoding again.
+        folder: Path of the folder, created if it is missing. A read-only folder is only read.
+        budget_bytes: Limit for encodings, files being written and files in quarantine together. Files above it are
+            evicted, by the uses in this process and the access times of the files. None: no limit.
+        verify: When checksums of payloads are verified: "first" use in this process, "always" or "never".
+        mmap: Whether to memory-map files. Processes then share memory, and bytes are read when they are used. Choose
+            False if other programs write to the folder: a mapped file that is truncated kills the process.
+        cost: Cost of computing an encoding again.
     """
 
     kind = Tier.DISK
@@ -80,59 +75,44 @@ class DiskTier(BlobTier):
         mmap: bool = True,
         cost: Cost = encoding_cost,
     ) -> None:
-        self._folder = Folder(expand_home(folder))
+        self._folder = StoreFolder(expand_home(folder))
         self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
         self._verify = Verify(verify)
         self._mmap = mmap
-        self._verified: dict[str, Identity] = {}
-        self._bad: dict[str, Identity] = {}  # what is wrong and could not be set aside
+        self._verified: dict[str, FileState] = {}
+        self._bad: dict[str, FileState] = {}  # corrupt files that could not be moved to quarantine
         with suppress(TierUnavailable):
-            self._set_outdated_aside()
+            self._quarantine_outdated()
             self.trim()
 
     def __str__(self) -> str:
         return str(self._folder.root)
 
-    def _set_outdated_aside(self) -> None:
-        """Move files of other format versions to the quarantine, once for each folder: no key names them any more."""
-        current = str(FORMAT_VERSION)
-        with self._folder.refusing("read"):
-            if self._folder.format_version() == current:
-                return
-            for key in self._folder.scan():
-                path = self._folder.path(key)
-                with suppress(FileNotFoundError):
-                    identity = Identity.of(path.lstat())
-                    version = file_version(path)
-                    if version not in (None, current):
-                        self._folder.set_aside(path, identity, f"outdated: format version {version}, now {current}")
-            self._folder.note_format_version(current)
-
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Return the encoding under `key`, its tensors mapped from the file."""
+        """Return the encoding of `key`, with tensors mapped from its file."""
         path = self._folder.path(key)
-        with self._folder.refusing("read"), suppress(FileNotFoundError):  # may be evicted at any time
-            identity = Identity.of(path.lstat())
-            if self._bad.get(key) == identity:
+        with self._folder.tier_errors("read"), suppress(FileNotFoundError):  # another process may evict it any time
+            state = FileState.of(path.lstat())
+            if self._bad.get(key) == state:
                 return None
             try:
-                return self._open(key, path, identity, shape)
+                return self._open(key, path, state, shape)
             except CorruptEncoding as error:
-                if self._set_aside(key, path, identity, error):
+                if self._quarantine(key, path, state, error):
                     raise
-            return self.read(key, shape)  # another process was faster, and may have written it again
+            return self.read(key, shape)  # another process has replaced the file
         return None
 
     def write(self, stored: StoredEncoding) -> bool:
-        """Write an encoding to a file of its own."""
+        """Write an encoding to its own file."""
         key = stored.recipe.key
         path = self._folder.path(key)
-        if self._stands(key, path):
+        if self._has_file(key, path):
             return True
         head, payload = pack(stored)
-        with self._folder.refusing("write"):
-            self._folder.make()
-            incoming = self._reserve(key, len(head) + stored.nbytes)
+        with self._folder.tier_errors("write"):
+            self._folder.create()
+            incoming = self._allocate(key, len(head) + stored.nbytes)
             if incoming is None:
                 return False
             with incoming:
@@ -142,7 +122,7 @@ class DiskTier(BlobTier):
 
     def delete(self, key: str) -> bool:
         """Remove the file of `key`."""
-        with self._folder.refusing("delete"):
+        with self._folder.tier_errors("delete"):
             try:
                 self._folder.path(key).unlink()
             except FileNotFoundError:
@@ -150,126 +130,141 @@ class DiskTier(BlobTier):
         return True
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys whose files stand here now, without those that are bad and could not be set aside."""
-        with self._folder.refusing("list"):
+        """Yield the keys that have a file now, without those of known corrupt files."""
+        with self._folder.tier_errors("list"):
             found = self._folder.scan()
-        yield from (key for key, status in found.items() if self._bad.get(key) != Identity.of(status))
+        yield from (key for key, status in found.items() if self._bad.get(key) != FileState.of(status))
 
     def nbytes(self) -> int:
-        """Bytes of the files of all encodings."""
-        with self._folder.refusing("list"):
+        """Return the bytes of the files of all encodings."""
+        with self._folder.tier_errors("list"):
             return sum(status.st_size for status in self._folder.scan().values())
 
     def pin(self, key: str) -> None:
-        """Keep `key` from eviction, in every process."""
+        """Exclude `key` from eviction, in every process."""
         self._folder.path(key)
-        with self._folder.refusing("pin"):
-            self._folder.make()
+        with self._folder.tier_errors("pin"):
+            self._folder.create()
             (self._folder.pins / key).touch()
 
     def unpin(self, key: str) -> None:
-        """Let `key` be evicted again."""
+        """Allow the eviction of `key` again, in every process."""
         self._folder.path(key)
-        with self._folder.refusing("unpin"):
+        with self._folder.tier_errors("unpin"):
             (self._folder.pins / key).unlink(missing_ok=True)
 
     def pinned(self) -> frozenset[str]:
-        """Return the keys that are pinned, by whatever process."""
-        with self._folder.refusing("list"):
+        """Return the keys that any process has pinned."""
+        with self._folder.tier_errors("list"):
             return self._folder.pinned()
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Be the only one, of all processes, that makes `key`; a claim ends with the process that holds it."""
+        """Return a context in which no other process computes `key`. A claim ends with the process that holds it."""
         return self._folder.claimed(key, timeout_s)
 
     def header(self, key: str) -> Header | None:
-        """Return what a file says of itself; its payload is not read.
+        """Return the header of a file without reading its payload, or None if there is no file.
 
         Raises:
-            CorruptEncoding: It is not what its name promises. It stays where it is.
+            CorruptEncoding: The file does not match its key. It is not moved.
         """
-        with self._folder.refusing("read"), suppress(FileNotFoundError):
+        with self._folder.tier_errors("read"), suppress(FileNotFoundError):
             return open_header(self._folder.path(key), key)
         return None
 
     def files(self) -> Mapping[str, tuple[int, float]]:
-        """Return bytes, and time of the last use in seconds since 1970, of every encoding's file, by key."""
-        with self._folder.refusing("list"):
+        """Return the size of each encoding's file and the time of its last use (Unix time), by key."""
+        with self._folder.tier_errors("list"):
             return {key: (status.st_size, status.st_atime) for key, status in self._folder.scan().items()}
 
     def quarantined(self) -> Mapping[str, int]:
-        """Return the bytes of each file that was set aside, by name."""
-        with self._folder.refusing("list"):
+        """Return the size of each file in quarantine, by name."""
+        with self._folder.tier_errors("list"):
             return {name: status.st_size for name, status in self._folder.quarantined()}
 
     def empty_quarantine(self) -> tuple[str, ...]:
-        """Remove the files that were set aside, and return their names; the log of why stays."""
-        with self._folder.refusing("clean up"), self._folder.locked():
-            aside = self._folder.quarantined()
-            self._folder.empty_quarantine(sum(status.st_size for _, status in aside) + 1)
-        return tuple(name for name, _ in aside)
+        """Remove the files in quarantine and return their names. The log stays."""
+        with self._folder.tier_errors("clean up"), self._folder.locked():
+            found = self._folder.quarantined()
+            self._folder.empty_quarantine(sum(status.st_size for _, status in found) + 1)
+        return tuple(name for name, _ in found)
 
     def gc(self) -> tuple[str, ...]:
-        """Remove the files that writers left when they were killed, and return their names; touch nothing else."""
-        with self._folder.refusing("clean up"), self._folder.locked():
+        """Remove the unfinished files of killed writers and return their names. Nothing else is removed but locks."""
+        with self._folder.tier_errors("clean up"), self._folder.locked():
             self._folder.sweep_locks()
             return self._folder.sweep()
 
-    def verify_all(self) -> Iterator[Verdict]:
-        """Read every file among the encodings, and say of each whether it may be served; nothing is moved.
+    def verify_all(self) -> Iterator[VerifyResult]:
+        """Read every file among the encodings and yield a result for each. Nothing is moved.
 
-        Whatever has the suffix of encodings is held to what they are; what has not is foreign, and is not opened. All
-        files of one model must hold KV of one shape.
+        A file with the suffix of encodings must be one. Other files are foreign and are not opened. All files of one
+        model must hold KV of one shape.
         """
-        with self._folder.refusing("list"):
+        with self._folder.tier_errors("list"):
             paths = sorted(self._folder.encodings.iterdir()) if self._folder.encodings.exists() else []
-        with self._folder.refusing("read"):
+        with self._folder.tier_errors("read"):
             shapes = _shapes_by_model(path for path in paths if path.name.endswith(SUFFIX))
         for path in paths:
-            with self._folder.refusing("read"), suppress(FileNotFoundError):
-                yield self._verdict(path, shapes)
+            with self._folder.tier_errors("read"), suppress(FileNotFoundError):
+                nbytes = path.lstat().st_size
+                if path.name.endswith(SUFFIX):
+                    yield VerifyResult(path.name, nbytes, _fault_in(path, shapes, mapped=self._mmap))
+                else:
+                    yield VerifyResult(path.name, nbytes, None, foreign=True)
 
     def trim(self) -> None:
-        """Evict until the budget holds, as far as what is pinned and being written allows."""
+        """Evict until the budget holds, as far as pins and files being written allow."""
         if self._budget is not None:
-            with self._folder.refusing("evict"):
+            with self._folder.tier_errors("evict"):
                 self._budget.trim()
 
-    def _verdict(self, path: Path, shapes: Mapping[str, Counter[KVShape]]) -> Verdict:
-        nbytes = path.lstat().st_size
-        if not path.name.endswith(SUFFIX):
-            return Verdict(path.name, nbytes, None, foreign=True)
-        return Verdict(path.name, nbytes, _fault(path, shapes, mapped=self._mmap))
+    def _quarantine_outdated(self) -> None:
+        """Move files of other format versions to quarantine, once for each folder. No key refers to them any more."""
+        current = str(FORMAT_VERSION)
+        with self._folder.tier_errors("read"):
+            if self._folder.format_version() == current:
+                return
+            for key in self._folder.scan():
+                path = self._folder.path(key)
+                with suppress(FileNotFoundError):
+                    state = FileState.of(path.lstat())
+                    version = file_version(path)
+                    if version not in (None, current):
+                        reason = f"outdated: format version {version}, now {current}"
+                        self._folder.move_to_quarantine(path, state, reason)
+            self._folder.set_format_version(current)
 
-    def _open(self, key: str, path: Path, identity: Identity, shape: KVShape | None) -> StoredEncoding:
+    def _open(self, key: str, path: Path, state: FileState, shape: KVShape | None) -> StoredEncoding:
         header, payload = open_encoding(path, key, mapped=self._mmap)
         if shape is not None:
             check_shape(header, shape, str(path))
-        known = self._verify is Verify.NEVER or self._verified.get(key) == identity
+        known = self._verify is Verify.NEVER or self._verified.get(key) == state
         if not known or self._verify is Verify.ALWAYS:
             check_payload(header, payload, str(path))
-            self._verified[key] = identity
-        with suppress(OSError):  # a read-only folder: then only this process knows of the use
-            os.utime(path, ns=(time.time_ns(), identity.modified_ns), follow_symlinks=False)
+            self._verified[key] = state
+        with suppress(OSError):  # in a read-only folder, only this process knows of the use
+            os.utime(path, ns=(time.time_ns(), state.modified_ns), follow_symlinks=False)
         if self._budget is not None:
-            self._budget.use(key, identity.nbytes, header.recipe)
+            self._budget.record_use(key, state.nbytes, header.recipe)
         return unpack(header, payload)
 
-    def _set_aside(self, key: str, path: Path, identity: Identity, fault: CorruptEncoding) -> bool:
+    def _quarantine(self, key: str, path: Path, state: FileState, fault: CorruptEncoding) -> bool:
+        """Move a corrupt file to quarantine; return False if another process has replaced it meanwhile."""
         try:
-            return self._folder.set_aside(path, identity, str(fault))
+            return self._folder.move_to_quarantine(path, state, str(fault))
         except (OSError, TierUnavailable) as error:
-            fault.add_note(f"It could not be set aside and is ignored from now on: {error}")
-            self._bad[key] = identity
+            fault.add_note(f"It could not be moved to quarantine and is ignored from now on: {error}")
+            self._bad[key] = state
             return True
 
-    def _stands(self, key: str, path: Path) -> bool:
-        with self._folder.refusing("read"), suppress(FileNotFoundError):
+    def _has_file(self, key: str, path: Path) -> bool:
+        with self._folder.tier_errors("read"), suppress(FileNotFoundError):
             status = path.lstat()
-            return stat.S_ISREG(status.st_mode) and self._bad.get(key) != Identity.of(status)
+            return stat.S_ISREG(status.st_mode) and self._bad.get(key) != FileState.of(status)
         return False
 
-    def _reserve(self, key: str, nbytes: int) -> Incoming | None:
+    def _allocate(self, key: str, nbytes: int) -> Incoming | None:
         with self._folder.locked():
             self._folder.sweep()
             if self._budget is not None and not self._budget.make_room(nbytes):
@@ -277,7 +272,89 @@ class DiskTier(BlobTier):
             return self._folder.open_incoming(key, nbytes)
 
 
-def _fault(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) -> str | None:
+class DiskBudget:
+    """Limit in bytes for encodings, files being written and files in quarantine together. Thread-safe.
+
+    Other processes write, use and remove files as well. So files are counted again each time, with the folder locked.
+
+    Args:
+        folder: The folder of the tier.
+        budget_bytes: The limit.
+        cost: Cost of computing an encoding again.
+    """
+
+    def __init__(self, folder: StoreFolder, budget_bytes: int, cost: Cost) -> None:
+        self._folder = folder
+        self._budget_bytes = budget_bytes
+        self._cost = cost
+        self._policy = GreedyDual()
+        self._sizes: dict[str, int] = {}  # of the keys in the policy
+        self._lock = new_lock()  # guards both
+
+    def record_use(self, key: str, nbytes: int, recipe: Recipe) -> None:
+        """Record a use of a file."""
+        with self._lock:
+            if key not in self._policy:
+                self._sizes[key] = nbytes
+                self._policy.add(key, nbytes, self._cost(recipe))
+            self._policy.touch(key)
+
+    def make_room(self, nbytes: int) -> bool:
+        """Evict until `nbytes` more fit. If they cannot fit, evict nothing and return False.
+
+        The caller holds the lock of the folder.
+        """
+        with self._lock:
+            return self._make_room(nbytes)
+
+    def trim(self) -> None:
+        """Evict until the budget holds, as far as pins and files being written allow."""
+        with self._folder.locked(), self._lock:
+            if not self._make_room(0):
+                self._evict(tuple(self._policy.ranked()))
+
+    def _make_room(self, nbytes: int) -> bool:
+        incoming_bytes = self._folder.incoming_bytes()  # first: a file published meanwhile counts twice, not never
+        files = self._folder.scan()
+        quarantine_bytes = sum(status.st_size for _, status in self._folder.quarantined())
+        used_bytes = sum(status.st_size for status in files.values())
+        needed = used_bytes + incoming_bytes + quarantine_bytes + nbytes - self._budget_bytes
+        if needed <= 0:
+            return True
+        self._synchronize(files)
+        victims = self._policy.victims(needed - quarantine_bytes, lambda _: False)
+        if victims is None:
+            return False
+        self._folder.empty_quarantine(needed)
+        self._evict(victims)
+        return True
+
+    def _evict(self, victims: Sequence[str]) -> None:
+        for key in victims:
+            self._folder.path(key).unlink(missing_ok=True)  # mapped files stay readable
+            del self._sizes[key]
+        self._policy.evict(victims)
+
+    def _synchronize(self, files: Mapping[str, os.stat_result]) -> None:
+        """Update the policy with the files and pins of other processes."""
+        for key in [key for key, size in self._sizes.items() if key not in files or files[key].st_size != size]:
+            del self._sizes[key]
+            self._policy.remove(key)
+        for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_atime_ns):
+            self._sizes[key] = files[key].st_size
+            self._policy.add(key, max(1, files[key].st_size), self._cost_of(key))
+        pinned = self._folder.pinned()
+        self._policy.unpin(self._policy.pinned - pinned)
+        self._policy.pin(pinned)
+
+    def _cost_of(self, key: str) -> float:
+        try:
+            return self._cost(open_header(self._folder.path(key), key).recipe)
+        except (CorruptEncoding, OSError):
+            return 0.0  # a corrupt file is evicted first
+
+
+def _fault_in(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) -> str | None:
     try:
         header, payload = open_encoding(path, path.stem, mapped=mapped)
         check_payload(header, payload, str(path))
@@ -291,7 +368,7 @@ def _fault(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) 
 
 
 def _shapes_by_model(paths: Iterable[Path]) -> Mapping[str, Counter[KVShape]]:
-    """Return how many files hold KV of which shape, by the fingerprint of their model; unreadable ones are left out."""
+    """Return the number of files for each KV shape, by the fingerprint of the model. Corrupt files are left out."""
     shapes: dict[str, Counter[KVShape]] = defaultdict(Counter)
     for path in paths:
         with suppress(CorruptEncoding, FileNotFoundError):

@@ -1,15 +1,13 @@
-"""The folder of a disk tier: which files stand where, and how they come, go and are set aside without a trace of half
-work.
+"""The folder of a disk tier: the names of its files, its locks, and safe ways to open, add and quarantine files.
 
-    encodings/KEY.safetensors    one file per encoding; what stands here is whole
-    incoming/                    files being written; each is locked by its writer while that lives
-    pins/KEY                     empty; names what must not be evicted
-    version                      the format version of all encodings, a number
-    quarantine/                  what could not be served, and log.jsonl: when, what, why
-    locks/KEY.lock, lock         held while an encoding is made, and while files are counted and moved
+    encodings/KEY.safetensors    one complete file per encoding
+    incoming/                    files being written, each locked by its writer
+    pins/KEY                     empty files that name pinned encodings
+    version                      format version of all encodings, a number
+    quarantine/                  corrupt files, and log.jsonl with time, file and reason
+    locks/KEY.lock, lock         held while an encoding is computed, and while files are counted and moved
 
-Comes in: names and bytes. Goes out: files. This file knows nothing of what is in them. POSIX only: it relies on
-`flock` and on files that outlive their names.
+POSIX only: the folder relies on `flock`, and on open files that outlive their names.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import stat
 import time
@@ -29,18 +28,25 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from promptcache.atomic import atomic_write, publish
-from promptcache.diagnostics import StoreError, TierUnavailable, shown
-from promptcache.kv.files.names import file_name, key_of
+from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, shown
+from promptcache.kv.files.format import Header, format_version, head_bytes, read_header
+from promptcache.kv.keys import file_name, key_of
 
 LOCK_TIMEOUT_S = 60.0
 _POLL_S = 0.005
 _LOG = "log.jsonl"
 _VERSION = "version"
-_REPLACING = "replacing.tmp"
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KEEP_TIMES = getattr(os, "O_NOATIME", 0)
+"""Linux: reading a header must not change the access time, which records the last use of the encoding."""
+
+_UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors of one file. Other errors concern the whole file system."""
 
 
-class Identity(NamedTuple):
-    """What tells one state of a file from another."""
+class FileState(NamedTuple):
+    """Identity of one state of a file. It changes when the file is replaced or written."""
 
     device: int
     inode: int
@@ -48,14 +54,14 @@ class Identity(NamedTuple):
     modified_ns: int
 
     @staticmethod
-    def of(status: os.stat_result) -> Identity:
-        """Return the identity of the file with this status."""
-        return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    def of(status: os.stat_result) -> FileState:
+        """Return the state of the file with this status."""
+        return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(slots=True)
 class Incoming:
-    """A file that is being written; it is gone when the context ends, unless it was published."""
+    """A file that is being written. The end of the context removes it, unless it was published."""
 
     path: Path
     descriptor: int
@@ -69,7 +75,7 @@ class Incoming:
         os.close(self.descriptor)
 
     def fill(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Write everything and wait until it is on the disk."""
+        """Write and sync the whole content."""
         for part in parts:
             left = memoryview(part)
             while left:
@@ -77,12 +83,12 @@ class Incoming:
         os.fsync(self.descriptor)
 
     def publish(self, target: Path) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name."""
         publish(self.path, target)
 
 
-class Folder:
-    """A tier's folder. Its methods raise `TierUnavailable` where the file system refuses."""
+class StoreFolder:
+    """The folder of a disk tier. Its methods raise `OSError`, or `TierUnavailable` if a lock is not available."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -91,36 +97,36 @@ class Folder:
         )
         try:
             if root.exists() and not root.is_dir():
-                raise StoreError(f"{root}: is not a folder")
+                raise StoreError(f"store '{root}' is not a folder; name another path")
         except OSError as error:
-            raise StoreError(f"{shown(str(root))} cannot be a folder: {error.strerror}") from error
-        with contextlib.suppress(OSError):  # may be read-only, and still be read
-            self.make()
+            raise StoreError(f"store {shown(str(root))} cannot be a folder: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # a read-only folder can still be read
+            self.create()
 
-    def make(self) -> None:
-        """Make the folders that are not there."""
+    def create(self) -> None:
+        """Create the missing subfolders."""
         for folder in (self.encodings, self.incoming, self.pins, self.quarantine, self.locks):
             folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, key: str) -> Path:
-        """Return where an encoding stands.
+        """Return the path of the file of an encoding.
 
         Raises:
-            StoreError: This is no key.
+            StoreError: `key` is not a key.
         """
         return self.encodings / file_name(key)
 
     @contextlib.contextmanager
-    def refusing(self, deed: str) -> Iterator[None]:
-        """Say what the file system refuses as `TierUnavailable`."""
+    def tier_errors(self, operation: str) -> Iterator[None]:
+        """Raise an `OSError` of the context as `TierUnavailable`, with the folder and the operation."""
         try:
             yield
         except OSError as error:
-            raise TierUnavailable(f"{self.root}: cannot {deed}: {error.strerror or error}") from error
+            raise TierUnavailable(f"{self.root}: cannot {operation}: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one, of all processes, that counts or moves files."""
+        """Hold the lock for counting and moving files, which all processes share."""
         lock = FileLock(self.root / "lock")
         try:
             lock.acquire(timeout=LOCK_TIMEOUT_S, poll_interval=_POLL_S)
@@ -133,7 +139,7 @@ class Folder:
 
     @contextlib.contextmanager
     def claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
-        """Hold the lock of a key; yields False after the time-out, and where no lock can be had at all."""
+        """Hold the lock of a key. Yields False after the timeout, or if locks do not work here."""
         self.path(key)
         lock = FileLock(self.locks / f"{key}.lock")
         try:
@@ -147,7 +153,7 @@ class Folder:
             lock.release()
 
     def scan(self) -> dict[str, os.stat_result]:
-        """Return the encodings that stand here, by key; what has another name or is no file is none."""
+        """Return the status of every encoding by key. Foreign files are left out."""
         found = {}
         for name, status in _files(self.encodings):
             if (key := key_of(name)) is not None:
@@ -155,11 +161,11 @@ class Folder:
         return found
 
     def pinned(self) -> frozenset[str]:
-        """Return the keys that have a pin."""
+        """Return the pinned keys."""
         return frozenset(name for name, _ in _files(self.pins))
 
     def open_incoming(self, key: str, nbytes: int) -> Incoming:
-        """Make a file that already takes all the room that it will need; call this with the folder locked."""
+        """Create a file in `incoming/` and allocate all its bytes. The caller holds the lock of the folder."""
         path = self.incoming / f"{key}.{os.getpid()}.{time.time_ns()}.tmp"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         incoming = Incoming(path, os.open(path, flags, 0o666))
@@ -171,72 +177,167 @@ class Folder:
             raise
         return incoming
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Let a small file beside the folders have this content, all at once; call this with the folder locked."""
-        temporary = self.root / _REPLACING
-        temporary.unlink(missing_ok=True)
-        with atomic_write(self.root / name, temporary=temporary) as file:
-            file.write(data)
+    def incoming_bytes(self) -> int:
+        """Return the bytes of the files that are being written."""
+        return sum(status.st_size for _, status in _files(self.incoming))
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove what writers left that are no more, and return its names; call this with the folder locked."""
-        left = [name for name, _ in _files(self.incoming) if _remove_abandoned(self.incoming / name)]
-        replacing = self.root / _REPLACING
-        if replacing.exists():  # its writer would hold the lock
-            replacing.unlink()
-            left.append(_REPLACING)
-        return tuple(left)
+        """Remove the files of killed writers and return their names. The caller holds the lock of the folder."""
+        return tuple(name for name, _ in _files(self.incoming) if _remove_abandoned(self.incoming / name))
 
     def sweep_locks(self) -> None:
-        """Remove the locks of keys that are not held; a process that waits for one makes it again."""
+        """Remove the locks of keys that no process holds. A waiting process creates its lock again."""
         for name, _ in _files(self.locks):
             lock = FileLock(self.locks / name, timeout=0)
             with contextlib.suppress(Timeout), lock:
                 (self.locks / name).unlink(missing_ok=True)
 
-    def incoming_bytes(self) -> int:
-        """Bytes of the files that are being written."""
-        return sum(status.st_size for _, status in _files(self.incoming))
-
-    def quarantined(self) -> list[tuple[str, os.stat_result]]:
-        """Return the files that were set aside, the oldest first."""
-        aside = [each for each in _files(self.quarantine) if each[0] != _LOG]
-        return sorted(aside, key=lambda each: each[1].st_ctime_ns)
-
-    def empty_quarantine(self, needed_bytes: int) -> None:
-        """Remove files that were set aside until so much is freed; the log stays."""
-        for name, status in self.quarantined():
-            if needed_bytes > 0:
-                (self.quarantine / name).unlink(missing_ok=True)
-                needed_bytes -= status.st_size
-
     def format_version(self) -> str | None:
-        """Return the format version that all encodings here have; None if that is not known."""
+        """Return the format version of all encodings here, or None if it is unknown."""
         try:
             return (self.root / _VERSION).read_text("ascii", errors="replace").strip()
         except FileNotFoundError:
             return None
 
-    def note_format_version(self, version: str) -> None:
-        """Note that all encodings here have this format version."""
+    def set_format_version(self, version: str) -> None:
+        """Record the format version of all encodings here."""
         with atomic_write(self.root / _VERSION) as file:
             file.write(f"{version}\n".encode())
 
-    def set_aside(self, path: Path, identity: Identity, reason: str) -> bool:
-        """Move a file to the quarantine, if it is still the one that was found bad; return whether it was."""
+    def move_to_quarantine(self, path: Path, state: FileState, reason: str) -> bool:
+        """Move a file to quarantine unless its state has changed; return whether it was moved."""
         with self.locked():
-            if not os.path.lexists(path) or Identity.of(path.lstat()) != identity:
+            if not os.path.lexists(path) or FileState.of(path.lstat()) != state:
                 return False
-            self.make()
+            self.create()
             path.rename(self.quarantine / f"{path.name}.{time.time_ns()}")
             entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "file": path.name, "reason": reason}
             with (self.quarantine / _LOG).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(entry) + "\n")
         return True
 
+    def quarantined(self) -> list[tuple[str, os.stat_result]]:
+        """Return the files in quarantine, oldest first."""
+        found = [each for each in _files(self.quarantine) if each[0] != _LOG]
+        return sorted(found, key=lambda each: each[1].st_ctime_ns)
+
+    def empty_quarantine(self, needed_bytes: int) -> None:
+        """Remove files from quarantine, oldest first, until `needed_bytes` are freed. The log stays."""
+        for name, status in self.quarantined():
+            if needed_bytes > 0:
+                (self.quarantine / name).unlink(missing_ok=True)
+                needed_bytes -= status.st_size
+
+
+def expand_home(folder: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` or `~user` at its start replaced by the home folder.
+
+    Raises:
+        StoreError: There is no such user, or the home folder of this user is unknown.
+    """
+    path = Path(folder)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        reason = "there is no such user here" if path.parts[0] != "~" else "HOME is not set, and this user has no home"
+        raise StoreError(f"store '{path}': {reason}; write the folder's whole path") from None
+
+
+def open_header(path: Path, key: str) -> Header:
+    """Return the header of a file.
+
+    Raises:
+        CorruptEncoding: The file does not match its key, or cannot be read.
+        FileNotFoundError: The file was removed.
+        OSError: The file system does not answer.
+    """
+    descriptor = _open(path)
+    try:
+        return _read_header(descriptor, path, key)[0]
+    finally:
+        os.close(descriptor)
+
+
+def file_version(path: Path) -> str | None:
+    """Return the format version of a file, or None if it is not an encoding or cannot be read."""
+    try:
+        descriptor = _open(path)
+    except (CorruptEncoding, OSError):
+        return None
+    try:
+        return format_version(os.pread(descriptor, head_bytes(os.pread(descriptor, 8, 0)), 0))
+    finally:
+        os.close(descriptor)
+
+
+def open_encoding(path: Path, key: str, *, mapped: bool) -> tuple[Header, memoryview]:
+    """Return the header of a file and its payload, memory-mapped or read. The checksum is not verified.
+
+    The payload is writable for torch. Writes to it never reach the file. Nothing is allocated before the header
+    confirms the size of the file.
+
+    Raises:
+        CorruptEncoding: The file does not match its key, or cannot be read.
+        FileNotFoundError: The file was removed.
+        OSError: The file system does not answer.
+    """
+    descriptor = _open(path)
+    try:
+        header, start = _read_header(descriptor, path, key)
+        read = _map_payload if mapped else _read_payload
+        return header, read(descriptor, start, header.payload_bytes)
+    except ValueError as error:  # from mmap: the file is shorter now
+        raise CorruptEncoding(f"{path}: changed while it was opened: {error}") from error
+    except OSError as error:
+        _raise_if_unreadable(error, path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise CorruptEncoding(f"{path}: is not a file")
+        try:
+            return os.open(path, _FLAGS | _KEEP_TIMES)
+        except PermissionError:  # O_NOATIME is for the owner only
+            return os.open(path, _FLAGS)
+    except OSError as error:
+        _raise_if_unreadable(error, path)
+        raise
+
+
+def _read_header(descriptor: int, path: Path, key: str) -> tuple[Header, int]:
+    file_bytes = os.fstat(descriptor).st_size
+    first = os.pread(descriptor, 8, 0)
+    head = os.pread(descriptor, min(head_bytes(first), file_bytes), 0)
+    return read_header(head, file_bytes, str(path), key)
+
+
+def _map_payload(descriptor: int, start: int, payload_bytes: int) -> memoryview:
+    mapping = mmap.mmap(descriptor, start + payload_bytes, access=mmap.ACCESS_COPY)  # shares the page cache
+    return memoryview(mapping)[start:]
+
+
+def _read_payload(descriptor: int, start: int, payload_bytes: int) -> memoryview:
+    payload = memoryview(bytearray(payload_bytes))
+    done = 0
+    while done < payload_bytes:
+        count = os.preadv(descriptor, [payload[done:]], start + done)
+        if count == 0:
+            raise ValueError(f"{payload_bytes - done} bytes of its payload are missing")
+        done += count
+    return payload
+
+
+def _raise_if_unreadable(error: OSError, path: Path) -> None:
+    if error.errno in _UNREADABLE:
+        raise CorruptEncoding(f"{path}: cannot be read: {error.strerror}") from error
+
 
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files of a folder that may be missing; those that vanish meanwhile are left out."""
+    """Yield name and status of the regular files of a folder. The folder or files may disappear meanwhile."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -249,6 +350,7 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _remove_abandoned(path: Path) -> bool:
+    """Remove a file in `incoming/` unless its writer is alive and holds its lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -264,9 +366,9 @@ def _remove_abandoned(path: Path) -> bool:
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:
-    """Take room now; where the system cannot, only the length is taken, and the disk may turn out to be full later."""
+    """Allocate the bytes of a file. Without `posix_fallocate`, only its length is set, and a write may find no room."""
     os.ftruncate(descriptor, nbytes)
-    if hasattr(os, "posix_fallocate"):  # macOS has none
+    if hasattr(os, "posix_fallocate"):  # macOS does not have it
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
         except OSError as error:

@@ -1,13 +1,13 @@
-"""The remote tier: the same files under any URL that fsspec knows, shared by machines.
+"""The remote tier: the files of the disk tier under any URL that fsspec knows, shared by machines.
 
-What is read is verified every time, and moved to `quarantine/` there if it is not what its name promises. Every
-operation has a time-out, connecting included; after one the place is not asked again for a while. Only this file knows
-fsspec.
+Every file is verified at every read, and a corrupt one is moved to `quarantine/`. Every operation, connecting included,
+has a timeout. After a timeout the URL is not used for a while.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -25,43 +25,45 @@ except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv.files.blob_tier import BlobTier, StoredEncoding
-from promptcache.kv.files.format import check_payload, check_shape, pack, unpack
-from promptcache.kv.files.header import read_header
-from promptcache.kv.files.names import file_name, key_of
-from promptcache.kv.files.paths import without_credentials
+from promptcache.kv.codec import StoredEncoding
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import check_payload, check_shape, pack, read_header, unpack
+from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
 
 MAX_FILE_BYTES = 8 * 2**30
-"""A larger file is no encoding, and is not fetched."""
+"""Larger objects are corrupt and are not fetched: fetching one would fill the memory."""
 
 PARALLEL_READS = 16
-"""Requests for encodings that are sent at once."""
+"""Number of encodings that are fetched at once."""
 
-_NO_SUCH_PLACE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Of errors of the system, those that say that a URL is wrong; others say that nothing answers there now."""
+_WRONG_URL = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""Errors of the system that mean a wrong URL. Others mean that the URL does not answer now."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Place:
+class _RemoteFolder:
     """An open file system and the folder of the store in it.
 
     Attributes:
-        turn: Held while the file system is used, where it cannot be used by several threads.
+        files: The file system.
+        root: Path of the folder.
+        lock: Held during each operation if the file system is not thread-safe.
     """
 
     files: AbstractFileSystem
     root: str
-    turn: AbstractContextManager[Any]
+    lock: AbstractContextManager[Any]
 
     @staticmethod
-    def open(url: str, options: Mapping[str, Any]) -> _Place:
-        """Open a file system; many connect to their place then. No listing is cached: others write there, too."""
+    def open(url: str, options: Mapping[str, Any]) -> _RemoteFolder:
+        """Open a file system. Many connect now. Listings are not cached, because other machines write, too."""
         files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
-        return _Place(files, str(root).rstrip("/"), nullcontext() if _serves_threads(files) else threading.Lock())
+        lock = nullcontext() if _is_thread_safe(files) else threading.Lock()
+        return _RemoteFolder(files, str(root).rstrip("/"), lock)
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -71,47 +73,52 @@ class RemoteTier(BlobTier):
     """Encodings as files under a URL. It has no budget, so nothing is evicted, and no locks.
 
     Args:
-        url: Such as `s3://bucket/folder` or `file:///shared/folder`.
-        timeout_s: How long to wait for each operation.
-        rest_s: How long not to ask again after a time-out, or after it could not be connected to.
-        options: What else fsspec's file system is made with, such as credentials.
+        url: For example `s3://bucket/folder` or `file:///shared/folder`.
+        timeout_s: Timeout of each operation.
+        retry_after_s: How long the URL is not used after a timeout or a failed connection.
+        options: Options of the file system of fsspec, such as credentials.
 
     Raises:
-        StoreError: The URL cannot be a store. One where nothing answers now can be one: it is connected to later.
+        StoreError: The URL is wrong. A URL that does not answer now is accepted and connected to later.
     """
 
     kind = Tier.REMOTE
 
     def __init__(
-        self, url: str, *, timeout_s: float = 10.0, rest_s: float = 30.0, options: Mapping[str, Any] | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = 10.0,
+        retry_after_s: float = 30.0,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._url, self._options = url, dict(options or {})
-        self._name = without_credentials(url).rstrip("/")
+        self._name = _without_credentials(url).rstrip("/")
         self._timeout_s = timeout_s
-        self._rest_s = rest_s
-        self._asleep_until, self._why_asleep = 0.0, ""
-        self._bad: dict[str, Hashable] = {}  # what is wrong and could not be set aside
-        self._place: _Place | None = None
+        self._retry_after_s = retry_after_s
+        self._paused_until, self._why_paused = 0.0, ""
+        self._bad: dict[str, Hashable] = {}  # corrupt objects that could not be moved to quarantine
+        self._folder: _RemoteFolder | None = None
         try:
-            self._ask("open", lambda _: None)
+            self._run("open", lambda _: None)
         except TierUnavailable as fault:
             error = fault.__cause__
-            if not isinstance(error, OSError) or isinstance(error, _NO_SUCH_PLACE):
-                raise StoreError(f"cannot use this URL as a store: {self._why_asleep}") from error
+            if not isinstance(error, OSError) or isinstance(error, _WRONG_URL):
+                raise StoreError(f"cannot use this URL as a store: {self._why_paused}") from error
 
     def __str__(self) -> str:
         return self._name
 
     @property
     def max_parallel_reads(self) -> int:  # type: ignore[override]
-        """Many where the file system can be used by several threads, else one."""
-        place = self._place
-        return PARALLEL_READS if place is not None and _serves_threads(place.files) else 1
+        """Number of concurrent reads: 1 unless the file system is thread-safe."""
+        folder = self._folder
+        return PARALLEL_READS if folder is not None and _is_thread_safe(folder.files) else 1
 
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Fetch the encoding under `key` into memory."""
+        """Fetch the encoding of `key` into memory."""
         name = file_name(key)
-        fetched = self._ask("read", lambda place: _fetch(place, name))
+        fetched = self._run("read", lambda folder: _fetch(folder, name))
         if fetched is None or self._bad.get(key) == fetched[0]:
             return None
         state, data = fetched
@@ -125,128 +132,128 @@ class RemoteTier(BlobTier):
             payload = memoryview(bytearray(memoryview(data)[start:]))
             check_payload(header, payload, source)
         except CorruptEncoding as error:
-            self._set_aside(key, state, error)
+            self._quarantine(key, state, error)
             raise
         self._bad.pop(key, None)
         return unpack(header, payload)
 
     def write(self, stored: StoredEncoding) -> bool:
-        """Put an encoding there, all of it at once; always True, for there is no budget."""
+        """Write an encoding atomically. The result is always True, because there is no budget."""
         name = file_name(stored.recipe.key)
-        is_there = self._ask("write", lambda place: bool(place.files.isfile(place.path(name))))
-        if is_there and stored.recipe.key not in self._bad:
+        exists = self._run("write", lambda folder: bool(folder.files.isfile(folder.path(name))))
+        if exists and stored.recipe.key not in self._bad:
             return True
         head, payload = pack(stored)
         data = b"".join((head, *payload))
-        self._ask("write", lambda place: _put(place, name, data))
+        self._run("write", lambda folder: _write(folder, name, data))
         self._bad.pop(stored.recipe.key, None)
         return True
 
     def delete(self, key: str) -> bool:
         """Remove the object of `key`."""
         name = file_name(key)
-        return self._ask("delete", lambda place: _remove(place, name))
+        return self._run("delete", lambda folder: _remove(folder, name))
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are there now, without those that are bad and could not be set aside."""
-        yield from (key for key in self._ask("list", _list) if key not in self._bad)
+        """Yield the keys that have an object now, without those of known corrupt objects."""
+        yield from (key for key in self._run("list", _list) if key not in self._bad)
 
     def nbytes(self) -> int:
-        """Bytes of all encodings there."""
-        return sum(self._ask("list", _list).values())
+        """Return the bytes of all encodings."""
+        return sum(self._run("list", _list).values())
 
-    def gc(self, older_than_s: float = 86_400.0) -> tuple[str, ...]:
-        """Remove what writers left that were killed so long ago, and return its names; touch nothing else."""
-        before_ns = time.time_ns() - int(older_than_s * 1e9)
-        return self._ask("clean up", lambda place: _sweep(place, before_ns))
-
-    def _set_aside(self, key: str, state: Hashable, fault: CorruptEncoding) -> None:
+    def _quarantine(self, key: str, state: Hashable, fault: CorruptEncoding) -> None:
         try:
-            self._ask("set aside", lambda place: _move_bad(place, file_name(key), state, str(fault)))
+            self._run("quarantine", lambda folder: _move_to_quarantine(folder, file_name(key), state, str(fault)))
         except TierUnavailable as error:
-            fault.add_note(f"It could not be set aside and is ignored from now on: {error}")
+            fault.add_note(f"It could not be moved to quarantine and is ignored from now on: {error}")
             self._bad[key] = state
 
-    def _ask(self, what: str, operation: Callable[[_Place], _T]) -> _T:
-        """Run an operation in a thread of its own, which is abandoned when it does not come back in time."""
-        if time.monotonic() < self._asleep_until:
+    def _run(self, what: str, operation: Callable[[_RemoteFolder], _T]) -> _T:
+        """Run an operation in its own thread, which is abandoned at the timeout."""
+        if time.monotonic() < self._paused_until:
             raise TierUnavailable(
-                f"{self._name}: cannot {what}: {self._why_asleep}; it is not asked for {self._rest_s:g} s"
+                f"{self._name}: cannot {what}: {self._why_paused}; it is tried again after {self._retry_after_s:g} s"
             )
         outcome: Future[_T] = Future()
-        threading.Thread(target=self._run, args=(operation, outcome), daemon=True, name="promptcache remote").start()
+        threading.Thread(target=self._work, args=(operation, outcome), daemon=True, name="promptcache remote").start()
         try:
             return outcome.result(self._timeout_s)
         except TimeoutError as error:
-            self._place = None  # its connection may be stuck for good
-            raise self._sleep(what, f"no answer within {self._timeout_s:g} s") from error
-        except Exception as error:  # each backend raises errors of its own libraries, which have nothing in common
+            self._folder = None  # its connection may never recover
+            raise self._pause(what, f"no answer within {self._timeout_s:g} s") from error
+        except Exception as error:  # each backend has errors of its own, without a common base class
             why = str(error) or type(error).__name__
-            if self._place is None:
-                raise self._sleep(what, why) from error
+            if self._folder is None:
+                raise self._pause(what, why) from error
             raise TierUnavailable(f"{self._name}: cannot {what}: {why}") from error
 
-    def _run(self, operation: Callable[[_Place], _T], outcome: Future[_T]) -> None:
+    def _work(self, operation: Callable[[_RemoteFolder], _T], outcome: Future[_T]) -> None:
         try:
-            place = self._place
-            if place is None:
-                place = self._place = _Place.open(self._url, self._options)
-            with place.turn:
-                outcome.set_result(operation(place))
-        except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that waits
+            folder = self._folder
+            if folder is None:
+                folder = self._folder = _RemoteFolder.open(self._url, self._options)
+            with folder.lock:
+                outcome.set_result(operation(folder))
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             outcome.set_exception(error)
 
-    def _sleep(self, what: str, why: str) -> TierUnavailable:
-        """Do not ask for a while, and return what to say of it."""
-        self._asleep_until, self._why_asleep = time.monotonic() + self._rest_s, why
+    def _pause(self, what: str, why: str) -> TierUnavailable:
+        """Stop using the URL for a while; return the error to raise."""
+        self._paused_until, self._why_paused = time.monotonic() + self._retry_after_s, why
         return TierUnavailable(f"{self._name}: cannot {what}: {why}")
 
 
-def _serves_threads(files: AbstractFileSystem) -> bool:
-    """Whether several threads may use a file system at once: many that are not asynchronous have one connection."""
+def _without_credentials(url: str) -> str:
+    """Return a URL for messages, without `user:password@`."""
+    return re.sub(r"(?<=//)[^/@]*@", "", url)
+
+
+def _is_thread_safe(files: AbstractFileSystem) -> bool:
+    """Return whether several threads may use a file system. Many that are not asynchronous have one connection."""
     return bool(files.async_impl) or isinstance(files, LocalFileSystem | MemoryFileSystem)
 
 
-def _fetch(place: _Place, name: str) -> tuple[Hashable, bytes | None] | None:
-    """Return what tells this state of the object from others, and its bytes unless it is no file or too large."""
+def _fetch(folder: _RemoteFolder, name: str) -> tuple[Hashable, bytes | None] | None:
+    """Return the state of an object, and its bytes unless it is not a file or too large; None if it does not exist."""
     try:
-        info = place.files.info(place.path(name))
+        info = folder.files.info(folder.path(name))
         usable = info["type"] == "file" and (info["size"] or 0) <= MAX_FILE_BYTES
-        return _state(info), place.files.cat_file(place.path(name)) if usable else None
+        return _state(info), folder.files.cat_file(folder.path(name)) if usable else None
     except FileNotFoundError:
         return None
 
 
-def _put(place: _Place, name: str, data: bytes) -> None:
-    """Make an object that is never half there."""
-    if type(place.files).mv is AbstractFileSystem.mv:  # an object store: to put is all or nothing, to move a copy
-        place.files.pipe_file(place.path(name), data)
+def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
+    """Write an object atomically."""
+    if type(folder.files).mv is AbstractFileSystem.mv:  # object stores write atomically, and mv copies
+        folder.files.pipe_file(folder.path(name), data)
         return
-    temporary = place.path(f"incoming/{name}.{os.getpid()}.{time.time_ns()}.tmp")
-    place.files.makedirs(place.path("incoming"), exist_ok=True)
+    temporary = folder.path(f"incoming/{name}.{os.getpid()}.{time.time_ns()}.tmp")
+    folder.files.makedirs(folder.path("incoming"), exist_ok=True)
     try:
-        place.files.pipe_file(temporary, data)
-        place.files.mv(temporary, place.path(name))
+        folder.files.pipe_file(temporary, data)
+        folder.files.mv(temporary, folder.path(name))
     except BaseException:
         with suppress(OSError):
-            place.files.rm_file(temporary)
+            folder.files.rm_file(temporary)
         raise
 
 
-def _remove(place: _Place, name: str) -> bool:
+def _remove(folder: _RemoteFolder, name: str) -> bool:
     try:
-        there = bool(place.files.isfile(place.path(name)))
-        if there:
-            place.files.rm_file(place.path(name))
+        exists = bool(folder.files.isfile(folder.path(name)))
+        if exists:
+            folder.files.rm_file(folder.path(name))
     except FileNotFoundError:
         return False
-    return there
+    return exists
 
 
-def _list(place: _Place) -> dict[str, int]:
+def _list(folder: _RemoteFolder) -> dict[str, int]:
     """Return the bytes of each encoding by key."""
     try:
-        entries = place.files.ls(place.root, detail=True)
+        entries = folder.files.ls(folder.root, detail=True)
     except FileNotFoundError:
         return {}
     found = {}
@@ -257,37 +264,18 @@ def _list(place: _Place) -> dict[str, int]:
     return found
 
 
-def _sweep(place: _Place, before_ns: int) -> tuple[str, ...]:
+def _move_to_quarantine(folder: _RemoteFolder, name: str, state: Hashable, reason: str) -> None:
     try:
-        names = [str(name).rpartition("/")[2] for name in place.files.ls(place.path("incoming"), detail=False)]
-    except FileNotFoundError:
-        return ()
-    left = tuple(name for name in names if (written_ns := _time_of(name)) is not None and written_ns < before_ns)
-    for name in left:
-        place.files.rm_file(place.path(f"incoming/{name}"))
-    return left
-
-
-def _time_of(temporary: str) -> int | None:
-    """Return when the writer of a temporary file began, by its name; None for the name of any other file."""
-    parts = temporary.rsplit(".", 3)
-    if len(parts) != 4 or key_of(parts[0]) is None or parts[3] != "tmp" or not (parts[1] + parts[2]).isdecimal():
-        return None
-    return int(parts[2])
-
-
-def _move_bad(place: _Place, name: str, state: Hashable, reason: str) -> None:
-    try:
-        if _state(place.files.info(place.path(name))) != state:
-            return  # another machine has put a new one there
+        if _state(folder.files.info(folder.path(name))) != state:
+            return  # another machine has replaced it
     except FileNotFoundError:
         return
-    aside = place.path(f"quarantine/{name}.{time.time_ns()}")
-    place.files.makedirs(place.path("quarantine"), exist_ok=True)
-    place.files.mv(place.path(name), aside)
-    place.files.pipe_file(f"{aside}.reason", reason.encode())
+    target = folder.path(f"quarantine/{name}.{time.time_ns()}")
+    folder.files.makedirs(folder.path("quarantine"), exist_ok=True)
+    folder.files.mv(folder.path(name), target)
+    folder.files.pipe_file(f"{target}.reason", reason.encode())
 
 
 def _state(info: Mapping[str, Any]) -> Hashable:
-    """Return what tells one state of an object from another, as far as its place says so."""
+    """Return the fields that differ between two states of an object, as far as the file system has them."""
     return tuple(str(info.get(name)) for name in ("size", "ETag", "etag", "md5", "mtime", "created", "LastModified"))

@@ -1,1 +1,1 @@
-"""The memory tier: arenas, the ranges that are free in them, and the store that owns the KV."""
+"""The memory tier: the store that owns KV in memory, and the arenas that it allocates from."""

@@ -1,135 +1,193 @@
-"""Blocks of memory for KV: who has which range, what may be moved, and how room is made in one piece.
+"""Blocks of memory for KV, and the allocations in them.
 
-Comes in: sizes in tokens. Goes out: places, each of them a range of a slab. A place is *kept* while the store wants it,
-and *in use* while anybody has the `KVHandle` that was handed out for it, which a weak reference tells; it is free again
-when it is neither.
+An allocation is a range of a block that holds the KV of one run. It is *kept* while the store wants it, and *in use*
+while a request holds its `KVHandle`, which a weak reference tells. Its range is free when it is neither.
 """
 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from promptcache.kv.memory.ranges import FreeRanges, Range
 from promptcache.kv.types import KVHandle, KVShape, Slab
 
 
+class Range(NamedTuple):
+    """Half-open range of tokens."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return self.stop - self.start
+
+
+class FreeRanges:
+    """Free ranges of `[0, capacity)`, with neighbours merged. Every token is either free or taken."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._ranges = [Range(0, capacity)] if capacity else []
+
+    def __iter__(self) -> Iterator[Range]:
+        """Yield the free ranges in order."""
+        return iter(tuple(self._ranges))
+
+    def take(self, size: int) -> Range | None:
+        """Take `size` tokens from the start of the smallest range that has them; None if no range has them."""
+        fitting = (each for each in self._ranges if each.size >= size)
+        best = min(fitting, key=lambda each: each.size, default=None)
+        if best is None:
+            return None
+        taken = Range(best.start, best.start + size)
+        self.take_at(taken)
+        return taken
+
+    def take_at(self, wanted: Range) -> bool:
+        """Take exactly this range; return False if any of it is taken."""
+        at = bisect_right(self._ranges, wanted.start, key=lambda each: each.start) - 1
+        if at < 0 or self._ranges[at].stop < wanted.stop:
+            return False
+        around = self._ranges[at]
+        remainders = (Range(around.start, wanted.start), Range(wanted.stop, around.stop))
+        self._ranges[at : at + 1] = [each for each in remainders if each.size]
+        return True
+
+    def give_back(self, range_: Range) -> None:
+        """Free a range that was taken."""
+        at = bisect_left(self._ranges, range_.start, key=lambda each: each.start)
+        before, after = self._ranges[at - 1 : at] if at else [], self._ranges[at : at + 1]
+        assert not before or before[0].stop <= range_.start, "a range is freed once"
+        assert not after or range_.stop <= after[0].start, "a range is freed once"
+        start, stop = range_
+        first, last = at, at
+        if before and before[0].stop == start:
+            start, first = before[0].start, at - 1
+        if after and after[0].start == stop:
+            stop, last = after[0].stop, at + 1
+        self._ranges[first:last] = [Range(start, stop)]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
-class Place:
-    """A range of a block with the KV of one run; `kept` says whether the store still wants it."""
+class Allocation:
+    """A range of a block with the KV of one run. `kept` tells whether the store still wants it."""
 
     block: Block
     range: Range
     kept: bool = False
     freed: bool = False
-    handle: weakref.ref[KVHandle] | None = field(default=None, repr=False)
+    handle_ref: weakref.ref[KVHandle] | None = field(default=None, repr=False)
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody beside the store has it."""
-        return self.handle is not None and self.handle() is not None
+        """Whether a request holds the handle."""
+        return self.handle_ref is not None and self.handle_ref() is not None
 
-    def run(self) -> KVHandle:
-        """Return the `KVHandle` that is handed out for this place, one for all who ask while one of them has it."""
-        run = self.handle() if self.handle is not None else None
-        if run is None:
-            run = KVHandle(slab=self.block.memory(), start=self.range.start, stop=self.range.stop)
-            self.handle = weakref.ref(run, self._left)
-        return run
+    def handle(self) -> KVHandle:
+        """Return the handle of this allocation. While it is alive, all callers share one object."""
+        handle = self.handle_ref() if self.handle_ref is not None else None
+        if handle is None:
+            handle = KVHandle(slab=self.block.memory(), start=self.range.start, stop=self.range.stop)
+            self.handle_ref = weakref.ref(handle, self._on_unused)
+        return handle
 
-    def _left(self, _: weakref.ref[KVHandle]) -> None:
-        if not self.kept:  # what is kept is freed by whoever lets go of it
-            self.block.left.append(self)  # nothing more: this runs between any two lines of any thread
+    def _on_unused(self, _: weakref.ref[KVHandle]) -> None:
+        if not self.kept:
+            self.block.unused.append(self)  # only that: the garbage collector calls this at any moment, in any thread
 
 
 class Block:
-    """A slab's worth of places; it has memory from the first place on, and while it has any."""
+    """A slab with its allocations. The memory is allocated with the first of them."""
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
         self.free = FreeRanges(capacity)
-        self.places: set[Place] = set()
-        self.left: deque[Place] = deque()  # nobody uses these any more
+        self.allocations: set[Allocation] = set()
+        self.unused: deque[Allocation] = deque()  # neither kept nor in use, to be freed by `collect`
         self._shape = shape
         self._slab: Slab | None = None
 
     def memory(self) -> Slab:
-        """Return the slab, with memory from now on."""
+        """Return the slab; allocate it at the first call."""
         if self._slab is None:
             self._slab = Slab.empty(self._shape, self.free.capacity)
         return self._slab
 
-    def settle(self) -> None:
-        """Free what nobody uses any more and nobody wants."""
-        while self.left:
-            self.release(self.left.popleft())
-
-    def claim(self, range_: Range) -> tuple[Place, KVHandle]:
-        """Return a new place for a range that was taken from `free`; unless it is kept, it goes with its `KVHandle`."""
-        place = Place(block=self, range=range_)
-        self.places.add(place)
+    def allocate(self, range_: Range) -> tuple[Allocation, KVHandle]:
+        """Return an allocation of a range that was taken from `free`. It lives as long as its handle or `kept`."""
+        allocation = Allocation(block=self, range=range_)
+        self.allocations.add(allocation)
         try:
-            return place, place.run()
-        except BaseException:  # no memory; a place that nobody uses would never be released
-            self.release(place)
+            return allocation, allocation.handle()
+        except BaseException:  # out of memory: without a handle, nothing would free the range later
+            self.release(allocation)
             raise
 
-    def release(self, place: Place) -> None:
-        """Free a place, unless it is kept or in use."""
-        if place.kept or place.in_use or place.freed:
+    def release(self, allocation: Allocation) -> None:
+        """Free an allocation unless it is kept or in use."""
+        if allocation.kept or allocation.in_use or allocation.freed:
             return
-        place.freed, place.handle = True, None
-        self.places.discard(place)
-        self.free.give(place.range)
+        allocation.freed, allocation.handle_ref = True, None
+        self.allocations.discard(allocation)
+        self.free.give_back(allocation.range)
 
-    def room(self, size: int, ranked: Iterable[Place]) -> tuple[Place, ...] | None:
-        """Return what to evict so that `size` tokens are free with nothing in use between them; None if it cannot be.
+    def collect(self) -> None:
+        """Free the allocations that are neither kept nor in use."""
+        while self.unused:
+            self.release(self.unused.popleft())
 
-        What is in use parts the block into gaps; inside of one everything can be moved. So it is one gap that must have
-        the room, and nothing is evicted from another.
+    def victims(self, size: int, ranked: Iterable[Allocation]) -> tuple[Allocation, ...] | None:
+        """Return the allocations to evict so that `size` tokens are free in one gap; None if that is impossible.
+
+        Allocations in use cannot be moved. They divide the block into gaps, and everything inside a gap can be moved.
+        So one gap must have the room, and allocations in other gaps stay.
 
         Args:
-            ranked: Places that may be evicted, those to go first first.
+            size: Number of tokens.
+            ranked: Allocations that may be evicted, in order of eviction.
         """
-        walls = self._walls()
-        free = [0] * (len(walls) + 1)
+        fixed = self._fixed()
+        free = [0] * (len(fixed) + 1)
         for each in self.free:
-            free[bisect_right(walls, each.start)] += each.size
+            free[bisect_right(fixed, each.start)] += each.size
         if max(free) >= size:
             return ()
-        chosen: list[list[Place]] = [[] for _ in free]
-        for place in ranked:
-            if place.block is not self or place.in_use:
+        chosen: list[list[Allocation]] = [[] for _ in free]
+        for allocation in ranked:
+            if allocation.block is not self or allocation.in_use:
                 continue
-            gap = bisect_right(walls, place.range.start)
-            chosen[gap].append(place)
-            free[gap] += place.range.size
+            gap = bisect_right(fixed, allocation.range.start)
+            chosen[gap].append(allocation)
+            free[gap] += allocation.range.size
             if free[gap] >= size:
                 return tuple(chosen[gap])
         return None
 
-    def gather(self, size: int) -> Range:
-        """Take `size` tokens, which are free with nothing in use between them, in one piece, moving as few others as
-        possible."""
+    def compact(self, size: int) -> Range:
+        """Take `size` tokens that are free in one gap. Move other allocations if needed, as few tokens as possible."""
         taken = self.free.take(size)
         if taken is None:
-            window = min(self._windows(size), key=_moved)
+            window = min(self._windows(size), key=_tokens_between)
             self._slide(Range(window[0].start, window[-1].stop))
             taken = self.free.take(size)
-        assert taken is not None, "there is room now"
+        assert taken is not None, "the gap has the room"
         return taken
 
-    def _walls(self) -> list[int]:
-        return sorted(place.range.start for place in self.places if place.in_use)
+    def _fixed(self) -> list[int]:
+        """Return the starts of the allocations in use."""
+        return sorted(each.range.start for each in self.allocations if each.in_use)
 
     def _windows(self, size: int) -> Iterator[Sequence[Range]]:
-        """Yield shortest sequences of free ranges that together have the size, and no wall between them."""
-        walls, free = self._walls(), list(self.free)
+        """Yield the shortest sequences of free ranges in one gap that together have `size` tokens."""
+        fixed, free = self._fixed(), list(self.free)
         first, total = 0, 0
         for last, each in enumerate(free):
-            if last and bisect_right(walls, free[last - 1].start) != bisect_right(walls, each.start):
+            if last and bisect_right(fixed, free[last - 1].start) != bisect_right(fixed, each.start):
                 first, total = last, 0
             total += each.size
             while total - free[first].size >= size:
@@ -139,25 +197,132 @@ class Block:
                 yield free[first : last + 1]
 
     def _slide(self, window: Range) -> None:
-        """Move everything in a window to its start."""
-        inside = [place for place in self.places if window.start <= place.range.start < window.stop]
+        """Move all allocations in a window to its start."""
+        inside = [each for each in self.allocations if window.start <= each.range.start < window.stop]
         start = window.start
-        for place in sorted(inside, key=lambda place: place.range):
-            target = Range(start, start + place.range.size)
-            self.free.give(place.range)
+        for allocation in sorted(inside, key=lambda each: each.range):
+            target = Range(start, start + allocation.range.size)
+            self.free.give_back(allocation.range)
             fits = self.free.take_at(target)
-            assert fits, "what lies below was moved before"
-            _move(self.memory(), place.range, target)
-            place.range, place.handle = target, None
+            assert fits, "allocations below were moved before"
+            _move(self.memory(), allocation.range, target)
+            allocation.range, allocation.handle_ref = target, None
             start = target.stop
 
 
-def _moved(window: Sequence[Range]) -> int:
+def _tokens_between(window: Sequence[Range]) -> int:
     return window[-1].stop - window[0].start - sum(each.size for each in window)
 
 
 def _move(slab: Slab, source: Range, target: Range) -> None:
-    """Copy KV inside a slab, layer by layer: source and target may overlap."""
+    """Copy KV inside a slab, layer by layer. Source and target may overlap."""
     for tensor in (slab.keys, slab.values):
         for layer in tensor:
             layer[:, target.start : target.stop] = layer[:, source.start : source.stop].clone()
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """Announced keys that are to be adjacent, with their ranges relative to the row.
+
+    Attributes:
+        ranges: Range of each key.
+        cancelled: Ranges of keys that were cancelled.
+        size: Number of tokens.
+        block, start: Position of the row, set when its first key is stored.
+        reserved: Keys whose range is taken and not used yet.
+    """
+
+    ranges: dict[str, Range] = field(default_factory=dict)
+    cancelled: list[Range] = field(default_factory=list)
+    size: int = 0
+    block: Block | None = None
+    start: int = 0
+    reserved: set[str] = field(default_factory=set)
+
+    def range(self, key: str) -> Range:
+        """Return the range of a key in the block."""
+        return self.in_block(self.ranges[key])
+
+    def in_block(self, range_: Range) -> Range:
+        """Return a range of the row as a range of the block."""
+        return Range(self.start + range_.start, self.start + range_.stop)
+
+
+class Reservations:
+    """Adjacent ranges for keys that were announced and not stored yet, in rows no longer than a block.
+
+    Reservations are hints. They are given up when other encodings need the room.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._rows: dict[str, _Row] = {}
+
+    def announce(self, sizes: Sequence[tuple[str, int]]) -> None:
+        """Form rows of new keys with their numbers of tokens."""
+        row = _Row()
+        for key, size in sizes:
+            if key in self._rows or size > self._block_tokens:
+                continue
+            if row.size + size > self._block_tokens:
+                row = _Row()
+            row.ranges[key] = Range(row.size, row.size + size)
+            row.size += size
+            self._rows[key] = row
+
+    def row_tokens(self, key: str) -> int:
+        """Return the size of the row of `key` if it has no position yet, otherwise 0."""
+        row = self._rows.get(key)
+        return row.size if row is not None and row.block is None else 0
+
+    def take(self, key: str, size: int, blocks: Sequence[Block]) -> tuple[Block, Range] | None:
+        """Take the range of `key`, if it is free. The first key of a row reserves room for all of it."""
+        row = self._rows.get(key)
+        if row is None or row.ranges[key].size != size:
+            return None
+        if row.block is None and not self._place(row, blocks):
+            return None
+        assert row.block is not None, "the row has a position"
+        wanted = row.range(key)
+        if key in row.reserved:
+            row.reserved.discard(key)
+            return row.block, wanted
+        return (row.block, wanted) if row.block.free.take_at(wanted) else None
+
+    def cancel(self, key: str) -> None:
+        """Forget an announced key and free its range."""
+        row = self._rows.pop(key, None)
+        if row is not None and key in row.reserved:
+            self._free(row, {key})
+        if row is not None:
+            row.cancelled.append(row.ranges.pop(key))
+
+    def give_up(self) -> None:
+        """Free all reserved ranges."""
+        for row in set(self._rows.values()):
+            self._free(row, row.reserved)
+
+    def remove_block(self, block: Block) -> None:
+        """Forget the position of the rows in a block that is freed."""
+        for row in set(self._rows.values()):
+            if row.block is block:
+                row.block = None
+                row.reserved.clear()
+
+    @staticmethod
+    def _free(row: _Row, keys: set[str]) -> None:
+        for key in keys:
+            assert row.block is not None, "only a row with a position has reserved ranges"
+            row.block.free.give_back(row.range(key))
+        row.reserved = row.reserved - keys
+
+    def _place(self, row: _Row, blocks: Sequence[Block]) -> bool:
+        for block in blocks:
+            taken = block.free.take(row.size)
+            if taken is not None:
+                row.block, row.start, row.reserved = block, taken.start, set(row.ranges)
+                for range_ in row.cancelled:
+                    block.free.give_back(row.in_block(range_))
+                return True
+        return False

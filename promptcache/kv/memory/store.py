@@ -1,11 +1,11 @@
-"""The memory tier: it owns the KV, in arenas where the runs of a schema lie side by side in layout order.
+"""The memory tier: a store that owns KV in arenas, with the runs of a schema side by side in layout order.
 
-KV that a request holds is never written over, moved or evicted. All other KV may be moved, so a range of a slab names
-KV only while a `KVHandle` for it is alive.
+KV that a request uses is never overwritten, moved or evicted. All other KV may be moved, so a range of a slab names KV
+only while a `KVHandle` for it is alive.
 
-The budget is exact: a store with one has a single slab of that size, made with its first encoding, and everything that
-it keeps or that a request still holds of it lies there. KV that finds no room, because what is there is in use or
-pinned, is given to its request all the same, in memory that is freed with the request: it is *unmanaged*, and not kept.
+A store with a budget has one slab of exactly that size, allocated with the first encoding. It holds everything that the
+store keeps and that requests still use of it. KV that finds no room there is *unmanaged*: its request gets it in memory
+of its own, and the store does not keep it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from promptcache.diagnostics import BYTES, FLAG, FUNCTION, TEXT, Kind, StoreError, Unpicklable, instance, whole
-from promptcache.kv.codec import as_kept
+from promptcache.diagnostics import BYTES, FLAG, FUNCTION, Kind, StoreError, Unpicklable, instance, whole
+from promptcache.kv.codec import apply_codec
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
-from promptcache.kv.keys import Recipe
-from promptcache.kv.memory.arena import Block, Place
-from promptcache.kv.memory.ranges import Range
-from promptcache.kv.memory.reserve import Reservations
+from promptcache.kv.keys import KEY, Recipe
+from promptcache.kv.memory.arena import Allocation, Block, Range, Reservations
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KVHandle, KVShape, Slab
 from promptcache.locks import new_rlock
@@ -39,23 +37,23 @@ _RECIPE = instance("a Recipe", Recipe)
 _KV = Kind("a tensor [L, Hkv, T, D]", lambda value: isinstance(value, torch.Tensor) and value.ndim == 4)
 _SIZE = whole(0, unit="tokens")
 _SIZES = Kind(
-    "a list of pairs of a key and its number of tokens",
+    "a list of pairs of a key, 64 hexadecimal digits, and its number of tokens",
     lambda value: (
         isinstance(value, Sequence)
         and not isinstance(value, str | bytes)
         and all(isinstance(each, tuple) and len(each) == 2 for each in value)
-        and all(TEXT.takes(key) and _SIZE.takes(size) for key, size in value)
+        and all(KEY.takes(key) and _SIZE.takes(size) for key, size in value)
     ),
 )
 
 
 class MemoryStore(Unpicklable, Store):
-    """A `Store` in this process's memory (or its GPU's), for KV of one shape.
+    """Store in the memory of this process or its GPU, for KV of one shape.
 
     Attributes:
-        shape: Of the KV; its device is where the memory is.
-        budget_bytes: Of everything that is kept or that requests hold of it; None is no limit.
-        tier: What a lookup says where KV was found.
+        shape: Shape of the KV, with the device of the memory.
+        budget_bytes: Limit for all KV that the store keeps or that requests still use of it. None: no limit.
+        tier: Tier that lookups report.
     """
 
     _instead = "make one in each process; what processes share is a folder, StoreConfig(folder=…)"
@@ -69,14 +67,17 @@ class MemoryStore(Unpicklable, Store):
         cost: Cost = encoding_cost,
         tier: Tier = Tier.MEMORY,
     ) -> None:
-        """Start empty; no memory is taken yet.
+        """Create an empty store, which allocates no memory yet.
 
         Args:
-            block_bytes: Of a slab where there is no budget.
-            cost: What an encoding costs to make again.
+            shape: Shape of the KV, with the device of the memory.
+            budget_bytes: Limit in bytes. None: no limit.
+            block_bytes: Size of a slab without a budget.
+            cost: Cost of computing an encoding again.
+            tier: Tier that lookups report.
 
         Raises:
-            StoreError: A budget below 0, or one of more memory than there is.
+            StoreError: The budget is negative, or larger than the memory.
         """
         given = {"shape": shape, "budget_bytes": budget_bytes, "block_bytes": block_bytes, "cost": cost, "tier": tier}
         for name, kind in _KINDS.items():
@@ -90,7 +91,7 @@ class MemoryStore(Unpicklable, Store):
             block_tokens = budget_bytes // shape.token_bytes
             self._blocks.append(Block(shape, block_tokens))
         self._reservations = Reservations(block_tokens)
-        self._kept: dict[str, Place] = {}
+        self._kept: dict[str, Allocation] = {}
         self._recipes: dict[str, Recipe] = {}
         self._policy = GreedyDual()
         self._cost = cost
@@ -101,49 +102,49 @@ class MemoryStore(Unpicklable, Store):
         return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
 
     def get(self, key: str) -> Lookup:
-        """Return the KV kept under `key`; it stays where it is while the `KVHandle` lives."""
-        TEXT.check("key", key, StoreError)
+        """Look up `key`. The KV is not moved while the `KVHandle` is alive."""
+        KEY.check("key", key, StoreError)
         return self.get_many((key,))[key]
 
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
-        """Return what `get` returns for each of `keys`."""
+        """Look up several keys."""
         chosen = checked_keys(keys)
         with self._lock:
             return {key: self._lookup(key) for key in chosen}
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
-        """Copy the KV, as the recipe's codec leaves it, into its reserved place or wherever there is room.
+        """Copy KV, as its codec leaves it, to its reserved range or to any free one.
 
-        Nothing here outlives the process, so `persist` changes nothing.
+        `persist` has no effect, because nothing here outlives the process.
 
         Raises:
-            StoreError: The tensors have another shape than this store's.
+            StoreError: The tensors do not have the shape of this store.
         """
         FLAG.check("persist", persist, StoreError)
         self._check(keys, values)
         _RECIPE.check("recipe", recipe, StoreError)
-        if (kept := self._kept_run(recipe.key)) is not None:
+        if (kept := self._kept_handle(recipe.key)) is not None:
             return kept
-        keys, values = as_kept(recipe, keys, values)
+        keys, values = apply_codec(recipe, keys, values)
         return self.offer(recipe, keys, values) or self.unmanaged(keys.clone(), values.clone())
 
     def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
-        """As `put`, for KV that its codec has been at already, on any device; None where there is no room for it."""
+        """Copy KV, from any device, that its codec has processed already. Return None if there is no room for it."""
         self._check(keys, values)
         _RECIPE.check("recipe", recipe, StoreError)
-        if (kept := self._kept_run(recipe.key)) is not None:
+        if (kept := self._kept_handle(recipe.key)) is not None:
             return kept
         with self._lock:
-            claimed = self._claim(recipe.key, keys.shape[2])
-        if claimed is None:
+            allocated = self._allocate(recipe.key, keys.shape[2])
+        if allocated is None:
             return None
-        place, run = claimed
-        run.keys.copy_(keys)  # outside of the lock: no other thread knows this place yet
+        allocation, run = allocated
+        run.keys.copy_(keys)  # without the lock: no other thread has this allocation yet
         run.values.copy_(values)
-        return self._keep(recipe, place, run)
+        return self._keep(recipe, allocation, run)
 
     def unmanaged(self, keys: torch.Tensor, values: torch.Tensor) -> KVHandle:
-        """Return KV as a request needs it, without keeping it or, where it lies on the device already, copying it."""
+        """Return a handle of KV that the store does not keep. KV on the store's device is not copied."""
         self._check(keys, values)
         slab = Slab(keys=keys.to(self.shape.device), values=values.to(self.shape.device))
         run = KVHandle(slab=slab, start=0, stop=slab.capacity)
@@ -152,46 +153,46 @@ class MemoryStore(Unpicklable, Store):
         return run
 
     def recipe(self, key: str) -> Recipe | None:
-        """Return what the KV that is kept under `key` was put with."""
-        TEXT.check("key", key, StoreError)
+        """Return the recipe of the KV stored under `key`."""
+        KEY.check("key", key, StoreError)
         return self._recipes.get(key)
 
     def delete(self, key: str) -> bool:
-        """Forget `key`, and that it was announced; its memory is free once no request holds it."""
-        TEXT.check("key", key, StoreError)
+        """Delete `key` and its reservation. Its memory is free when no request uses it."""
+        KEY.check("key", key, StoreError)
         with self._lock:
-            self._reservations.drop(key)
+            self._reservations.cancel(key)
             if key not in self._kept:
                 return False
             self._policy.remove(key)
-            self._let_go(key)
+            self._drop(key)
             return True
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that are there now."""
+        """Yield the keys that are stored now."""
         with self._lock:
             kept = tuple(self._kept)
         yield from kept
 
     def nbytes(self) -> int:
-        """Bytes of all KV that is kept."""
+        """Return the bytes of all stored KV."""
         return self._policy.nbytes
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of what is kept, and of what was kept and requests still hold: what the budget limits."""
+    def allocated_bytes(self) -> int:
+        """Bytes of KV that is kept, or was kept and is still in use. The budget limits them."""
         with self._lock:
-            self._settle()
-            return sum(place.range.size for block in self._blocks for place in block.places) * self.shape.token_bytes
+            self._collect()
+            return sum(each.range.size for block in self._blocks for each in block.allocations) * self.shape.token_bytes
 
     @property
     def unmanaged_bytes(self) -> int:
-        """Bytes of KV that found no room and goes with the requests that hold it; no budget limits them."""
+        """Bytes of unmanaged KV in use. No budget limits them."""
         with self._lock:
             return sum(run.nbytes for run in self._unmanaged)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Give the keys neighbouring places, in order, for as long as the room is not needed for others."""
+        """Reserve adjacent ranges for keys, in order, until other encodings need the room."""
         _SIZES.check("sizes", sizes, StoreError)
         with self._lock:
             self._reservations.announce([(key, size) for key, size in sizes if key not in self._kept])
@@ -202,90 +203,89 @@ class MemoryStore(Unpicklable, Store):
             self.delete(key)
 
     def pin(self, keys: Iterable[str]) -> None:
-        """Keep these keys from eviction, whether they are there already or come later."""
+        """Exclude keys from eviction, whether they are stored now or later."""
         chosen = checked_keys(keys)
         with self._lock:
             self._policy.pin(chosen)
 
     def unpin(self, keys: Iterable[str]) -> None:
-        """Take back `pin`."""
+        """Allow the eviction of keys again."""
         chosen = checked_keys(keys)
         with self._lock:
             self._policy.unpin(chosen)
 
     def pinned(self) -> frozenset[str]:
-        """Return the keys that are pinned."""
+        """Return the pinned keys."""
         with self._lock:
             return self._policy.pinned
 
     def _lookup(self, key: str) -> Lookup:
-        place = self._kept.get(key)
-        if place is None:
+        allocation = self._kept.get(key)
+        if allocation is None:
             return Lookup(None, self.tier)
         self._policy.touch(key)
-        return Lookup(place.run(), self.tier)
+        return Lookup(allocation.handle(), self.tier)
 
-    def _kept_run(self, key: str) -> KVHandle | None:
+    def _kept_handle(self, key: str) -> KVHandle | None:
         with self._lock:
-            place = self._kept.get(key)
-            return None if place is None else place.run()
+            allocation = self._kept.get(key)
+            return None if allocation is None else allocation.handle()
 
-    def _keep(self, recipe: Recipe, place: Place, run: KVHandle) -> KVHandle:
+    def _keep(self, recipe: Recipe, allocation: Allocation, run: KVHandle) -> KVHandle:
         with self._lock:
             if (first := self._kept.get(recipe.key)) is not None:  # another thread was faster
-                return first.run()
-            place.kept = True
-            self._kept[recipe.key] = place
+                return first.handle()
+            allocation.kept = True
+            self._kept[recipe.key] = allocation
             self._recipes[recipe.key] = recipe
             self._policy.add(recipe.key, run.nbytes, self._cost(recipe))
             return run
 
-    def _let_go(self, key: str) -> None:
-        place = self._kept.pop(key)
+    def _drop(self, key: str) -> None:
+        allocation = self._kept.pop(key)
         del self._recipes[key]
-        place.kept = False
-        place.block.release(place)
-        self._settle()
+        allocation.kept = False
+        allocation.block.release(allocation)
+        self._collect()
 
-    def _settle(self) -> None:
-        """Free what no request holds any more; without a budget, empty blocks are freed."""
+    def _collect(self) -> None:
+        """Free allocations that no request uses any more and, without a budget, empty blocks."""
         for block in self._blocks:
-            block.settle()
+            block.collect()
         if self.budget_bytes is None:
-            gone = [block for block in self._blocks if not block.places]
-            for block in gone:
-                self._reservations.forget(block)
+            for block in [each for each in self._blocks if not each.allocations]:
+                self._reservations.remove_block(block)
                 self._blocks.remove(block)
 
-    def _claim(self, key: str, size: int) -> tuple[Place, KVHandle] | None:
-        """Return a place of `size` tokens for `key`, or None where there is no room for it."""
-        self._settle()
-        found = self._reservations.find(key, size, self._blocks) or self._anywhere(size)
+    def _allocate(self, key: str, size: int) -> tuple[Allocation, KVHandle] | None:
+        """Allocate `size` tokens for `key`, evicting others if needed. Return None if there is no room."""
+        self._collect()
+        found = self._reservations.take(key, size, self._blocks) or self._take_anywhere(size)
         if found is None and self.budget_bytes is None:
-            block = Block(self.shape, max(size, self._reservations.wanted(key)))
+            block = Block(self.shape, max(size, self._reservations.row_tokens(key)))
             self._blocks.append(block)
-            found = self._reservations.find(key, size, [block]) or _taken(block, size)
+            found = self._reservations.take(key, size, [block]) or _take(block, size)
         elif found is None:
             self._reservations.give_up()
-            found = self._reservations.find(key, size, self._blocks) or self._make_room(self._blocks[0], size)
+            found = self._reservations.take(key, size, self._blocks) or self._make_room(self._blocks[0], size)
         if found is None:
             return None
         block, range_ = found
-        return block.claim(range_)
+        return block.allocate(range_)
 
-    def _anywhere(self, size: int) -> tuple[Block, Range] | None:
-        return next((found for block in self._blocks if (found := _taken(block, size)) is not None), None)
+    def _take_anywhere(self, size: int) -> tuple[Block, Range] | None:
+        return next((found for block in self._blocks if (found := _take(block, size)) is not None), None)
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
-        victims = block.room(size, (self._kept[key] for key in self._policy.ranked()))
+        victims = block.victims(size, (self._kept[key] for key in self._policy.ranked()))
         if victims is None:
             return None
         chosen = set(victims)
-        evicted = [key for key, place in self._kept.items() if place in chosen] if chosen else []
+        evicted = [key for key, allocation in self._kept.items() if allocation in chosen] if chosen else []
         self._policy.evict(evicted)
         for key in evicted:
-            self._let_go(key)
-        return block, block.gather(size)
+            self._drop(key)
+        return block, block.compact(size)
 
     def _check(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         for name, tensor in (("keys", keys), ("values", values)):
@@ -294,18 +294,19 @@ class MemoryStore(Unpicklable, Store):
         for name, tensor in (("keys", keys), ("values", values)):
             if tuple(tensor.shape) != expected or tensor.dtype != self.shape.dtype:
                 raise StoreError(
-                    f"{name} are {tuple(tensor.shape)} {tensor.dtype}; this store holds {expected} {self.shape.dtype}"
+                    f"{name} have shape {tuple(tensor.shape)} and dtype {tensor.dtype}; this store holds {expected} in "
+                    f"{self.shape.dtype}"
                 )
 
 
 def _check_budget(shape: KVShape, budget_bytes: int) -> None:
-    if shape.device.type == "cpu":  # where memory that nobody writes to costs nothing
+    if shape.device.type == "cpu":  # there, memory that is never written costs nothing
         try:
             Slab.empty(shape, budget_bytes // shape.token_bytes)
         except RuntimeError as error:
-            raise StoreError(f"a budget of {budget_bytes:,} bytes is more memory than there is") from error
+            raise StoreError(f"a budget of {budget_bytes:,} bytes is more memory than there is; give less") from error
 
 
-def _taken(block: Block, size: int) -> tuple[Block, Range] | None:
+def _take(block: Block, size: int) -> tuple[Block, Range] | None:
     range_ = block.free.take(size)
     return None if range_ is None else (block, range_)

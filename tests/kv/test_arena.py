@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from promptcache.kv.memory.ranges import FreeRanges, Range
+from promptcache.kv.memory.arena import FreeRanges, Range
+from tests.conftest import law_examples
 
 CAPACITY = 20
 
 
 class Agreement(RuleBasedStateMachine):
-    """`FreeRanges` beside one boolean for each number."""
+    """`FreeRanges`, and one boolean for each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,17 +23,17 @@ class Agreement(RuleBasedStateMachine):
         self.taken: list[Range] = []
 
     def mark(self, range_: Range, is_free: bool) -> None:
-        """Note a range as taken or given back; it was not so before."""
+        """Mark a range as taken or free, and check that it was not so before."""
         assert self.is_free[slice(*range_)] == [not is_free] * range_.size
         self.is_free[slice(*range_)] = [is_free] * range_.size
 
     def longest(self) -> list[int]:
-        """Lengths of the free stretches."""
+        """Return the lengths of the free stretches."""
         return [len(part) for part in "".join("x" if each else " " for each in self.is_free).split()]
 
     @rule(size=st.integers(1, CAPACITY))
     def take(self, size: int) -> None:
-        """Take from the smallest stretch that has the size."""
+        """Take tokens from the smallest stretch that has them."""
         fitting = [length for length in self.longest() if length >= size]
         range_ = self.free.take(size)
         assert (range_ is None) == (not fitting)
@@ -45,7 +48,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(start=st.integers(0, CAPACITY - 1), size=st.integers(1, 5))
     def take_at(self, start: int, size: int) -> None:
-        """Take just there, if all of it is free."""
+        """Take exactly this range, if all of it is free."""
         range_ = Range(start, min(start + size, CAPACITY))
         assert self.free.take_at(range_) == all(self.is_free[slice(*range_)])
         if all(self.is_free[slice(*range_)]):
@@ -54,18 +57,18 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 100), data=st.data())
     def give(self, number: int, data: st.DataObject) -> None:
-        """Give a taken range back, or the start of one."""
+        """Free a range, or the start of one."""
         if self.taken:
             range_ = self.taken.pop(number % len(self.taken))
             cut = data.draw(st.integers(range_.start + 1, range_.stop))
             if cut < range_.stop:
                 self.taken.append(Range(cut, range_.stop))
-            self.free.give(Range(range_.start, cut))
+            self.free.give_back(Range(range_.start, cut))
             self.mark(Range(range_.start, cut), True)
 
     @invariant()
     def conserved(self) -> None:
-        """Every number is free or taken, and free stretches are whole."""
+        """Every token is free or taken, and free neighbours are merged."""
         stretches = list(self.free)
         assert [each.size for each in stretches] == self.longest()
         assert [number for each in stretches for number in range(*each)] == [
@@ -73,4 +76,5 @@ class Agreement(RuleBasedStateMachine):
         ]
 
 
-TestAgreement = Agreement.TestCase
+Agreement.TestCase.settings = settings(max_examples=law_examples(0.4))
+TestAgreement = pytest.mark.law(Agreement.TestCase)
