@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.cli.model_folder import declared_positions
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
 from promptcache.language import CheckedSchema, Schema, check_schema, module, slot
 from promptcache.layout import check_length, lay_out
 from promptcache.testing import strategies
 from promptcache.testing.texts import maybe
-from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer import HubTokenizer, declared_positions
 from tests.conftest import law_examples
 
 PAPER = """<schema name="default">

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli import schema_tests
+from promptcache.cli import test as test_command
 from tests.cli.conftest import Command
 
 GREETING = """\
@@ -137,7 +137,7 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "hypothesis")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
 
-    schema_tests._find_hypothesis()
+    test_command._find_hypothesis()
 
     assert Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]).is_relative_to(tempfile.gettempdir())
 
