@@ -37,7 +37,7 @@ COMMANDS = {
     "run": "Answer a prompt, and say what was reused.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
     "cache": "Look into a store of KV: list, verify, pin, clean up, export, import.",
-    "bench": "Measure Prompt Cache against what you would do instead.",
+    "bench": "Compare Prompt Cache with the alternatives on your machine.",
 }
 """Each command with the first line of its help. The file of that name has it as `command`."""
 

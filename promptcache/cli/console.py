@@ -83,8 +83,8 @@ def progress() -> Iterator[Progress]:
     task = bars.add_task("", total=None, count="")
 
     def show(what: str, done: int, total: int | None) -> None:
-        bars.start()
         bars.update(task, description=what, completed=done, total=total, count=f"{done:,}/{total:,}" if total else "")
+        bars.start()  # shows it at once
 
     try:
         yield show

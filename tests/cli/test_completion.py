@@ -253,6 +253,7 @@ def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.Mon
     assert "--show-completion SHELL" in result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_with_the_script(folder: Path) -> None:
     """In bash itself, with its own way of cutting words, the script ends in the words that it inserts."""

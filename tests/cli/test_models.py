@@ -78,6 +78,7 @@ def test_a_model_that_is_not_there_is_reported_alike_by_all(
     assert result.stderr.startswith(message)
 
 
+@pytest.mark.process
 def test_a_model_is_downloaded_where_there_is_a_network(folder: Path) -> None:
     """`run` downloads what it needs, and shows no bars where stderr is no terminal."""
     with fake_hub("fake/demo", DEMO_FOLDER) as hub:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
 
 
 def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -117,6 +117,7 @@ def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch
     assert "law 'undrawn' failed\n    no prompts could be drawn: Unsatisfiable: none found\n" in result.stdout
 
 
+@pytest.mark.process
 def test_nothing_is_left_where_it_runs(folder: Path) -> None:
     """The laws write nothing into the working directory."""
     write(folder)
