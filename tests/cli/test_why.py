@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_code_is_explained(command: Command) -> None:
-    """A code is shown with its title, what it means, an example without fences, and the mend without stars."""
+    """A code is shown with its title, what it means, an example without fences, and the fix without stars."""
     result = command("why", "PC401")
 
     assert result.exit_code == 0
-    assert result.stdout.startswith("PC401  unknown module\n\nThere is no such module in this place.\n")
+    assert result.stdout.startswith("PC401  unknown module\n\nThere is no module with this name in this place.\n")
     assert '\n    <prompt schema="travel">\n' in result.stdout
-    assert "\nMend. " in result.stdout
+    assert "\nFix. " in result.stdout
     assert "```" not in result.stdout
 
 
