@@ -1,15 +1,7 @@
-"""The command line: files and options in, text or JSON and an exit code out.
+"""The command line. `app` lists the commands; each command is one file: its options, its work, its text and JSON.
 
-```
-app -> commands/NAME            the options of a command
-    -> check | layout | rendering | explain | diff | schema_tests | run | …    its work, as plain values
-    -> output | layout_tree | explain_text | schema_tests_text | …             what people and programs read
-```
-
-files, sources: documents that were read; exits: how a command ends; completion, shells: what a shell is offered.
-
-Comes in: what stands in the shell. Goes out: data on stdout, everything else on stderr, an exit code. This room decides
-nothing about the language, positions or KV.
+Shared files: `options`, `completion`, `exits` (exit codes and errors), `output` and `console` (what is written),
+`files` and `sources` (documents and written files), `request` (a prompt with its schema), `engine` (model and store).
 """
 
 import signal
@@ -18,11 +10,11 @@ from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130
-"""How a command ends that Ctrl-C ended."""
+"""Exit code after Ctrl-C."""
 
 
 def main() -> None:
-    """Run the command line and exit; Ctrl-C ends it without a traceback while it is still loading, too."""
+    """Run the command line and exit; Ctrl-C ends it without a traceback, also while modules are imported."""
     interrupted = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -41,4 +33,4 @@ def main() -> None:
     except Exception:
         if not interrupted:
             raise
-        sys.exit(INTERRUPTED)  # a library that was being imported made an error of its own of it
+        sys.exit(INTERRUPTED)  # a library that was being imported turned the interrupt into another error

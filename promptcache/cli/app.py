@@ -1,7 +1,6 @@
-"""The command line: which commands there are, and how each of them ends.
+"""The command line: the list of commands, and the options of `promptcache` itself.
 
-Comes in: the words of a command line. Goes out: a call of one command, and an exit code. This file does no work itself,
-and loads only the command that is asked for.
+Each command is a file of this folder and is imported when it is called.
 """
 
 from __future__ import annotations
@@ -17,45 +16,47 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import Exit
 
+from promptcache.cli.completion import COMPLETE, NAME, complete, install, script
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.options import CommandGroup
 from promptcache.cli.output import tell
 from promptcache.diagnostics import did_you_mean
 
 COMMANDS = {
-    "new": "promptcache.cli.commands.new",
-    "convert": "promptcache.cli.commands.convert",
-    "check": "promptcache.cli.commands.check",
-    "why": "promptcache.cli.commands.why",
-    "fmt": "promptcache.cli.commands.fmt",
-    "layout": "promptcache.cli.commands.layout",
-    "render": "promptcache.cli.commands.render",
-    "explain": "promptcache.cli.commands.explain",
-    "diff": "promptcache.cli.commands.diff",
-    "grammar": "promptcache.cli.commands.grammar",
-    "test": "promptcache.cli.commands.test",
-    "run": "promptcache.cli.commands.run",
-    "warm": "promptcache.cli.commands.warm",
-    "cache": "promptcache.cli.commands.cache",
-    "bench": "promptcache.cli.bench",
+    "new": "Write a schema to start from, and a prompt beside it.",
+    "convert": "Make a schema and a prompt of a chat or a plain prompt; update the paper's schemas.",
+    "check": "Find mistakes in schemas and prompts, without loading a model.",
+    "why": "Explain a diagnostic code: what it means, an example, and how to fix it.",
+    "fmt": "Format schemas and prompts; their tokens never change.",
+    "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
+    "render": "Show exactly what the model will see of a prompt, without loading the model.",
+    "explain": "Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.",
+    "diff": "Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.",
+    "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
+    "test": "Check the examples of schemas, and laws over many prompts of each.",
+    "run": "Answer a prompt, and say what was reused.",
+    "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
+    "cache": "Look into a store of KV: list, verify, pin, clean up, export, import.",
+    "bench": "Compare Prompt Cache with the alternatives on your machine.",
 }
-"""Each command, and the file whose `command` it is."""
-
-
-NAME = "promptcache"
+"""Each command with the first line of its help. The file of that name has it as `command`."""
 
 
 class _Commands(CommandGroup):
-    """The commands of the table, loaded one by one."""
+    """Imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        return list(COMMANDS.items())
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(COMMANDS[cmd_name]).command
-        assert isinstance(command, click.Command), f"{COMMANDS[cmd_name]} has no command"
+        folder = ".commands" if cmd_name in {"layout", "diff"} else ""
+        command = import_module(f"promptcache.cli{folder}.{cmd_name}").command
+        assert isinstance(command, click.Command), f"{cmd_name}.py has no command"
         return command
 
     def resolve_command(
@@ -63,8 +64,8 @@ class _Commands(CommandGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            mend = did_you_mean(name, COMMANDS)
-            raise click.UsageError(f"there is no command '{name}'{f'; {mend}' if mend else ''}", ctx)
+            fix = did_you_mean(name, COMMANDS)
+            raise click.UsageError(f"there is no command '{name}'{f'; {fix}' if fix else ''}", ctx)
         return super().resolve_command(ctx, args)
 
     def main(
@@ -75,7 +76,7 @@ class _Commands(CommandGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run a command and exit; what click itself finds wrong ends like everything else."""
+        """Run a command and exit. Errors that click finds end like all others."""
         words = list(sys.argv[1:] if args is None else args)
         try:
             with (
@@ -90,24 +91,17 @@ class _Commands(CommandGroup):
 
 def main() -> None:
     """Run the command line and exit."""
-    _open_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the shell closed it: >&-
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of a traceback
     if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read when transformers is imported
-    if asked := os.environ.get("_PROMPTCACHE_COMPLETE"):
-        from promptcache.cli.shells import complete
-
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it on import
+    if asked := os.environ.get(COMPLETE):
         complete(app, asked)
     app()
-
-
-def _open_streams() -> None:
-    """Give every stream that was closed when we started (`>&-`) an end, as there is one for what nobody reads."""
-    sys.stdin = sys.stdin or Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open as long as we run
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -120,16 +114,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 def _show_completion(ctx: click.Context, _parameter: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        from promptcache.cli.shells import script
-
         click.echo(script(app, shell), nl=False)
         ctx.exit()
 
 
 def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from promptcache.cli.shells import install
-
         tell(*install(app))
         ctx.exit()
 
@@ -149,7 +139,7 @@ def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted:
     is_eager=True,
     expose_value=False,
     callback=_show_completion,
-    help="Print what makes a shell complete: bash, zsh, fish or powershell.",
+    help="Print the completion script of a shell: bash, zsh, fish or powershell.",
 )
 @click.option(
     "--install-completion",
@@ -157,7 +147,7 @@ def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted:
     is_eager=True,
     expose_value=False,
     callback=_install_completion,
-    help="Set the current shell up to complete.",
+    help="Set up completion for the current shell.",
 )
 def app() -> None:
     """Modular prompts whose attention states are computed once."""

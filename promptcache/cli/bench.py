@@ -21,7 +21,6 @@ from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
-from promptcache.cli.model_folder import DEMO
 from promptcache.cli.options import FILE, CommandGroup, json_option, model_option, prompt_argument
 from promptcache.cli.output import write_text
 from promptcache.cli.sources import Sources
@@ -58,11 +57,11 @@ class BenchModel:
             UsageMistake: The kind of device does not exist.
             EnvironmentMissing: This machine has no such device.
         """
-        show_loading(self.progress, self.model or DEMO)
+        show_loading(self.progress, self.model or "demo")
         import torch
 
         from promptcache.bench.shapes import random_shape
-        from promptcache.cli.answer import device_named
+        from promptcache.cli.engine import device_named
         from promptcache.runtime import Model, load_model
 
         _set_threads(self.threads)

@@ -1,7 +1,6 @@
-"""What rests in a store's folder: listed, looked into, verified, pinned, removed and cleaned up.
+"""`promptcache cache`: look into the folder of a store, verify it, clean it up, and move encodings by archives.
 
-Comes in: a folder's tier, and words that choose among its encodings. Goes out: entries and lines. No model is loaded:
-each file says of itself what it is and for which schema and module it was made.
+Only `export` loads a model: each file has a header that names its schema and module.
 """
 
 from __future__ import annotations
@@ -9,19 +8,45 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from promptcache.cli.exits import UsageMistake
-from promptcache.cli.output import counted
-from promptcache.cli.sizes import size_text
+import click
+from click.exceptions import Exit
+
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.engine import load_engine, open_folder
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
+from promptcache.cli.files import check_target, files_read
+from promptcache.cli.options import (
+    FILE,
+    CommandGroup,
+    context_option,
+    device_option,
+    dtype_option,
+    json_option,
+    keep_option,
+    limit_option,
+    model_option,
+    output_file,
+    schemas_argument,
+    store_option,
+)
+from promptcache.cli.output import counted, size_text, write_json, write_text
+from promptcache.cli.warm import loss_facts, loss_text, read_schemas
 from promptcache.diagnostics import CorruptEncoding, did_you_mean
-from promptcache.kv import DiskTier, Header, VerifyResult
+
+if TYPE_CHECKING:
+    from promptcache.kv import DiskTier, Header, VerifyResult
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
-_LOSS = "loss."  # how facts about it begin
+
+folder_option = store_option("The store's folder.")
+some = click.argument("what", metavar="WHAT...", nargs=-1, required=True)
+any_number = click.argument("what", metavar="[WHAT]...", nargs=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +54,9 @@ class Entry:
     """A file of a store.
 
     Attributes:
-        module: Path of the module it was first made for; "" is the schema's own text.
-        used_s: When it was last used, in seconds since 1970; None where the file system does not say.
-        fault: Why it cannot be served, as far as its header tells.
+        used_s: Time of the last use, in seconds since 1970.
+        module: Path of the module that it was first made for; "" is the schema's text outside modules.
+        fault: Why it cannot be used, as far as its header shows.
     """
 
     key: str
@@ -50,129 +75,230 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Schema and module: "travel/miami"."""
         if self.schema is None:
             return "?"
         return f"{self.schema}/{self.module}" if self.module else self.schema
 
 
-def entries(tier: DiskTier) -> tuple[Entry, ...]:
-    """Return what is there, by schema, module and position."""
+@click.group("cache", cls=CommandGroup, no_args_is_help=True)
+def command() -> None:
+    """Look into a store of KV: list, verify, pin, clean up, export, import."""
+
+
+@command.command("ls")
+@any_number
+@folder_option
+@json_option
+def ls(what: tuple[str, ...], store: str, as_json: bool) -> None:
+    """List the encodings of a store.
+
+    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
+    """
+    with ending(as_json=as_json):
+        found = _entries(open_folder(store))
+        found = _chosen(found, what) if what else found
+        _write([asdict(each) for each in found], _table(found), as_json=as_json)
+
+
+@command.command("info")
+@any_number
+@folder_option
+@json_option
+def info(what: tuple[str, ...], store: str, as_json: bool) -> None:
+    """Show the totals of a store, or all that is known of some encodings.
+
+    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
+    """
+    with ending(as_json=as_json):
+        tier = open_folder(store)
+        found = _entries(tier)
+        if what:
+            found = _chosen(found, what)
+            _write([asdict(each) for each in found], "\n".join(map(_entry_text, found)), as_json=as_json)
+        else:
+            totals = _totals(tier, found)
+            _write(totals, _totals_text(totals), as_json=as_json)
+
+
+@command.command("verify")
+@folder_option
+@json_option
+def verify(store: str, as_json: bool) -> None:
+    """Read every file, and report those that are damaged; nothing is moved."""
+    with ending(as_json=as_json):
+        tier = open_folder(store)
+        total = len(tuple(tier.keys()))
+        verdicts, done = [], 0
+        with progress() as show:
+            for verdict in tier.verify_all():
+                verdicts.append(verdict)
+                done += not verdict.foreign
+                show("files", done, total)
+        _write([each._asdict() for each in verdicts], _verdicts_text(verdicts), as_json=as_json)
+        if any(each.fault is not None for each in verdicts):
+            raise Exit(ExitCode.FINDINGS)
+
+
+@command.command("gc")
+@folder_option
+@limit_option
+@click.option("--quarantine", is_flag=True, help="Remove the files that were set aside, too.")
+@json_option
+def gc(store: str, limit: int | None, quarantine: bool, as_json: bool) -> None:
+    """Remove what killed processes left, and with --limit evict down to that size."""
+    with ending(as_json=as_json):
+        tier = open_folder(store)
+        before, there = tier.nbytes(), set(tier.keys())
+        left = tier.gc()
+        emptied = tier.empty_quarantine() if quarantine else ()
+        if limit is not None:
+            open_folder(store, limit).trim()
+        evicted = sorted(there - set(tier.keys()))
+        freed = before - tier.nbytes()
+        data = {"left_by_writers": left, "set_aside": emptied, "evicted": evicted, "evicted_bytes": freed}
+        text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
+        text += f"aside, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
+        _write(data, text, as_json=as_json)
+
+
+@command.command("pin")
+@some
+@folder_option
+@json_option
+def pin(what: tuple[str, ...], store: str, as_json: bool) -> None:
+    """Keep encodings from eviction.
+
+    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
+    """
+    _each(what, store, "pinned", lambda tier, key: tier.pin(key), as_json=as_json)
+
+
+@command.command("unpin")
+@some
+@folder_option
+@json_option
+def unpin(what: tuple[str, ...], store: str, as_json: bool) -> None:
+    """Let encodings be evicted again.
+
+    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
+    """
+    _each(what, store, "unpinned", lambda tier, key: tier.unpin(key), as_json=as_json)
+
+
+@command.command("rm")
+@some
+@folder_option
+@json_option
+def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
+    """Remove encodings, pinned or not.
+
+    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
+    """
+    _each(what, store, "removed", lambda tier, key: tier.delete(key), as_json=as_json)
+
+
+@command.command("export")
+@schemas_argument
+@output_file("-o", "--output", required=True, words="The archive to write.")
+@model_option()
+@device_option
+@dtype_option
+@keep_option
+@folder_option
+@context_option
+@json_option
+def export(
+    schemas: tuple[str, ...],
+    output: Path,
+    model: str,
+    device: str | None,
+    dtype: str,
+    keep: str,
+    store: str,
+    context: Path | None,
+    as_json: bool,
+) -> None:
+    """Pack the encodings of schemas, as one model computed them, into an archive.
+
+    SCHEMA is a schema file; - is standard input.
+    """
+    with ending(as_json=as_json, context=context) as sources:
+        checked = read_schemas(schemas, sources)
+        check_target(output, files_read(sources, *checked))
+        open_folder(store)
+        from promptcache.kv import write_archive
+
+        with progress() as show:
+            show_loading(show, model)
+            engine = load_engine(model, device, dtype)
+            keys: dict[str, None] = {}
+            for schema in checked:
+                engine.add_schema(schema.source, keep=keep)
+                keys |= dict.fromkeys(engine.keys(schema.name))
+            tier = open_folder(store)
+            missing = len(keys.keys() - set(tier.keys()))
+            if missing:
+                raise EnvironmentMissing(
+                    f"{missing:,} of {counted(len(keys), 'encoding')} are not in {store}; run `promptcache warm` "
+                    "first, with the same model, dtype and --keep"
+                )
+            show("packing", 0, None)
+            about = {"schemas": ", ".join(schema.name for schema in checked), "model": model, "keep": keep}
+            moved = write_archive(tier, tuple(keys), output, about)
+        text = f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {output}\n"
+        _write({"archive": str(output), **moved._asdict()}, text, as_json=as_json)
+
+
+@command.command("import")
+@click.argument("archive", metavar="ARCHIVE", type=FILE)
+@folder_option
+@limit_option
+@json_option
+def import_(archive: Path, store: str, limit: int | None, as_json: bool) -> None:
+    """Verify all encodings of an archive, then put them into a store."""
+    with ending(as_json=as_json):
+        from promptcache.kv import DiskTier, config_of, read_archive
+
+        if config_of(store).folder is None:
+            raise UsageMistake(f"--store {store}: only folders take archives")
+        if archive.exists() and not (archive.is_file() or archive.is_dir()):
+            raise UsageMistake(
+                f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file"
+            )
+        with progress() as show:
+            show("verifying and unpacking", 0, None)
+            moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
+        there = len(moved.keys) - moved.new
+        text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
+        text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
+        _write({"archive": str(archive), **moved._asdict()}, text, as_json=as_json)
+
+
+def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object], *, as_json: bool) -> None:
+    """Do `action` with each of the chosen encodings."""
+    with ending(as_json=as_json):
+        tier = open_folder(store)
+        found = _chosen(_entries(tier), what)
+        for each in found:
+            action(tier, each.key)
+        nbytes = sum(each.nbytes for each in found)
+        text = f"{done} {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
+        _write({done: [each.key for each in found], "nbytes": nbytes}, text, as_json=as_json)
+
+
+def _write(data: object, text: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json(data)
+    else:
+        write_text(text)
+
+
+def _entries(tier: DiskTier) -> tuple[Entry, ...]:
+    """Return the files of a store, by schema, module and position."""
     pinned = tier.pinned()
     found = [_entry(tier, key, nbytes, used_s, key in pinned) for key, (nbytes, used_s) in tier.files().items()]
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
-
-
-def chosen(all_entries: Sequence[Entry], words: Sequence[str]) -> tuple[Entry, ...]:
-    """Return the entries that words choose: SCHEMA, SCHEMA/MODULE with all in it, or the first digits of a key.
-
-    Raises:
-        UsageMistake: A word chooses none.
-    """
-    return tuple({each.key: each for word in words for each in _choose(all_entries, word)}.values())
-
-
-def list_text(found: Sequence[Entry]) -> str:
-    """Return a table, one line for each entry, and a line that sums it up."""
-    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MADE FOR")]
-    for each in found:
-        kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
-        tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        name = f"{each.name} (pinned)" if each.pinned else each.name
-        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])) for row in rows] if found else []
-    total = f"{counted(len(found), 'encoding')}, {size_text(sum(each.nbytes for each in found))}"
-    return "".join(f"{line}\n" for line in (*lines, total))
-
-
-def entries_data(found: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Return entries as data."""
-    return [asdict(each) for each in found]
-
-
-def summary_data(tier: DiskTier, found: Sequence[Entry]) -> dict[str, Any]:
-    """Return what a store holds in all."""
-    aside = tier.quarantined()
-    return {
-        "store": str(tier),
-        "num_encodings": len(found),
-        "nbytes": sum(each.nbytes for each in found),
-        "num_pinned": sum(each.pinned for each in found),
-        "num_damaged": sum(each.fault is not None for each in found),
-        "schemas": dict(Counter(each.schema or "?" for each in found)),
-        "codecs": dict(Counter(each.codec or "?" for each in found)),
-        "models": dict(Counter((each.fingerprint or "?")[:_SHOWN] for each in found)),
-        "num_set_aside": len(aside),
-        "set_aside_bytes": sum(aside.values()),
-    }
-
-
-def summary_text(data: dict[str, Any]) -> str:
-    """Say what a store holds, in a line for each kind of thing."""
-    lines = [
-        f"{data['store']}: {counted(data['num_encodings'], 'encoding')}, {size_text(data['nbytes'])}",
-        *(f"{kind}: {_listed(data[kind])}" for kind in ("schemas", "codecs", "models") if data[kind]),
-        f"pinned: {data['num_pinned']:,}",
-    ]
-    if data["num_damaged"]:
-        lines.append(f"damaged: {data['num_damaged']:,}; they are set aside when they are wanted")
-    if data["num_set_aside"]:
-        lines.append(f"set aside: {counted(data['num_set_aside'], 'file')}, {size_text(data['set_aside_bytes'])}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def entry_text(entry: Entry) -> str:
-    """Say everything that is known of one encoding."""
-    loss = loss_text(entry.facts)
-    told = ("schema", "module", *(name for name in entry.facts if loss and name.startswith(_LOSS)))
-    facts = {name: text for name, text in entry.facts.items() if name not in told}
-    lines = {
-        "key": entry.key,
-        "made for": entry.name,
-        "kept": None if entry.codec is None else f"{entry.codec}, of {entry.dtype}",
-        "tokens": entry.num_tokens,
-        "positions": None if entry.positions is None else f"{entry.positions[0]} to {entry.positions[1]}",
-        "size": f"{size_text(entry.nbytes)} ({entry.nbytes:,} bytes)",
-        "last used": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.used_s)),
-        "pinned": "yes" if entry.pinned else "no",
-        "model": entry.fingerprint,
-        "damaged": entry.fault,
-        "loss of its codec": loss,
-        **facts,
-    }
-    return "".join(f"{name}: {value}\n" for name, value in lines.items() if value is not None)
-
-
-def loss_text(facts: Mapping[str, str]) -> str | None:
-    """Say what a codec costs, as it was measured when encodings were made; None where the facts do not hold that."""
-    if not facts.keys() >= {f"{_LOSS}{name}" for name in ("logits", "top1", "places", "prompts")}:
-        return None
-    text = (
-        f"logits are off by {facts['loss.logits']} (relative to the largest), the likeliest token is the same "
-        f"in {facts['loss.top1']} of {facts['loss.places']} places, over {facts['loss.prompts']}"
-    )
-    if not facts.keys() >= {f"{_LOSS}{name}" for name in ("asked", "right", "right_full")}:
-        return text  # only the demo model is asked questions
-    return (
-        f"{text}; of {facts['loss.asked']} questions the model answers {facts['loss.right']} right, "
-        f"and {facts['loss.right_full']} with KV as computed"
-    )
-
-
-def verdicts_text(verdicts: Sequence[VerifyResult]) -> str:
-    """Say what is wrong with each file that may not be served, what is not ours, and how many files may be served."""
-    bad = [each for each in verdicts if each.fault is not None]
-    foreign = [each for each in verdicts if each.foreign]
-    good = [each for each in verdicts if each.fault is None and not each.foreign]
-    lines = [*(str(each.fault) for each in bad), *(f"{each.name}: no encoding, left alone" for each in foreign)]
-    good_bytes = size_text(sum(each.nbytes for each in good))
-    lines.append(
-        f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), "
-        f"{len(bad):,} bad" + (f"; {len(foreign):,} foreign" if foreign else "")
-    )
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float, pinned: bool) -> Entry:
@@ -181,10 +307,10 @@ def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float, pinned: bool) -
         header = tier.header(key)
     except CorruptEncoding as fault:
         return Entry(**known, fault=str(fault))
-    return Entry(**known) if header is None else Entry(**known, **_told(header))
+    return Entry(**known) if header is None else Entry(**known, **_header_fields(header))
 
 
-def _told(header: Header) -> dict[str, Any]:
+def _header_fields(header: Header) -> dict[str, Any]:
     recipe = header.recipe
     return {
         "schema": header.facts.get("schema"),
@@ -198,19 +324,104 @@ def _told(header: Header) -> dict[str, Any]:
     }
 
 
-def _choose(all_entries: Sequence[Entry], word: str) -> Iterable[Entry]:
+def _chosen(entries: Sequence[Entry], words: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries that words name: SCHEMA, SCHEMA/MODULE with all that is in it, or first digits of a key.
+
+    Raises:
+        UsageMistake: A word names none.
+    """
+    return tuple({each.key: each for word in words for each in _named(entries, word)}.values())
+
+
+def _named(entries: Sequence[Entry], word: str) -> Iterable[Entry]:
     path = word.strip("/")
-    named = [each for each in all_entries if each.schema is not None and f"{each.name}/".startswith(f"{path}/")]
+    named = [each for each in entries if each.schema is not None and f"{each.name}/".startswith(f"{path}/")]
     if named:
         return named
-    keyed = [each for each in all_entries if _PREFIX.fullmatch(word) and each.key.startswith(word)]
+    keyed = [each for each in entries if _PREFIX.fullmatch(word) and each.key.startswith(word)]
     if not keyed:
-        mend = did_you_mean(path, {each.name for each in all_entries})
+        fix = did_you_mean(path, {each.name for each in entries})
         raise UsageMistake(
-            f"nothing here is called '{word}'; {mend or 'give a schema, schema/module, or 6 digits of a key or more'}"
+            f"nothing here is called '{word}'; {fix or 'give a schema, schema/module, or 6 digits of a key or more'}"
         )
     return keyed
 
 
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({number:,})" for name, number in sorted(counts.items()))
+def _table(entries: Sequence[Entry]) -> str:
+    """Return a line for each entry, and a line with the totals."""
+    rows = [("KEY", "KEPT", "TOKENS", "SIZE", "USED", "MADE FOR")]
+    for each in entries:
+        kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
+        tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
+        name = f"{each.name} (pinned)" if each.pinned else each.name
+        rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])) for row in rows] if entries else []
+    total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
+    return "".join(f"{line}\n" for line in (*lines, total))
+
+
+def _totals(tier: DiskTier, entries: Sequence[Entry]) -> dict[str, Any]:
+    aside = tier.quarantined()
+    return {
+        "store": str(tier),
+        "num_encodings": len(entries),
+        "nbytes": sum(each.nbytes for each in entries),
+        "num_pinned": sum(each.pinned for each in entries),
+        "num_damaged": sum(each.fault is not None for each in entries),
+        "schemas": dict(Counter(each.schema or "?" for each in entries)),
+        "codecs": dict(Counter(each.codec or "?" for each in entries)),
+        "models": dict(Counter((each.fingerprint or "?")[:_SHOWN] for each in entries)),
+        "num_set_aside": len(aside),
+        "set_aside_bytes": sum(aside.values()),
+    }
+
+
+def _totals_text(totals: Mapping[str, Any]) -> str:
+    lines = [f"{totals['store']}: {counted(totals['num_encodings'], 'encoding')}, {size_text(totals['nbytes'])}"]
+    for kind in ("schemas", "codecs", "models"):
+        if totals[kind]:
+            counts = ", ".join(f"{name} ({number:,})" for name, number in sorted(totals[kind].items()))
+            lines.append(f"{kind}: {counts}")
+    lines.append(f"pinned: {totals['num_pinned']:,}")
+    if totals["num_damaged"]:
+        lines.append(f"damaged: {totals['num_damaged']:,}; a request that needs them sets them aside")
+    if totals["num_set_aside"]:
+        lines.append(f"set aside: {counted(totals['num_set_aside'], 'file')}, {size_text(totals['set_aside_bytes'])}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _entry_text(entry: Entry) -> str:
+    """Return a line for each known fact about an encoding."""
+    loss = loss_text(entry.facts)
+    shown = {"schema", "module", *(loss_facts(entry.facts) if loss else ())}
+    lines = {
+        "key": entry.key,
+        "made for": entry.name,
+        "kept": None if entry.codec is None else f"{entry.codec}, of {entry.dtype}",
+        "tokens": entry.num_tokens,
+        "positions": None if entry.positions is None else f"{entry.positions[0]} to {entry.positions[1]}",
+        "size": f"{size_text(entry.nbytes)} ({entry.nbytes:,} bytes)",
+        "last used": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.used_s)),
+        "pinned": "yes" if entry.pinned else "no",
+        "model": entry.fingerprint,
+        "damaged": entry.fault,
+        "loss of its codec": loss,
+        **{name: text for name, text in entry.facts.items() if name not in shown},
+    }
+    return "".join(f"{name}: {value}\n" for name, value in lines.items() if value is not None)
+
+
+def _verdicts_text(verdicts: Sequence[VerifyResult]) -> str:
+    """Return a line for each damaged or foreign file, and a line with the totals."""
+    bad = [each for each in verdicts if each.fault is not None]
+    foreign = [each for each in verdicts if each.foreign]
+    good = [each for each in verdicts if each.fault is None and not each.foreign]
+    lines = [*(str(each.fault) for each in bad), *(f"{each.name}: no encoding, left alone" for each in foreign)]
+    good_bytes = size_text(sum(each.nbytes for each in good))
+    lines.append(
+        f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), "
+        f"{len(bad):,} bad" + (f"; {len(foreign):,} foreign" if foreign else "")
+    )
+    return "".join(f"{line}\n" for line in lines)

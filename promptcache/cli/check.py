@@ -1,19 +1,26 @@
-"""Checking documents: schemas on their own, prompts against their schemas.
+"""`promptcache check`: find mistakes in schemas and prompts.
 
-Comes in: file names. Goes out: a `Report`. This file loads no model, a tokenizer only where one is named, and prints
-nothing.
+It must start fast, so it imports neither rich nor a tokenizer until it needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from promptcache.cli.exits import UNREADABLE, ExitCode
-from promptcache.cli.files import Document, checked_schema, find_schema, parsed_prompt, read
-from promptcache.cli.report import DocumentReport, Kind, Report
+import click
+from click.exceptions import Exit
+
+from promptcache.cli.completion import complete_documents
+from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending
+from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
+from promptcache.cli.options import context_option, model_option, schemas_option
+from promptcache.cli.output import as_data, counted, print_diagnostics, write_json, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:
@@ -21,15 +28,91 @@ if TYPE_CHECKING:
     from promptcache.layout import Layout
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentReport:
+    """A document and its diagnostics.
+
+    Attributes:
+        name: As in its spans: the path as given, or "<stdin>".
+        schema: For a prompt, the file of the schema that it was checked against.
+        note: Why the check is not complete.
+    """
+
+    name: str
+    kind: DocumentKind
+    diagnostics: tuple[Diagnostic, ...]
+    schema: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """All documents in the order in which they were read."""
+
+    documents: tuple[DocumentReport, ...]
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Diagnostics of all documents."""
+        return tuple(diagnostic for document in self.documents for diagnostic in document.diagnostics)
+
+    @property
+    def num_errors(self) -> int:
+        """Diagnostics that are errors."""
+        return sum(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
+
+    @property
+    def num_warnings(self) -> int:
+        """Diagnostics that are warnings."""
+        return len(self.diagnostics) - self.num_errors
+
+
+@click.command("check")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_documents)
+@schemas_option
+@context_option
+@model_option("Also count tokens, as demo, a model's folder, or a hub id does.", default=None)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@click.option("--format", "form", type=click.Choice(["text", "json", "github"]), help="Default: text.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def command(
+    files: tuple[str, ...],
+    schema: tuple[str, ...],
+    model: str | None,
+    strict: bool,
+    form: str | None,
+    context: Path | None,
+    as_json: bool,
+) -> None:
+    """Find mistakes in schemas and prompts, without loading a model.
+
+    FILE is a schema or a prompt; - is standard input.
+    """
+    with ending(as_json=as_json or form == "json", context=context) as sources:
+        if as_json and form not in {None, "json"}:
+            raise UsageMistake(f"--json and --format {form} ask for different forms")
+        report = check_files(files, schema, sources, model)
+        if as_json or form == "json":
+            write_json(_data(report))
+        elif form == "github":
+            write_text("".join(f"{line}\n" for line in _github_lines(report)))
+        else:
+            _print(report)
+        raise Exit(_code(report, strict=strict))
+
+
 def check_files(
     files: Sequence[str], schema_files: Sequence[str], sources: Sources, model: str | None = None
-) -> Report:
+) -> CheckReport:
     """Check the documents in `files` and `schema_files`, each once.
 
-    A prompt is checked against a schema among `files`, else among `schema_files`, else one found near it.
+    A prompt is checked against a schema of `files`, otherwise of `schema_files`, otherwise one found near the prompt.
 
     Args:
-        model: Also count tokens as its tokenizer does: what passes can be added to an engine and planned by it.
+        files: Schemas and prompts.
+        schema_files: Files of --schema.
+        sources: Records the documents.
+        model: Also count tokens with the tokenizer of this model.
 
     Raises:
         ModelNotFound: There is no such model, or it has no tokenizer.json.
@@ -38,12 +121,12 @@ def check_files(
     given = checker.read(files)
     offered = checker.read([name for name in schema_files if name not in files])
     for document in (*given, *offered):
-        if document.kind is Kind.SCHEMA:
+        if document.kind is DocumentKind.SCHEMA:
             checker.schema(document)
     for document in (*given, *offered):
-        if document.kind is Kind.PROMPT:
+        if document.kind is DocumentKind.PROMPT:
             checker.prompt(document, given, offered)
-    return Report(documents=tuple(report for report in checker.reports.values() if report is not None))
+    return CheckReport(documents=tuple(report for report in checker.reports.values() if report is not None))
 
 
 def _limits(model: str) -> TokenLimits:
@@ -53,37 +136,29 @@ def _limits(model: str) -> TokenLimits:
     return TokenLimits.of(model_folder(model))
 
 
-def report_code(report: Report, *, strict: bool = False) -> ExitCode:
-    """Return how a check ends: warnings count if it is strict, a file that cannot be read outweighs all."""
-    if any(diagnostic.code == UNREADABLE for diagnostic in report.diagnostics):
-        return ExitCode.ENVIRONMENT
-    findings = report.num_errors + (report.num_warnings if strict else 0)
-    return ExitCode.FINDINGS if findings else ExitCode.OK
-
-
 class _Checker:
-    """Collects a report for every document, and remembers the schemas that can be used."""
+    """Collects a report for each document, and remembers valid schemas."""
 
     def __init__(self, sources: Sources, limits: TokenLimits | None) -> None:
-        self.reports: dict[str, DocumentReport | None] = {}  # in the order in which the documents were read
+        self.reports: dict[str, DocumentReport | None] = {}  # in the order of reading
         self._sources = sources
         self._limits = limits
         self._schemas: dict[str, CheckedSchema | None] = {}
         self._layouts: dict[str, Layout] = {}
 
-    def read(self, names: Sequence[str]) -> list[Document]:
-        """Read documents; what cannot be read is reported and left out."""
+    def read(self, names: Sequence[str]) -> list[InputDocument]:
+        """Read documents. Those that cannot be read get a report and are left out."""
         found = []
         for name in dict.fromkeys(names):
             try:
                 found.append(read(name, self._sources))
                 self.reports[found[-1].name] = None
             except LanguageError as error:
-                self.reports[name] = DocumentReport(name=name, kind=Kind.FILE, diagnostics=error.diagnostics)
+                self.reports[name] = DocumentReport(name=name, kind=DocumentKind.FILE, diagnostics=error.diagnostics)
         return found
 
-    def schema(self, document: Document) -> CheckedSchema | None:
-        """Check a schema, once; return it if prompts can be checked against it."""
+    def schema(self, document: InputDocument) -> CheckedSchema | None:
+        """Check a schema once; return it, or None if it has errors."""
         if document.name not in self._schemas:
             try:
                 schema = checked_schema(document)
@@ -94,12 +169,12 @@ class _Checker:
             except LanguageError as error:
                 schema, diagnostics = None, error.diagnostics
             self._schemas[document.name] = schema
-            report = DocumentReport(name=document.name, kind=Kind.SCHEMA, diagnostics=diagnostics)
+            report = DocumentReport(name=document.name, kind=DocumentKind.SCHEMA, diagnostics=diagnostics)
             self.reports[document.name] = report
         return self._schemas[document.name]
 
-    def prompt(self, document: Document, given: Sequence[Document], offered: Sequence[Document]) -> None:
-        """Check a prompt against its schema, or as far as that goes without one."""
+    def prompt(self, document: InputDocument, given: Sequence[InputDocument], offered: Sequence[InputDocument]) -> None:
+        """Check a prompt against its schema, or only its structure if there is no valid schema."""
         diagnostics: tuple[Diagnostic, ...] = ()
         file = note = None
         try:
@@ -111,15 +186,15 @@ class _Checker:
                 note = f"schema {found.name} has errors, so only the structure was checked"
             else:
                 file = found.name
-                diagnostics += self._fitting(resolve_prompt(prompt, schema), found)
+                diagnostics += self._check_length(resolve_prompt(prompt, schema), found)
         except LanguageError as error:
             diagnostics = (*diagnostics, *error.diagnostics)
         self.reports[document.name] = DocumentReport(
-            name=document.name, kind=Kind.PROMPT, diagnostics=diagnostics, schema=file, note=note
+            name=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )
 
-    def _fitting(self, selection: Selection, schema: Document) -> tuple[Diagnostic, ...]:
-        """Plan a prompt where tokens are counted; return that the model has too few positions for it, if so."""
+    def _check_length(self, selection: Selection, schema: InputDocument) -> tuple[Diagnostic, ...]:
+        """Plan a prompt with --model; return a diagnostic if the model has too few positions."""
         if self._limits is None:
             return ()
         try:
@@ -127,3 +202,75 @@ class _Checker:
         except ContextLengthExceeded as error:
             return (Diagnostic(code="PC504", message=str(error), span=selection.span),)
         return ()
+
+
+def _code(report: CheckReport, *, strict: bool) -> ExitCode:
+    if any(diagnostic.code == UNREADABLE for diagnostic in report.diagnostics):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.FINDINGS if report.num_errors + strict * report.num_warnings else ExitCode.OK
+
+
+def _print(report: CheckReport) -> None:
+    print_diagnostics(report.diagnostics)
+    notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
+    write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
+
+
+def _summary(report: CheckReport) -> str:
+    kinds = Counter(document.kind for document in report.documents)
+    unread = kinds.pop(DocumentKind.FILE, 0)
+    parts = [f"{' and '.join(counted(number, kind) for kind, number in kinds.items())} checked"] if kinds else []
+    parts += [f"{counted(unread, 'file')} not read"] if unread else []
+    totals = [(report.num_errors, "error"), (report.num_warnings, "warning")]
+    findings = [counted(number, noun) for number, noun in totals if number]
+    return f"{', '.join(parts)}: {', '.join(findings) or 'no findings'}"
+
+
+def _data(report: CheckReport) -> dict[str, Any]:
+    documents = [
+        {
+            "file": document.name,
+            "kind": document.kind,
+            "schema": document.schema,
+            "note": document.note,
+            "diagnostics": [as_data(each) for each in document.diagnostics],
+        }
+        for document in report.documents
+    ]
+    return {"documents": documents, "num_errors": report.num_errors, "num_warnings": report.num_warnings}
+
+
+def _github_lines(report: CheckReport) -> Iterator[str]:
+    """Yield a workflow command of GitHub Actions for each diagnostic and note.
+
+    See https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands.
+    """
+    for document in report.documents:
+        for diagnostic in document.diagnostics:
+            related = [f"{span} {message}" for span, message in diagnostic.related]
+            lines = [diagnostic.message, *([diagnostic.help] if diagnostic.help else []), *related]
+            properties = {"title": diagnostic.code, **_github_place(diagnostic)}
+            yield _workflow_command(diagnostic.severity, "\n".join(lines), properties)
+        if document.note:
+            yield _workflow_command("notice", document.note, {"file": document.name})
+
+
+def _github_place(diagnostic: Diagnostic) -> dict[str, str | int]:
+    """Return the place of a diagnostic. Columns are allowed within one line only, and the last one is inclusive."""
+    span = diagnostic.span
+    place: dict[str, str | int] = {"file": span.source, "line": span.line, "endLine": span.stop_line}
+    if span.line == span.stop_line:
+        place |= {"col": span.column, "endColumn": max(span.column, span.stop_column - 1)}
+    return place
+
+
+def _workflow_command(kind: str, message: str, properties: dict[str, str | int]) -> str:
+    written = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in properties.items())
+    return f"::{kind} {written}::{_escaped(message, '')}"
+
+
+def _escaped(text: str, separators: str) -> str:
+    """Escape a text so that it cannot end its command or begin another one."""
+    for character in f"%\r\n{separators}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

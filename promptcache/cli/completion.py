@@ -1,63 +1,69 @@
-"""What a shell offers to complete: files of the right kind, parameters of a prompt and their choices, codes.
+"""Shell completion: what each option offers, and the scripts that make a shell ask for it.
 
-Comes in: what has been typed so far. Goes out: words with a few words of help. Where nothing can be offered, the shell
-is told to complete file names by itself. Every command loads this file, so what does the work is imported when a shell
-asks.
+Every command loads this file, so each function imports what it needs when a shell asks.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    shell_complete,
+    split_arg_string,
+)
 
-from promptcache.cli.model_folder import DEMO
+from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.diagnostics import CODES, PromptCacheError
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    from typing import TypeAlias
 
     Items: TypeAlias = list[CompletionItem[str]]
 
-Offer: TypeAlias = tuple[str, str]
-"""A word, and what it is."""
+NAME = "promptcache"
+COMPLETE = "_PROMPTCACHE_COMPLETE"
+"""The environment variable that a shell sets to ask for completions."""
 
-_PLAIN = re.compile(r"[\w./-]+")  # whatever else a file or schema is called, a shell might read as its own
+_SHELLS = ("bash", "zsh", "fish", "powershell")
+_START_FILES = {"bash": ".bashrc", "zsh": ".zshrc"}
+_PLAIN = re.compile(r"[\w./-]+")  # a shell could expand anything else
 _MAX_FILES = 500
 
 
 def complete_schemas(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer schema files near what has been typed, with the names of their schemas."""
-    from promptcache.cli.report import Kind
-
-    return _items(_documents(incomplete, {Kind.SCHEMA}), incomplete, otherwise="file")
+    """Offer schema files with the names of their schemas."""
+    return _documents(incomplete, "schema")
 
 
 def complete_prompts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer prompt files near what has been typed."""
-    from promptcache.cli.report import Kind
-
-    return _items(_documents(incomplete, {Kind.PROMPT}), incomplete, otherwise="file")
+    """Offer prompt files."""
+    return _documents(incomplete, "prompt")
 
 
 def complete_documents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer schema and prompt files near what has been typed."""
-    from promptcache.cli.report import Kind
-
-    return _items(_documents(incomplete, {Kind.SCHEMA, Kind.PROMPT}), incomplete, otherwise="file")
+    """Offer schema and prompt files."""
+    return _documents(incomplete, "schema", "prompt")
 
 
 def complete_arguments(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer the parameters of the prompt that the command line names, as `name=`; behind the `=`, their choices."""
-    # behind a lone --arg the words before are left unparsed (click 8.5)
+    """Offer the parameters of the prompt on the command line as `name=`, and after the `=` their choices."""
+    # after a lone --arg, click 8.5 leaves the words before it unparsed
     prompt, schemas = ctx.params.get("prompt") or next(iter(ctx.args), "-"), ctx.params.get("schema") or ()
     if prompt == "-":
         return []
-    from promptcache.cli.parameter_text import described
-    from promptcache.cli.request import open_parameters
+    from promptcache.cli.request import described, open_parameters
     from promptcache.cli.sources import Sources
 
     try:
@@ -72,49 +78,129 @@ def complete_arguments(ctx: click.Context, _parameter: click.Parameter, incomple
 
 
 def complete_codes(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer diagnostic codes with their titles, in the case in which one was begun."""
-    codes = ((entry.code.lower() if incomplete.islower() else entry.code, entry.title) for entry in CODES.values())
-    return _items(codes, incomplete)
+    """Offer diagnostic codes with their titles, in the case that the user began with."""
+    lower = incomplete.islower()
+    return _items(((each.code.lower() if lower else each.code, each.title) for each in CODES.values()), incomplete)
 
 
 def complete_models(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Offer the model that ships with the package, else folders."""
-    return _items([(DEMO, "the model that ships with promptcache")], incomplete, otherwise="dir")
+    """Offer the model that ships with the package, otherwise folders."""
+    return _items([("demo", "the model that ships with promptcache")], incomplete, otherwise="dir")
 
 
 def complete_starters(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer the schemas that come with the package."""
-    from promptcache.cli.starters import shipped_schemas
+    from promptcache.cli.new import shipped_schemas
 
     return _items(((name, "a schema to start from") for name in shipped_schemas()), incomplete)
 
 
-def _items(offers: Iterable[Offer], incomplete: str, otherwise: str = "") -> Items:
-    """Return the offers that go on as was begun; where there are none, `otherwise` says what the shell completes."""
-    from click.shell_completion import CompletionItem
-
+def _items(offers: Iterable[tuple[str, str]], incomplete: str, otherwise: str = "") -> Items:
+    """Return the words that continue `incomplete`; without any, `otherwise` names what the shell completes itself."""
     found = [CompletionItem(word, help=about or None) for word, about in offers if word.startswith(incomplete)]
     return found or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 
 
-def _documents(incomplete: str, kinds: set[str]) -> list[Offer]:
-    """Offer documents in the folder that has been typed so far, and one folder below."""
+def _documents(incomplete: str, *kinds: str) -> Items:
+    """Offer documents in the typed folder and one folder below."""
     from promptcache.cli.files import head_of
 
-    typed = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
-    offers: list[Offer] = []
-    for path in _files(Path(typed or ".")):
-        word = path.as_posix() if typed.startswith("/") or not typed else f"{typed}{path.relative_to(typed).as_posix()}"
-        if word.startswith(incomplete) and _PLAIN.fullmatch(word):
-            document = head_of(path)
-            if document.kind in kinds:
-                name = document.schema_name or ""
-                offers.append((word, f"schema {name}" if _PLAIN.fullmatch(name) else str(document.kind)))
-    return offers
+    def offers() -> Iterator[tuple[str, str]]:
+        typed = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
+        for path in _xml_files(Path(typed or ".")):
+            word = path.as_posix()
+            if typed and not typed.startswith("/"):
+                word = f"{typed}{path.relative_to(typed).as_posix()}"
+            if word.startswith(incomplete) and _PLAIN.fullmatch(word):
+                document = head_of(path)
+                if document.kind in kinds:
+                    name = document.schema_name or ""
+                    yield word, f"schema {name}" if _PLAIN.fullmatch(name) else str(document.kind)
+
+    return _items(offers(), incomplete, otherwise="file")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _xml_files(folder: Path) -> list[Path]:
     try:
-        yield from sorted([*folder.glob("*.xml"), *folder.glob("*/*.xml")])[:_MAX_FILES]
+        return sorted([*folder.glob("*.xml"), *folder.glob("*/*.xml")])[:_MAX_FILES]
     except OSError:
-        return  # a folder that cannot be listed offers nothing
+        return []
+
+
+@add_completion_class
+class _Bash(BashComplete):
+    """Completion for bash, which splits `name=value` into three words and expects the value alone."""
+
+    _typed = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words = split_arg_string(os.environ["COMP_WORDS"])
+        place = int(os.environ["COMP_CWORD"])
+        done = [*words[: place + 1], *([""] if place >= len(words) else [])]
+        joined = done[:1]
+        for before, word in pairwise(done):
+            if word and (_is_equals(word) or _is_equals(before)):
+                joined[-1] += word
+            else:
+                joined.append(word)
+        self._typed = joined[-1]
+        return joined[1:-1], self._typed
+
+    def format_completion(self, item: CompletionItem[Any]) -> str:
+        typed, equals, _ = self._typed.rpartition("=")
+        return f"{item.type},{str(item.value).removeprefix(typed + equals)}"
+
+
+def _is_equals(word: str) -> bool:
+    return word != "" and not word.strip("=")
+
+
+def complete(app: click.Command, asked: str) -> NoReturn:
+    """Answer a shell that asks for completions, and exit; a call without the shell's variables is a usage error."""
+    try:
+        sys.exit(shell_complete(app, {}, NAME, COMPLETE, asked))
+    except (KeyError, ValueError):
+        sys.exit(ExitCode.USAGE)
+
+
+def script(app: click.Command, shell: str) -> str:
+    """Return the script that makes a shell complete our commands.
+
+    Raises:
+        UsageMistake: There is no script for this shell.
+    """
+    found = get_completion_class(shell) if shell in _SHELLS else None
+    if found is None:
+        raise UsageMistake(f"no completion for the shell '{shell}'; there is one for {', '.join(_SHELLS)}")
+    return found(app, {}, NAME, COMPLETE).source()
+
+
+def install(app: click.Command) -> list[str]:
+    """Set up the shell of `$SHELL`, and return what was done. A second call changes nothing.
+
+    Raises:
+        UsageMistake: The shell or the home folder is not known.
+    """
+    shell = Path(os.environ.get("SHELL", "")).name
+    if shell != "fish" and shell not in _START_FILES:
+        known = f"SHELL is '{shell}'" if shell else "SHELL is not set"
+        raise UsageMistake(f"{known}: write what --show-completion SHELL prints into your shell's start file")
+    try:
+        home = Path.home()
+    except RuntimeError:
+        fix = "set HOME, or write what --show-completion SHELL prints into your shell's start file"
+        raise UsageMistake(f"there is no home folder: {fix}") from None
+    if shell == "fish":
+        file = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "fish", "completions", f"{NAME}.fish")
+    else:
+        file = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share", NAME, f"completion.{shell}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(script(app, shell), encoding="utf-8")
+    done = [f"wrote {file}"]
+    if shell in _START_FILES:
+        start, line = home / _START_FILES[shell], f"source {shlex.quote(str(file))}"
+        if line.encode() not in (start.read_bytes().splitlines() if start.exists() else []):
+            with start.open("ab") as opened:
+                opened.write(f"\n{line}\n".encode())
+            done.append(f"added a line to {start}")
+    return [*done, "start a new shell to complete with Tab"]

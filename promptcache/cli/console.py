@@ -1,6 +1,6 @@
-"""Consoles: where styled text goes. Only what prints styled text loads this file, for rich takes its time.
+"""Consoles for styled text, and progress bars.
 
-Comes in: styled text, or how far a command is. Goes out: text on a stream; colours and bars on a terminal only.
+This file imports rich, so it is imported only to print styled text.
 """
 
 from __future__ import annotations
@@ -12,18 +12,28 @@ from typing import TextIO, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from promptcache.cli.output import harmless
+from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is: None where that is not known."""
+"""Called with the current task, the amount done, and the total or None if it is not known."""
 
-_UNBOUNDED = 1 << 16  # columns: what is piped is wrapped by nobody
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+_STYLES = {
+    ExcerptPart.MESSAGE: "bold",
+    ExcerptPart.FRAME: "blue",
+    ExcerptPart.PLAIN: "",
+    ExcerptPart.RELATED_MARK: "bold blue",
+    ExcerptPart.HELP: "green",
+}
+_UNBOUNDED = 1 << 16  # columns: text on a pipe is not wrapped
 _USUAL = 80
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to whoever ends the command, and a terminal to nobody but itself."""
+    """A console that raises on a closed pipe and removes control characters from text on a terminal."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit by itself
@@ -39,7 +49,7 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """Return a console for everything that is not data."""
+    """Return a console for everything else."""
     return _console(sys.stderr)
 
 
@@ -50,11 +60,20 @@ def _console(stream: TextIO) -> Console:
     return console
 
 
+def diagnostic_text(diagnostic: Diagnostic) -> Text:
+    """Return the excerpt of a diagnostic in colour; each line ends with a newline."""
+    bold = f"bold {COLOURS[diagnostic.severity]}"
+    text = Text()
+    for piece in excerpt_pieces(diagnostic):
+        text.append(piece.text, style=_STYLES.get(piece.part, bold))
+    return text
+
+
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Yield what shows a bar on stderr from its first call on, if that is a terminal; the bar is removed at the end."""
+    """Yield a function that shows a progress bar if stderr is a terminal; the bar is removed at the end."""
     if not sys.stderr.isatty():
-        yield lambda _what, _done, _total: None
+        yield lambda _task, _done, _total: None
         return
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -64,8 +83,8 @@ def progress() -> Iterator[Progress]:
     task = bars.add_task("", total=None, count="")
 
     def show(what: str, done: int, total: int | None) -> None:
-        bars.start()
         bars.update(task, description=what, completed=done, total=total, count=f"{done:,}/{total:,}" if total else "")
+        bars.start()  # shows it at once
 
     try:
         yield show
@@ -74,7 +93,7 @@ def progress() -> Iterator[Progress]:
 
 
 def show_loading(show: Progress, model: str) -> None:
-    """Show that a model is being loaded; a download has bars of its own, which a second display would tear apart."""
+    """Show that a model is loading. A download shows its own bars, and two displays would disturb each other."""
     from promptcache.tokenizer import local_folder
 
     if local_folder(model) is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from promptcache.cli.combinations import Combinations
-from promptcache.cli.example_prompt import Arguments, example_prompt
 from promptcache.diagnostics import PromptError
-from promptcache.language import CheckedSchema, resolve_prompt
+from promptcache.language import CheckedSchema, Combinations, resolve_prompt
+from promptcache.language import SlotArguments as Arguments
+from promptcache.language import prompt_for as example_prompt
 
 MAX_CHECKED = 10_000
 _MAX_EXAMPLES = 5

@@ -1,7 +1,6 @@
-"""How a command ends: its exit code, and errors as words instead of tracebacks.
+"""Exit codes, and the context manager that turns expected errors into a message and an exit code.
 
-Comes in: whatever a command raises. Goes out: an exit code, with a message on stderr, or in JSON on stdout where JSON
-was asked for. This file does not know what the commands do.
+A message goes to stderr, or to stdout as JSON with `--json`. An unexpected error keeps its traceback: it is a bug.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
-from promptcache.cli.contexts import ContextMistake, read_context
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
-from promptcache.cli.sources import Sources
+from promptcache.cli.sources import ContextMistake, Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
     LanguageError,
@@ -28,30 +26,30 @@ from promptcache.diagnostics import (
 )
 
 UNREADABLE = "PC010"
-"""The code of a file that cannot be read: no fault of a document."""
+"""The code of a file that cannot be read. It is an error of the environment, not of a document."""
 
 
 class ExitCode(IntEnum):
-    """What a command says to the shell."""
+    """Exit codes of all commands."""
 
     OK = 0
     FINDINGS = 1
     USAGE = 2
     ENVIRONMENT = 3
     INTERRUPTED = 130
-    BROKEN_PIPE = 141  # 128 + SIGPIPE, as any command that a closed pipe ends
+    BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 class UsageMistake(PromptCacheError):
-    """The options of a command do not fit together, or do not fit what it works on."""
+    """The options of a command do not fit together, or do not fit its documents."""
 
 
 class EnvironmentMissing(PromptCacheError):
-    """Something outside the documents is not there: a file, a device, memory."""
+    """Something besides the documents is missing: a file, a device, a package, memory."""
 
 
 def exit_code(error: PromptCacheError) -> ExitCode:
-    """Return how a command ends that this error stopped."""
+    """Return the exit code for an error."""
     match error:
         case LanguageError() if any(each.code == UNREADABLE for each in error.diagnostics):
             return ExitCode.ENVIRONMENT
@@ -65,19 +63,20 @@ def exit_code(error: PromptCacheError) -> ExitCode:
 
 @contextmanager
 def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
-    """Run a command; every error that is expected becomes a message and an exit code.
+    """Run a command; turn each expected error into a message and an exit code.
 
     Args:
-        context: The file that `--context` names.
+        as_json: Write messages to stdout as JSON.
+        context: The file of `--context`.
 
     Yields:
-        Where the command puts the names of the documents that it reads.
+        The record of the documents that the command reads.
     """
     sources = Sources()
     try:
         if context is not None:
             sources.context = read_context(context)
-        with _checked_use(sources):
+        with _checked_context(sources):
             yield sources
         sys.stdout.flush()
     except LanguageError as error:
@@ -87,34 +86,35 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
             print_diagnostics(error.diagnostics, beside=True)
         raise Exit(exit_code(error)) from None
     except PromptCacheError as error:
-        _tell(str(error), as_json=as_json)
+        _report(str(error), as_json=as_json)
         raise Exit(exit_code(error)) from None
     except UsageError as error:
         if as_json:
-            _tell(error.format_message(), as_json=True)
+            _report(error.format_message(), as_json=True)
         else:
             error.show()
         raise Exit(ExitCode.USAGE) from None
     except KeyboardInterrupt:
         raise Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
-        _leave_pipe()
+        with suppress(OSError, ValueError):  # Python flushes stdout at exit; a captured stdout has no descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(ExitCode.BROKEN_PIPE) from None
     except (MemoryError, ModuleNotFoundError, OSError, RuntimeError) as error:
-        if (words := _missing(error)) is None:
+        if (message := _missing(error)) is None:
             raise
-        _tell(words, as_json=as_json)
+        _report(message, as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
 
 
 @contextmanager
-def _checked_use(sources: Sources) -> Iterator[None]:
-    """Refuse a context that nothing was there for, once a command has come to a good end and written its data."""
+def _checked_context(sources: Sources) -> Iterator[None]:
+    """Refuse an unused `--context` after a command that succeeded; its data are on stdout already."""
     end = None
     try:
         yield
-    except Exit as ended:
-        end = ended
+    except Exit as exit_:
+        end = exit_
     if not (end and end.exit_code):
         try:
             sources.check_context()
@@ -126,14 +126,14 @@ def _checked_use(sources: Sources) -> Iterator[None]:
         raise end
 
 
-def told_by_system(error: OSError) -> str:
-    """Return what the system says of a file, and which."""
-    told = error.strerror or str(error)
-    return f"{told}: {error.filename}" if error.filename else told
+def system_message(error: OSError) -> str:
+    """Return the message of the operating system with the name of the file."""
+    message = error.strerror or str(error)
+    return f"{message}: {error.filename}" if error.filename else message
 
 
 def _missing(error: MemoryError | ModuleNotFoundError | OSError | RuntimeError) -> str | None:
-    """Return what the environment does not have, or None for an error that says something else."""
+    """Return what the environment lacks, or None if the error means something else."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or __package__).partition(".")[0]
         ours = package == __package__.partition(".")[0]
@@ -141,25 +141,17 @@ def _missing(error: MemoryError | ModuleNotFoundError | OSError | RuntimeError) 
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, OSError):
-        return told_by_system(error)
-    words = str(error).partition("\n")[0]  # torch has a class for GPUs and only a text for CPUs (2.6 to 2.13)
-    is_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in words
-    return f"not enough memory: {words}" if is_memory else None
+        return system_message(error)
+    message = str(error).partition("\n")[0]  # torch has an error class for GPUs and only a text for CPUs (2.6 to 2.13)
+    is_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in message
+    return f"not enough memory: {message}" if is_memory else None
 
 
-def _tell(message: str, *, as_json: bool) -> None:
+def _report(message: str, *, as_json: bool) -> None:
     line = " ".join(message.split())
     if as_json:
-        with suppress(OSError):  # what went wrong may be that stdout takes nothing
+        with suppress(OSError):  # the error may be that stdout takes nothing
             write_json({"error": line})
             sys.stdout.flush()
             return
     tell(f"error: {line}")
-
-
-def _leave_pipe() -> None:
-    """Point stdout elsewhere, so that Python does not complain when it flushes at exit (docs of the signal module)."""
-    with suppress(OSError, ValueError):  # a captured stdout has no descriptor
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)

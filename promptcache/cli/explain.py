@@ -1,36 +1,45 @@
-"""What a schema allows and costs: the work of `promptcache explain`.
-
-Comes in: a schema file and the name of a model. Goes out: a `SchemaFacts`. No model is loaded: its tokenizer suffices.
-"""
+"""`promptcache explain`: show what a schema allows, and how long prompts become. Needs only the model's tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TypeAlias
 
-from promptcache.cli.combinations import Combinations, Extreme
-from promptcache.cli.example_prompt import example_prompt
+import click
+from rich.text import Text
+
+from promptcache.cli.console import stdout
+from promptcache.cli.exits import ending
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.sources import Sources
-from promptcache.language import CheckedSchema, count_combinations
+from promptcache.cli.options import context_option, json_option, model_option, schema_argument
+from promptcache.cli.output import counted, write_json
+from promptcache.cli.request import accepted
+from promptcache.language import (
+    CheckedSchema,
+    Combinations,
+    Extreme,
+    ParameterType,
+    count_combinations,
+    prompt_for,
+)
 from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
-from promptcache.language.schema import Parameter, ParameterType
 from promptcache.language.syntax.names import ancestors
 from promptcache.layout import Layout, Slot, SlotText, Stretch, lay_out, longest_text, shortest_text
 from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 
-SlotTexts = Mapping[tuple[str, str], SlotText]
-"""Texts for slots, by module path ("" for the schema's own) and name."""
+SlotTexts: TypeAlias = Mapping[tuple[str, str], SlotText]
+"""Texts for slots by module path ("" for the schema) and name."""
+
+_MAX_BROUGHT = 6
+_PRESENCE = {"always": "always there", "never": "can never be used: `promptcache check` says why", "optional": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFacts:
-    """A slot, what it takes, and what stands in it when a prompt says nothing.
-
-    `fits` says whether anything that it takes does: if not, no prompt can fill it.
-    """
+    """A slot and what it accepts. `fits` is false if every accepted text is longer than the slot."""
 
     name: str
     length: int
@@ -45,12 +54,12 @@ class ParameterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFacts:
-    """A module; "" is the schema's text outside modules.
+    """A module; the path "" is the schema's text outside modules.
 
     Attributes:
-        num_tokens: Of its own text, with defaults in its slots.
-        presence: "always", "never", or "optional".
-        brings: The modules that are guaranteed to be present with it, but for those around it and those always there.
+        num_tokens: Tokens of its own text, with defaults in its slots.
+        presence: "always", "never" or "optional".
+        brings: Modules that are guaranteed to be present with it, without its ancestors and those always present.
     """
 
     path: str
@@ -63,7 +72,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """A rule in words, and where it stands."""
+    """A rule in words, and its place."""
 
     text: str
     place: str
@@ -71,7 +80,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """A prompt of extreme length, without text of its own; it may not be the most extreme where it is not `exact`."""
+    """The shortest or longest prompt, without text of its own. It is proved to be that only if it is `exact`."""
 
     num_tokens: int
     exact: bool
@@ -81,7 +90,7 @@ class PromptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:
-    """Everything that `promptcache explain` says about a schema."""
+    """All that `promptcache explain` shows of a schema."""
 
     schema: str
     file: str
@@ -94,24 +103,37 @@ class SchemaFacts:
     longest: PromptFacts
 
 
-def explain_schema(file: str, model: str, sources: Sources) -> SchemaFacts:
-    """Explain a schema file, its lengths counted by a model's tokenizer.
+@click.command("explain")
+@schema_argument
+@model_option()
+@context_option
+@json_option
+def command(schema: str, model: str, context: Path | None, as_json: bool) -> None:
+    """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.
 
-    Raises:
-        SchemaError: every fault of the schema.
-        ModelNotFound: there is no such model, or it has no tokenizer.json.
+    SCHEMA is a schema file; - is standard input.
     """
-    document = read(file, sources)
-    schema = checked_schema(document)
-    folder = model_folder(model)
-    return schema_facts(schema, document.name, model, HubTokenizer.from_folder(folder))
+    with ending(as_json=as_json, context=context) as sources:
+        document = read(schema, sources)
+        checked = checked_schema(document)
+        facts = schema_facts(checked, document.name, model, HubTokenizer.from_folder(model_folder(model)))
+        if as_json:
+            write_json(asdict(facts))
+        else:
+            console = stdout()
+            for line in _lines(facts):
+                console.print(line, soft_wrap=True)
 
 
 def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokenizer) -> SchemaFacts:
-    """Explain a schema under a tokenizer; `file` and `model` are only passed on."""
+    """Explain a schema under a tokenizer; `file` and `model` are names for the result."""
     layout = lay_out(schema, tokenizer)
     combinations = Combinations(schema.rules)
-    fewest, fitting = _shortest(schema, tokenizer), _longest(schema, tokenizer)
+    slots = [((path, each.name), each) for path, own in schema.parameters.items() for each in own.values()]
+    shortest = {slot: shortest_text(each, tokenizer) for slot, each in slots if each.required}
+    fewest = {slot: text for slot, text in shortest.items() if text is not None}
+    longest = {slot: longest_text(each, tokenizer) for slot, each in slots}
+    fitting = {slot: text for slot, text in longest.items() if text is not None}
     full = {**fewest, **fitting}
     least, most = _num_tokens(layout, fewest), _num_tokens(layout, full)
     count = count_combinations(schema.rules)
@@ -120,7 +142,11 @@ def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokeni
         file=file,
         model=model,
         modules=tuple(_modules(schema, combinations, _num_tokens(layout, {}), fitting)),
-        rules=tuple(_rules(schema)),
+        rules=tuple(
+            RuleFacts(text=describe(rule), place=str(rule.span))
+            for rule in schema.rules.rules
+            if rule.kind is not RuleKind.NESTING
+        ),
         num_combinations=count.number,
         combinations_exact=count.exact,
         shortest=_prompt(schema, combinations.least(least), least[""], fewest),
@@ -128,16 +154,11 @@ def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokeni
     )
 
 
-def explain_data(facts: SchemaFacts) -> dict[str, Any]:
-    """Return what is known about a schema as data."""
-    return asdict(facts)
-
-
 def _num_tokens(layout: Layout, texts: SlotTexts) -> Mapping[str, int]:
-    """Return the tokens of each module's own text, slots with the texts that are given, else with their defaults."""
+    """Return the tokens of each module's own text, with `texts` in its slots, otherwise defaults."""
     return {
         path: sum(
-            len(piece.token_ids) if isinstance(piece, Stretch) else _in_slot(piece, texts)
+            len(piece.token_ids) if isinstance(piece, Stretch) else _slot_tokens(piece, texts)
             for run in runs
             for piece in layout.runs[run].pieces
         )
@@ -145,7 +166,7 @@ def _num_tokens(layout: Layout, texts: SlotTexts) -> Mapping[str, int]:
     }
 
 
-def _in_slot(slot: Slot, texts: SlotTexts) -> int:
+def _slot_tokens(slot: Slot, texts: SlotTexts) -> int:
     given = texts.get((slot.module, slot.parameter))
     if given is not None:
         return given.num_tokens
@@ -167,50 +188,20 @@ def _modules(
                 cached=not path or schema.modules[path].cache,
                 brings=tuple(sorted(brings, key=order.__getitem__)),
                 parameters=tuple(
-                    _parameter(each, fits=(path, each.name) in fitting) for each in schema.parameters[path].values()
+                    ParameterFacts(
+                        name=each.name,
+                        length=each.length,
+                        type=each.type,
+                        choices=each.choices,
+                        pattern=each.pattern,
+                        required=each.required,
+                        default=each.default,
+                        placeholder=each.placeholder,
+                        fits=(path, each.name) in fitting,
+                    )
+                    for each in schema.parameters[path].values()
                 ),
             )
-
-
-def _parameter(parameter: Parameter, *, fits: bool) -> ParameterFacts:
-    return ParameterFacts(
-        name=parameter.name,
-        length=parameter.length,
-        type=parameter.type,
-        choices=parameter.choices,
-        pattern=parameter.pattern,
-        required=parameter.required,
-        default=parameter.default,
-        placeholder=parameter.placeholder,
-        fits=fits,
-    )
-
-
-def _rules(schema: CheckedSchema) -> Iterator[RuleFacts]:
-    for rule in schema.rules.rules:
-        if rule.kind is not RuleKind.NESTING:
-            yield RuleFacts(text=describe(rule), place=str(rule.span))
-
-
-def _shortest(schema: CheckedSchema, tokenizer: Tokenizer) -> SlotTexts:
-    """Return the shortest texts for the slots that must have one."""
-    texts = {
-        (module, name): shortest_text(parameter, tokenizer)
-        for module, parameters in schema.parameters.items()
-        for name, parameter in parameters.items()
-        if parameter.required
-    }
-    return {slot: text for slot, text in texts.items() if text is not None}
-
-
-def _longest(schema: CheckedSchema, tokenizer: Tokenizer) -> SlotTexts:
-    """Return the longest texts for all slots that something fits into."""
-    texts = {
-        (module, name): longest_text(parameter, tokenizer)
-        for module, parameters in schema.parameters.items()
-        for name, parameter in parameters.items()
-    }
-    return {slot: text for slot, text in texts.items() if text is not None}
 
 
 def _prompt(schema: CheckedSchema, extreme: Extreme, root_tokens: int, texts: SlotTexts) -> PromptFacts:
@@ -219,5 +210,50 @@ def _prompt(schema: CheckedSchema, extreme: Extreme, root_tokens: int, texts: Sl
         num_tokens=extreme.weight + root_tokens,
         exact=extreme.exact and all(given.extreme for given in texts.values()),
         modules=tuple(sorted(extreme.modules, key=schema.rules.order.__getitem__)),
-        xml=example_prompt(schema, extreme.modules, arguments).to_xml(),
+        xml=prompt_for(schema, extreme.modules, arguments).to_xml(),
     )
+
+
+def _lines(facts: SchemaFacts) -> Iterator[Text]:
+    yield Text(facts.schema, style="bold").append(f"  tokens as {facts.model} counts them", style="not bold dim")
+    yield _head("modules")
+    for module in facts.modules:
+        yield _module_line(module)
+        yield from (Text(f"    {_parameter_line(parameter)}", style="magenta") for parameter in module.parameters)
+    yield _head("rules" if facts.rules else "no rules")
+    for rule in facts.rules:
+        yield Text(f"  {rule.text}  ").append(rule.place, style="dim")
+    at_least = "" if facts.combinations_exact else "at least "
+    yield _head(f"valid combinations: {at_least}{facts.num_combinations:,}")
+    yield from _prompt_lines("shortest", facts.shortest, "arguments left out, or as short as can be")
+    yield from _prompt_lines("longest", facts.longest, "every slot as full as can be")
+
+
+def _head(words: str) -> Text:
+    return Text(f"\n{words}", style="bold")
+
+
+def _module_line(module: ModuleFacts) -> Text:
+    brought = ""
+    if module.brings:
+        more = len(module.brings) - _MAX_BROUGHT
+        brought = f"always with {', '.join(module.brings[:_MAX_BROUGHT])}" + (f" and {more} more" if more > 0 else "")
+    cached = "" if module.cached else "not cached"
+    words = [counted(module.num_tokens, "token"), _PRESENCE[module.presence], cached, brought]
+    text = Text(f"  {module.path or '(root)'}", style="default" if module.presence != "never" else "red")
+    return text.append(f"  {' · '.join(filter(None, words))}", style="dim")
+
+
+def _parameter_line(parameter: ParameterFacts) -> str:
+    words = [counted(parameter.length, "position"), *accepted(parameter), "required" if parameter.required else ""]
+    words += [f"default {parameter.default!r}" if parameter.default is not None else ""]
+    words += [f"placeholder {parameter.placeholder!r}" if parameter.placeholder is not None else ""]
+    words += ["" if parameter.fits else "nothing that it takes fits"]
+    return f"{parameter.name}  {' · '.join(filter(None, words))}"
+
+
+def _prompt_lines(kind: str, prompt: PromptFacts, how: str) -> Iterator[Text]:
+    about = "" if prompt.exact else "about "
+    yield _head(f"{kind} prompt: {about}{counted(prompt.num_tokens, 'token')}").append(f", {how}", style="not bold")
+    for line in prompt.xml.rstrip("\n").split("\n"):
+        yield Text(f"  {line}", style="cyan")

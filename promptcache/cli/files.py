@@ -1,49 +1,57 @@
-"""Documents on disk and standard input: reading them, telling schemas from prompts, finding the schema of a prompt.
+"""Documents on disk and standard input, the schema of a prompt, and files that commands write.
 
-Comes in: what the user named. Goes out: documents as bytes, or checked schemas and prompts. This file does not know
-what a command does with them.
+Files are written whole or not at all, and never over a document that was read, a pipe or a device.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from html import unescape
 from pathlib import Path
 
-from promptcache.cli.contexts import TemplateContext
+from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.report import Kind
-from promptcache.cli.sources import Sources
+from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, load_prompt, parse_prompt, parse_schema
 from promptcache.language.read_schema import read_schema_file
 from promptcache.language.syntax.source import MAX_BYTES, read_document
 from promptcache.language.syntax.template_files import is_template
 
-_KINDS = (Kind.SCHEMA, Kind.PROMPT)
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"
-_HEAD_BYTES = 1 << 16  # of a file that may turn out to be a schema; its start tag stands at the top
-_MAX_FILES = 1000  # looked into per folder
-# possessive, so that a hostile file costs one pass and no backtracking
+_HEAD_BYTES = 1 << 16  # enough for the start tag of the root element
+_MAX_FILES = 1000  # searched per folder
+# possessive quantifiers: linear time for any file
 _ROOT = re.compile(
     r"""(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)((?:"[^"]*+"|'[^']*+'|[^>"'])*+)""", re.DOTALL
 )
 _NAME = re.compile(r"""\bname\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 
+class DocumentKind(StrEnum):
+    """The kind of a document by its root element; a file that cannot be read is just a file."""
+
+    SCHEMA = "schema"
+    PROMPT = "prompt"
+    FILE = "file"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A document as it was read.
+class InputDocument:
+    """A document that was read.
 
     Attributes:
-        name: As its spans carry it: the path as given, or "<stdin>".
+        name: The name that its spans carry: the path as given, or "<stdin>".
         path: None for standard input.
-        context: What it may use if it is a template, or includes one.
+        context: Values for a template, or for templates that the document includes.
     """
 
     name: str
@@ -52,30 +60,31 @@ class Document:
     context: TemplateContext | None = None
 
     @property
-    def kind(self) -> Kind:
-        """What the root element says; a misspelt one counts as what was most likely meant."""
+    def kind(self) -> DocumentKind:
+        """The kind by the root element; a misspelt root counts as the nearest kind."""
         root = _ROOT.match(_text(self.data))
-        return Kind(suggest(root[1], _KINDS) or Kind.SCHEMA) if root else Kind.SCHEMA
+        kinds = (DocumentKind.SCHEMA, DocumentKind.PROMPT)
+        return DocumentKind((root and suggest(root[1], kinds)) or DocumentKind.SCHEMA)
 
     @property
     def schema_name(self) -> str | None:
-        """The name that a schema document gives itself, read without parsing it."""
+        """The name in the start tag of a schema, read without parsing the document."""
         root = _ROOT.match(_text(self.data))
-        name = _NAME.search(root[2]) if root and root[1] == Kind.SCHEMA else None
+        name = _NAME.search(root[2]) if root and root[1] == DocumentKind.SCHEMA else None
         return unescape(name[1] or name[2] or "") if name else None
 
     @property
     def folder(self) -> Path:
-        """Where the document lies; standard input counts as lying in the working directory."""
+        """The folder of the document; for standard input the working directory."""
         return self.path.parent if self.path is not None else Path()
 
 
-def read(name: str, sources: Sources) -> Document:
+def read(name: str, sources: Sources) -> InputDocument:
     """Read a file, or standard input for "-".
 
     Raises:
-        LanguageError: PC010, there is no such file or it cannot be read.
-        UsageMistake: standard input was read before, or the name is empty.
+        LanguageError: PC010, the file does not exist or cannot be read.
+        UsageMistake: Standard input was read before, or the name is empty.
     """
     if not name:
         raise UsageMistake("the name of a file is empty")
@@ -83,19 +92,19 @@ def read(name: str, sources: Sources) -> Document:
         if _STDIN_NAME in sources:
             raise UsageMistake("standard input (-) can only be one of the documents")
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        document = Document(name=_STDIN_NAME, path=None, data=data, context=sources.context)
+        document = InputDocument(name=_STDIN_NAME, path=None, data=data, context=sources.context)
     else:
         data = read_document(Path(name), LanguageError)
-        document = Document(name=name, path=Path(name), data=data, context=sources.context)
+        document = InputDocument(name=name, path=Path(name), data=data, context=sources.context)
     sources.add(document.name)
     return document
 
 
-def checked_schema(document: Document) -> CheckedSchema:
+def checked_schema(document: InputDocument) -> CheckedSchema:
     """Parse and check a schema document.
 
     Raises:
-        SchemaError: every fault that it has.
+        SchemaError: All faults of the schema.
     """
     context = document.context
     values = context.values if context is not None else None
@@ -107,11 +116,11 @@ def checked_schema(document: Document) -> CheckedSchema:
     return check_schema(Schema.of(read.document))
 
 
-def parsed_prompt(document: Document) -> Prompt:
+def parsed_prompt(document: InputDocument) -> Prompt:
     """Parse a prompt document.
 
     Raises:
-        PromptError: every fault of structure.
+        PromptError: All faults of structure.
     """
     if not is_template(document.name):
         return parse_prompt(document.data, source=document.name)
@@ -122,27 +131,31 @@ def parsed_prompt(document: Document) -> Prompt:
 
 
 def files_read(sources: Sources, *schemas: CheckedSchema) -> frozenset[str]:
-    """Return the names of all files that were read, those that schemas include and that of `--context` among them."""
+    """Return the names of all files that were read, with files that schemas include and the file of `--context`."""
     included = (module.span.source for schema in schemas for module in schema.modules.values())
     context = () if sources.context is None else (str(sources.context.file),)
     return frozenset((*sources.names, *included, *context))
 
 
 def find_schema(
-    prompt: Prompt, document: Document, given: Sequence[Document], offered: Sequence[Document], sources: Sources
-) -> Document:
-    """Return the document of the schema that a prompt is meant for.
+    prompt: Prompt,
+    document: InputDocument,
+    given: Sequence[InputDocument],
+    offered: Sequence[InputDocument],
+    sources: Sources,
+) -> InputDocument:
+    """Return the document of the schema that a prompt names.
 
     Args:
         prompt: Names the schema.
-        document: The prompt's, which says where to look.
-        given: Documents of which one may be it; of several, the nearest to the prompt.
-        offered: Documents named with --schema: where there are any, no others are looked for, and when none has the
-            name the first is returned, so that the prompt is told.
-        sources: Where the document is added when it was looked for.
+        document: The document of the prompt; the search begins in its folder.
+        given: Other documents of the command. If several have the name, the nearest to the prompt is taken.
+        offered: Documents of --schema. If there are any, no folder is searched; if none has the name, the first is
+            returned and checking the prompt against it reports the wrong name.
+        sources: Records a document that was found by search.
 
     Raises:
-        PromptError: PC422, there is none, or there are several in one folder.
+        PromptError: PC422, there is no such schema, or several in one folder.
     """
     folders = [folder.resolve() for folder in _near(document)]
     for documents in (given, offered):
@@ -152,7 +165,7 @@ def find_schema(
     return offered[0] if offered else _look_for(prompt, document, sources)
 
 
-def _look_for(prompt: Prompt, near: Document, sources: Sources) -> Document:
+def _look_for(prompt: Prompt, near: InputDocument, sources: Sources) -> InputDocument:
     name, seen = prompt.schema, list[str]()
     for folder in _near(near):
         schemas = list(_schemas_in(folder))
@@ -171,8 +184,8 @@ def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
     return PromptError([Diagnostic(code="PC422", message=message, span=prompt.span, help=fix)])
 
 
-def _near(prompt: Document) -> tuple[Path, ...]:
-    """Return where the schema of a prompt may lie, the nearest folder first."""
+def _near(prompt: InputDocument) -> tuple[Path, ...]:
+    """Return the folders to search for a schema, the nearest first."""
     here = prompt.folder
     above = _above(here)
     return here, here / "schemas", above, above / "schemas", _above(above) / "schemas"
@@ -186,27 +199,115 @@ def _rank(folder: Path, folders: Sequence[Path]) -> int:
     return folders.index(folder) if folder in folders else len(folders)
 
 
-def _schemas_in(folder: Path) -> Iterator[Document]:
-    """Yield the schema documents of a folder with the beginning of their text, by file name."""
+def _schemas_in(folder: Path) -> Iterator[InputDocument]:
+    """Yield the heads of the schema documents in a folder, by file name."""
     try:
         paths = sorted([*folder.glob("*.xml"), *folder.glob("*.xml.j2")])[:_MAX_FILES]
     except OSError:
-        return  # a folder that cannot be listed holds nothing for us
+        return  # the folder cannot be listed
     for path in paths:
         document = head_of(path)
         if document.schema_name is not None:
             yield document
 
 
-def head_of(path: Path) -> Document:
-    """Return a document with only the beginning of its text, enough to tell what it is; empty if it cannot be read."""
+def head_of(path: Path) -> InputDocument:
+    """Return a document with the beginning of its data, or with no data if it cannot be read."""
     data = b""
     with suppress(OSError):
-        if path.is_file():  # a pipe would be waited for
+        if path.is_file():  # reading a pipe would block
             with path.open("rb") as file:
                 data = file.read(_HEAD_BYTES)
-    return Document(name=str(path), path=path, data=data)
+    return InputDocument(name=str(path), path=path, data=data)
 
 
 def _text(data: bytes) -> str:
     return data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace")
+
+
+def write_new(files: Mapping[Path, str]) -> None:
+    """Write files that do not exist yet, and their folders. If one exists or cannot be written, none is written.
+
+    Raises:
+        UsageMistake: One of them exists.
+    """
+    existing = [str(path) for path in files if path.exists()]
+    if existing:
+        verb = "exists" if len(existing) == 1 else "exist"
+        raise UsageMistake(f"{' and '.join(existing)} {verb} already; nothing was written")
+    written: list[Path] = []
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _create(path, text.encode())
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def write_made(files: Mapping[Path, str], read: Collection[str]) -> None:
+    """Write files that are made of documents; an older file of that name is replaced.
+
+    Args:
+        files: Text of each file.
+        read: Names of the files that were read. See `check_target` for errors; all targets are checked first.
+    """
+    for path in files:
+        check_target(path, read)
+    for path, text in files.items():
+        if path.exists():
+            replace_file(path, text.encode())
+        else:
+            _create(path, text.encode())
+
+
+def check_target(path: Path, read: Collection[str]) -> None:
+    """Refuse a target that was read, or at which no file can be written.
+
+    Raises:
+        UsageMistake: It is one of the files in `read`, or a pipe or a device.
+        OSError: It is a folder, or its folder does not exist.
+    """
+    if any(_same(path, Path(name)) for name in read):
+        raise UsageMistake(f"{path} is what is read: write to another file")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise UsageMistake(f"{path} is a pipe or a device: write to a file")
+    if not path.parent.is_dir():
+        fault = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise OSError(fault, os.strerror(fault), str(path))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically. It keeps its mode, a link keeps its target, and a read-only file is refused."""
+    target = path.resolve()
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    with _named(path), atomic_write(target) as file:
+        file.write(data)
+
+
+def _create(path: Path, data: bytes) -> None:
+    with _named(path), path.open("xb") as file:
+        try:
+            file.write(data)
+            file.flush()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Make errors name the file that the user named, not a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)

@@ -13,8 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.layout_view import Node, NodeKind, View
-from promptcache.cli.output import counted
-from promptcache.cli.sizes import size_text
+from promptcache.cli.output import counted, size_text
 
 _ROOT = "(root)"
 _MAX_SEEN = 4

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from promptcache.cli.model_folder import ModelFacts
 from promptcache.diagnostics import Span
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.language.rules.counting import Count
 from promptcache.language.schema import Parameter
 from promptcache.layout import Layout, Piece, RunState, Slot, Stretch
+from promptcache.tokenizer import ModelFacts
 
 
 class NodeKind(StrEnum):

@@ -1,10 +1,8 @@
-"""Options and arguments that several commands have.
-
-Comes in: nothing. Goes out: decorators of click. This file knows no command.
-"""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,25 +10,47 @@ from typing import Any, TypeVar
 import click
 
 from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
-from promptcache.cli.model_folder import DEMO, Dtype
-from promptcache.cli.sizes import Size
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-FILE = click.Path(path_type=Path, readable=False)  # whether it can be read is told when it is
+FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
+DEFAULT_STORE = "~/.cache/promptcache/store"
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: "8 GB", "512MiB", "1000000"."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        if isinstance(value, int):
+            return value
+        parts = _SIZE.fullmatch(value)
+        if parts is None or parts[2].lower() not in _UNITS:
+            self.fail(f"{value!r} is no size; write it like 500MB, 8GB or 2GiB", param, ctx)
+        return int(float(parts[1]) * _UNITS[parts[2].lower()])
 
 
 class CommandGroup(click.Group):
-    """A group whose help has the first sentence of every command whole; click itself cuts it."""
+    """A group whose help shows the whole first line of each command's help; click cuts it."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, (command.help or "").partition("\n")[0]) for name, command in found if command is not None]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(self.summaries(ctx))
+
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return the name of each command with the first line of its help."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        return [(name, (command.help or "").partition("\n")[0]) for name, command in found if command is not None]
 
 
 def output_file(*names: str, words: str, required: bool = False) -> Callable[[Decorated], Decorated]:
-    """Return the option that names a file to be written."""
+    """Return an option that names a file to write."""
     return click.option(*names, metavar="FILE", type=FILE, required=required, callback=_file_name, help=words)
 
 
@@ -40,18 +60,33 @@ def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | No
     return path
 
 
+def model_option(
+    words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
+) -> Callable[[Decorated], Decorated]:
+    """Return the option that names a model."""
+    return click.option("--model", default=default, help=words, shell_complete=complete_models)
+
+
+def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
+    """Return the option that names a store."""
+    return click.option("--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = click.option(
     "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
+schemas_argument = click.argument(
+    "schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas
+)
 prompt_argument = click.argument("prompt", metavar="PROMPT", shell_complete=complete_prompts)
 output_option = output_file("-o", "--output", words="Default: NAME.xml.")
 schemas_option = click.option(
     "--schema",
     metavar="FILE",
     multiple=True,
-    help="The prompt's schema; default: one of that name near the prompt.",
+    help="The prompt's schema; default: the schema of that name near the prompt.",
     shell_complete=complete_schemas,
 )
 arguments_option = click.option(
@@ -61,36 +96,19 @@ arguments_option = click.option(
     help="Fill a parameter of the prompt, or replace its argument.",
     shell_complete=complete_arguments,
 )
-
-
-def model_option(
-    words: str = "demo, a model's folder, or a hub id.", default: str | None = DEMO
-) -> Callable[[Decorated], Decorated]:
-    """Return the option that names a model."""
-    return click.option("--model", default=default, help=words, shell_complete=complete_models)
-
-
-DEFAULT_STORE = "~/.cache/promptcache/store"
-
-
-def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
-    """Return the option that names a store."""
-    return click.option("--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words)
-
-
 limit_option = click.option(
-    "--limit", metavar="SIZE", type=Size(), help='Bytes that the folder may take, such as "8 GB"; default: no limit.'
+    "--limit", metavar="SIZE", type=Size(), help='Maximum size of the folder, such as "8 GB"; default: no limit.'
 )
 keep_option = click.option(
     "--keep",
     type=click.Choice(["full", "int8", "int4"]),
     default="full",
-    help="How KV is kept: as computed, or quantized.",
+    help="Codec of the stored KV: as computed, or quantized.",
 )
-device_option = click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU where there is one.")
+device_option = click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")
 dtype_option = click.option(
     "--dtype",
-    type=click.Choice([*map(str, Dtype)]),
+    type=click.Choice(["auto", "float16", "bfloat16", "float32", "float64"]),
     default="auto",
-    help="Of the weights; auto is the checkpoint's own.",
+    help="Dtype of the weights; auto is the dtype of the checkpoint.",
 )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from promptcache.cli.files import files_read, parsed_prompt, read
+from promptcache.cli.files import files_read, parsed_prompt, read, write_made
 from promptcache.cli.layout import LaidOut
 from promptcache.cli.sources import Sources
-from promptcache.cli.written import write_made
 from promptcache.language import resolve_prompt
 from promptcache.layout import Plan, layout_html, layout_svg, make_plan
 

@@ -1,36 +1,36 @@
-"""A prompt file to a request that has passed every check that needs no model.
-
-Comes in: file names and `--arg` words. Goes out: the checked schema and the prompt. This file loads no model; what is
-counted in tokens is checked with the model's tokenizer.
-"""
+"""A prompt with its schema and the arguments of `--arg`, checked as far as possible without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from promptcache.cli.arguments import parameter_names, with_arguments
+from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
-from promptcache.cli.model_folder import Dtype, declared_positions
 from promptcache.cli.sources import Sources
+from promptcache.diagnostics import did_you_mean
 from promptcache.language import CheckedSchema, Prompt, Selection, resolve_prompt
-from promptcache.language.schema import Parameter
-from promptcache.layout import (
-    Layout,
-    Plan,
-    check_length,
-    check_positions,
-    lay_out,
-    make_plan,
-    run_states,
-)
-from promptcache.tokenizer import HubTokenizer
+from promptcache.language.prompt import Argument, Reference
+from promptcache.language.schema import Parameter, ParameterType
+from promptcache.language.syntax.names import absolute, ancestors
+from promptcache.language.syntax.source import source_of
+from promptcache.layout import Layout, Plan, check_length, check_positions, lay_out, make_plan, run_states
+from promptcache.tokenizer import HubTokenizer, declared_positions
+
+_TYPES = {
+    ParameterType.LINE: "one line",
+    ParameterType.INT: "a whole number",
+    ParameterType.NUMBER: "a number",
+}
+_MAX_CHOICES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """A prompt with the schema that it is for, and the files of both."""
+    """A prompt and its schema, with the files of both."""
 
     prompt_file: str
     schema_file: str
@@ -39,34 +39,12 @@ class CheckedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line asks for; None leaves it to the engine or the model.
-
-    Attributes:
-        warm: Encode what is missing, and compute once, before the request's clock starts.
-        store: A folder or URL where KV rests; None keeps it in memory.
-        limit: Of that folder, in bytes.
-        keep: Name of a codec.
-    """
-
-    model: str
-    device: str | None
-    dtype: Dtype
-    max_new_tokens: int | None
-    seed: int | None
-    temperature: float | None
-    warm: bool
-    store: str | None = None
-    limit: int | None = None
-    keep: str = "full"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLimits:
-    """What a model's tokenizer and configuration decide: whether texts fit their slots, and all of it the positions.
+    """A tokenizer and a number of positions: they decide whether texts fit their slots, and prompts the model.
 
     Attributes:
-        max_positions: None where the configuration does not say.
+        tokenizer: Of the model.
+        max_positions: None if the configuration does not declare it.
     """
 
     tokenizer: HubTokenizer
@@ -74,14 +52,14 @@ class TokenLimits:
 
     @classmethod
     def of(cls, folder: Path) -> TokenLimits:
-        """Read them from a model's folder."""
+        """Read the tokenizer and `config.json` of a model's folder."""
         return cls(tokenizer=HubTokenizer.from_folder(folder), max_positions=declared_positions(folder))
 
     def lay_out(self, schema: CheckedSchema) -> Layout:
-        """Lay a schema out, as an engine does that is given it.
+        """Lay out a schema as an engine does.
 
         Raises:
-            SchemaError: A filler longer than its slot, or more positions than the model has.
+            SchemaError: A filler is longer than its slot, or the model has too few positions.
         """
         layout = lay_out(schema, self.tokenizer)
         if self.max_positions is not None:
@@ -89,11 +67,11 @@ class TokenLimits:
         return layout
 
     def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1) -> Plan:
-        """Plan a prompt, as an engine does that is asked it.
+        """Plan a prompt as an engine does.
 
         Raises:
-            PromptError: An argument longer than its slot, or an empty prompt.
-            ContextLengthExceeded: Prompt and answer need more positions than the model has.
+            PromptError: An argument is longer than its slot, or the prompt is empty.
+            ContextLengthExceeded: The model has too few positions for the prompt and the answer.
         """
         plan = make_plan(selection, layout, run_states(layout), self.tokenizer)
         if self.max_positions is not None:
@@ -102,11 +80,11 @@ class TokenLimits:
 
 
 def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read a prompt and its schema, put the arguments of the command line in, and check them all.
+    """Read a prompt and its schema, fill in the arguments of `--arg`, and check the result.
 
     Raises:
-        LanguageError: every fault of the prompt, or of the schema; the prompt's schema was not found.
-        UsageMistake: an argument for a parameter that the prompt does not have.
+        LanguageError: All faults of the prompt or of the schema, or the schema was not found.
+        UsageMistake: `--arg` names a parameter that the prompt does not have.
     """
     request = _read(file, schema_files, sources)
     prompt, schema = request.prompt, request.schema
@@ -116,18 +94,24 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     return replace(request, prompt=prompt)
 
 
+def plan_request(request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1) -> Plan:
+    """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
+    selection = resolve_prompt(request.prompt, request.schema)
+    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens)
+
+
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
-    """Return the parameters of a prompt, by the names that `--arg` takes.
+    """Return the parameters of a prompt by the names that `--arg` takes.
 
     Raises:
-        PromptCacheError: a document cannot be used, or is not there.
+        PromptCacheError: A document is missing or has faults.
     """
     request = _read(file, schema_files, sources)
     return list(parameter_names(request.prompt, request.schema))
 
 
 def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read a prompt and its schema, each checked on its own."""
+    """Read a prompt and its schema; check each on its own."""
     document = read(file, sources)
     prompt = parsed_prompt(document)
     offered = [read(name, sources) for name in schema_files]
@@ -137,7 +121,134 @@ def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRe
     return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 
-def plan_request(request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1) -> Plan:
-    """Plan a request; so everything that is counted in tokens is checked. Errors are those of `TokenLimits`."""
-    selection = resolve_prompt(request.prompt, request.schema)
-    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens)
+class _Target(NamedTuple):
+    """A parameter of a module; "" is the schema itself."""
+
+    module: str
+    parameter: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.parameter}" if self.module else self.parameter
+
+
+def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) -> Prompt:
+    """Return a prompt with the arguments of `--arg`.
+
+    A prompt that names unknown modules is returned unchanged: resolving it reports them.
+
+    Args:
+        prompt: The prompt.
+        schema: Its schema.
+        words: `name=value` or `module/path.name=value`; the last word for a parameter counts.
+
+    Raises:
+        UsageMistake: No module of the prompt has such a parameter, or several have it and the path is missing.
+    """
+    present = _present(prompt, schema)
+    if present is None:
+        return prompt
+    targets = _targets(present, schema)
+    for word in words:
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise UsageMistake("--arg: the text is not UTF-8")
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageMistake(f"--arg {word}: write NAME=VALUE")
+        target = _choose(name, targets)
+        source = f"--arg {name}"
+        span = source_of(word, source).span(len(name) + 1, len(word))
+        prompt = _fill(prompt, target.module, Argument(name=target.parameter, text=value, span=span))
+    return prompt
+
+
+def parameter_names(prompt: Prompt, schema: CheckedSchema) -> Iterator[tuple[str, Parameter]]:
+    """Yield the parameters of a prompt with the shortest names that `--arg` takes, in document order."""
+    targets = _targets(_present(prompt, schema) or (), schema)
+    names = Counter(target.parameter for target in targets)
+    for target in targets:
+        name = target.parameter if names[target.parameter] == 1 else str(target)
+        yield name, schema.parameters[target.module][target.parameter]
+
+
+def _targets(present: Iterable[str], schema: CheckedSchema) -> list[_Target]:
+    return [_Target(module, name) for module in present for name in schema.parameters[module]]
+
+
+def _present(prompt: Prompt, schema: CheckedSchema) -> list[str] | None:
+    """Return the modules that a prompt uses, "" first, or None if it names an unknown module."""
+    named = [path for path, _ in _paths(prompt.references, "")]
+    if any(path not in schema.modules for path in named):
+        return None
+    present = schema.rules.complete({each for path in named for each in (path, *ancestors(path))})
+    return sorted(present, key=schema.rules.order.__getitem__)
+
+
+def _paths(references: Iterable[Reference], parent: str) -> Iterator[tuple[str, Reference]]:
+    for reference in references:
+        path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
+        yield path, reference
+        yield from _paths(reference.children, path)
+
+
+def _choose(name: str, targets: Sequence[_Target]) -> _Target:
+    """Return the parameter of a name, with or without the path of its module."""
+    found = [target for target in targets if name.removeprefix("/") == str(target)]
+    found = found or [target for target in targets if name == target.parameter]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageMistake(f"--arg {name}: several modules have it; write {' or '.join(map(str, found))}")
+    known = ", ".join(map(str, targets)) or "none"
+    fix = did_you_mean(name, [*(target.parameter for target in targets), *map(str, targets)])
+    raise UsageMistake(f"--arg {name}: no module of this prompt has it; {fix or f'parameters here: {known}'}")
+
+
+def _fill(prompt: Prompt, module: str, argument: Argument) -> Prompt:
+    """Put an argument into the reference to its module. A module that is only implied gets a reference."""
+    if not module:
+        return replace(prompt, arguments=_replaced(prompt.arguments, argument))
+    if any(path == module for path, _ in _paths(prompt.references, "")):
+        return replace(prompt, references=tuple(_filled(prompt.references, "", module, argument)))
+    named = Reference(path=module, span=argument.span, absolute=True, arguments=(argument,))
+    return replace(prompt, references=(*prompt.references, named))
+
+
+def _filled(references: Iterable[Reference], parent: str, module: str, argument: Argument) -> Iterator[Reference]:
+    for reference in references:
+        ((path, _),) = list(_paths([replace(reference, children=())], parent))
+        children = tuple(_filled(reference.children, path, module, argument))
+        arguments = _replaced(reference.arguments, argument) if path == module else reference.arguments
+        yield replace(reference, children=children, arguments=arguments)
+
+
+def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argument, ...]:
+    return (*(each for each in arguments if each.name != argument.name), argument)
+
+
+class TextLimits(Protocol):
+    """What a parameter accepts, as `Parameter` and `explain` declare it."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def type(self) -> ParameterType: ...
+    @property
+    def choices(self) -> Sequence[str]: ...
+    @property
+    def pattern(self) -> str | None: ...
+
+
+def described(parameter: TextLimits) -> str:
+    """Describe what an argument may be: "at most 4 tokens, one of first, second"."""
+    return ", ".join((f"at most {parameter.length} token{'s' * (parameter.length != 1)}", *accepted(parameter)))
+
+
+def accepted(parameter: TextLimits) -> tuple[str, ...]:
+    """Describe the type or choices, and the pattern of a parameter; nothing for plain text."""
+    words = [_TYPES[parameter.type]] if parameter.type in _TYPES else []
+    if parameter.choices:
+        more = len(parameter.choices) - _MAX_CHOICES
+        words.append(f"one of {', '.join(parameter.choices[:_MAX_CHOICES])}{f' and {more} more' if more > 0 else ''}")
+    if parameter.pattern is not None:
+        words.append(f"matches {parameter.pattern}")
+    return tuple(words)

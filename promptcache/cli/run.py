@@ -1,52 +1,190 @@
-"""Answering one prompt: the work of `promptcache run`.
-
-Comes in: file names and options. Goes out: the answer on stdout and an account of it on stderr, or both as JSON. Every
-check that needs no model is made before one is loaded.
-"""
+"""`promptcache run`: answer one prompt. All checks that need no model are made before the model is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.output import tell, write_json, write_text
-from promptcache.cli.request import RunOptions, TokenLimits, plan_request, read_request
-from promptcache.cli.sources import Sources
+from promptcache.cli.engine import load_engine, store_config
+from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.options import (
+    arguments_option,
+    context_option,
+    device_option,
+    dtype_option,
+    json_option,
+    keep_option,
+    limit_option,
+    model_option,
+    prompt_argument,
+    schemas_option,
+    store_option,
+)
+from promptcache.cli.output import counted, tell, write_json, write_text
+from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.tokenizer import model_folder
 
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.runtime import Completion, Usage
 
-def run_prompt(
-    file: str,
-    schema_files: Sequence[str],
-    words: Sequence[str],
-    options: RunOptions,
-    sources: Sources,
-    *,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAnswer:
+    """A completion, and the usage of the request that warmed up before it, if there was one."""
+
+    completion: Completion
+    warmed: Usage | None
+
+    @property
+    def num_warmed_tokens(self) -> int:
+        """Tokens that were encoded before the clock started."""
+        return 0 if self.warmed is None else self.warmed.num_encoded_tokens
+
+    @property
+    def first(self) -> Usage:
+        """Usage of the first request, which found the store as it was."""
+        return self.warmed or self.completion.usage
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Faults of stores that were repaired."""
+        return tuple(dict.fromkeys((*self.first.faults, *self.completion.usage.faults)))
+
+
+@click.command("run")
+@prompt_argument
+@schemas_option
+@model_option()
+@device_option
+@dtype_option
+@click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer.")
+@arguments_option
+@click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling.")
+@click.option(
+    "--temperature",
+    metavar="T",
+    type=click.FloatRange(min=0.0),
+    help="0 takes the likeliest token; default: as the model declares.",
+)
+@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
+@limit_option
+@keep_option
+@click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
+@context_option
+@json_option
+def command(
+    prompt: str,
+    schema: tuple[str, ...],
+    model: str,
+    device: str | None,
+    dtype: str,
+    max_new_tokens: int | None,
+    arg: tuple[str, ...],
+    seed: int | None,
+    temperature: float | None,
+    store: str | None,
+    limit: int | None,
+    keep: str,
+    warm: bool,
+    context: Path | None,
     as_json: bool,
 ) -> None:
-    """Check a prompt, load the model, and answer.
+    """Answer a prompt, and say what was reused.
 
-    Raises:
-        LanguageError: every fault of the prompt or its schema; no model was loaded.
-        PromptCacheError: the schema, the model or the device is not there, or positions or memory do not suffice.
+    PROMPT is a prompt file; - is standard input.
     """
-    request = read_request(file, schema_files, words, sources)
-    folder = model_folder(options.model)
-    if (folder / "tokenizer.json").is_file():  # else transformers makes one of other files
-        plan_request(request, TokenLimits.of(folder), options.max_new_tokens or 1)  # the engine plans by itself
-    with progress() as show:
-        show_loading(show, options.model)
-        # torch and transformers take seconds to import: not before the prompt has passed its checks
-        from promptcache.cli.answer import answer_data, answer_request, load_engine, usage_line
+    with ending(as_json=as_json, context=context) as sources:
+        if temperature is not None and not isfinite(temperature):
+            raise UsageMistake(f"--temperature {temperature}: not a finite number")
+        if limit is not None and store is None:
+            raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
+        request = read_request(prompt, schema, arg, sources)
+        folder = model_folder(model)
+        if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
+            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1)
+        with progress() as show:
+            show_loading(show, model)
+            config = None if store is None else store_config(store, limit)
+            engine = load_engine(model, device, dtype, config)
+        engine.add_schema(request.schema.source, keep=keep)
+        generation: dict[str, Any] = {}
+        if temperature is not None:
+            generation = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        write = (lambda _piece: None) if as_json else write_text
+        answered = _answer(engine, request, generation, max_new_tokens, seed, write, warm=warm)
+        if as_json:
+            write_json(_data(answered, request, model))
+        else:
+            write_text("\n")
+            tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), _usage_line(answered))
 
-        engine = load_engine(options)
-    answered = answer_request(engine, request, options, write=_discard if as_json else write_text)
-    if as_json:
-        write_json(answer_data(answered, request, options.model))
-    else:
-        write_text("\n")
-        tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), usage_line(answered))
+
+def _answer(
+    engine: Engine,
+    request: CheckedRequest,
+    generation: Mapping[str, Any],
+    max_new_tokens: int | None,
+    seed: int | None,
+    write: Callable[[str], None],
+    *,
+    warm: bool,
+) -> RunAnswer:
+    """Answer a request; pass the text to `write` piece by piece.
+
+    With `warm`, the prompt is first answered up to one token: this encodes what it needs, and nothing else.
+    """
+    warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
+    if seed is not None:
+        import torch
+
+        torch.manual_seed(seed)
+    with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
+        for piece in stream:
+            write(piece)
+    assert stream.completion is not None, "an exhausted stream has its completion"
+    return RunAnswer(completion=stream.completion, warmed=warmed)
 
 
-def _discard(piece: str) -> None:
-    """Take a piece of an answer that is written as a whole later."""
+def _usage_line(answered: RunAnswer) -> str:
+    from promptcache.runtime import FinishReason, KVSource
+
+    completion = answered.completion
+    usage = completion.usage
+    counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
+    parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
+    if completion.finish_reason is FinishReason.LENGTH:
+        parts[0] += " (all that were allowed)"
+    level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)
+    parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", level]
+    modules = [each for each in answered.first.modules if each.module] or answered.first.modules
+    loaded = Counter(each.tier for each in modules if each.source is KVSource.LOAD)
+    parts += [f"{counted(number, 'module')} from {tier}" for tier, number in loaded.items()]
+    if answered.num_warmed_tokens:
+        parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")
+    if usage.num_encoded_tokens:
+        parts.append(f"encoded {usage.num_encoded_tokens:,} tokens within TTFT")
+    return " · ".join(parts)
+
+
+def _data(answered: RunAnswer, request: CheckedRequest, model: str) -> dict[str, Any]:
+    completion = answered.completion
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "level": completion.level,
+        "lossy": completion.lossy,
+        "prompt": request.prompt_file,
+        "schema": {"name": request.schema.name, "file": request.schema_file},
+        "model": model,
+        "usage": {**asdict(completion.usage), "num_warmed_tokens": answered.num_warmed_tokens},
+        "warmed": None if answered.warmed is None else asdict(answered.warmed),
+        "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
+    }

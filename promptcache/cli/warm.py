@@ -1,33 +1,55 @@
-"""Encoding schemas ahead of time: the work of `promptcache warm`.
-
-Comes in: schema files and options. Goes out: KV in a store, and an account of what was made and what was there. Every
-check that needs no model is made before one is loaded.
-"""
+"""`promptcache warm`: encode schemas ahead of time and keep their KV, or estimate what that takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import click
+
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.engine import load_engine, store_config
+from promptcache.cli.exits import EnvironmentMissing, ending
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.model_folder import Dtype, declared_positions, read_kv_sizes
-from promptcache.cli.output import counted
-from promptcache.cli.sizes import size_text
+from promptcache.cli.options import (
+    context_option,
+    device_option,
+    dtype_option,
+    json_option,
+    keep_option,
+    limit_option,
+    model_option,
+    schemas_argument,
+    store_option,
+)
+from promptcache.cli.output import counted, size_text, tell, write_json, write_text
 from promptcache.cli.sources import Sources
-from promptcache.language import CheckedSchema
+from promptcache.diagnostics import StoreError
+from promptcache.language import CheckedSchema, example_prompt
 from promptcache.layout import check_length, lay_out, run_states
-from promptcache.tokenizer import HubTokenizer, model_folder
+from promptcache.tokenizer import Dtype, HubTokenizer, declared_positions, model_folder, read_kv_sizes
+
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.runtime import WarmReport
+
+_MAX_EXAMPLES = 8
+_ASKED_FILES = 8
+_LOSS = "loss."  # prefix of facts about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmOptions:
-    """What the command line asks for.
+    """Options of `warm`.
 
     Attributes:
         store: A folder or URL.
-        limit: Of the folder, in bytes.
+        limit: Maximum bytes of the folder.
         keep: Name of a codec.
     """
 
@@ -41,11 +63,11 @@ class WarmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What warming a schema will take, from its tokens and the model's `config.json`.
+    """What warming a schema will take, from its tokens and `config.json`.
 
     Attributes:
-        longest: Tokens of its longest encoding with all that it attends to.
-        nbytes: Of KV, as it will rest.
+        longest: Tokens of the longest encoding with its context.
+        nbytes: Bytes of KV as it is kept.
     """
 
     schema: str
@@ -55,23 +77,82 @@ class Estimate:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    """The result for one schema.
+
+    Attributes:
+        loss: Facts about the loss of the codec; empty for an exact codec, or without a valid example.
+    """
+
+    report: WarmReport
+    loss: Mapping[str, str]
+
+
+@click.command("warm")
+@schemas_argument
+@model_option()
+@device_option
+@dtype_option
+@store_option("Folder or URL to keep KV in.")
+@limit_option
+@keep_option
+@click.option("--budget", is_flag=True, help="Only estimate tokens and bytes; loads no model.")
+@context_option
+@json_option
+def command(
+    schemas: tuple[str, ...],
+    model: str,
+    device: str | None,
+    dtype: str,
+    store: str,
+    limit: int | None,
+    keep: str,
+    budget: bool,
+    context: Path | None,
+    as_json: bool,
+) -> None:
+    """Encode schemas ahead of time, and keep their KV for other processes.
+
+    SCHEMA is a schema file; - is standard input.
+    """
+    with ending(as_json=as_json, context=context) as sources:
+        options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
+        checked = read_schemas(schemas, sources)
+        if budget:
+            estimates = _estimates(checked, options)
+            if as_json:
+                write_json({"model": model, "keep": keep, "schemas": [asdict(each) for each in estimates]})
+            else:
+                write_text(_estimate_text(estimates, options))
+            return
+        work = _warm_schemas(checked, options)
+        for each in work:
+            tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
+        if as_json:
+            done = [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work]
+            write_json({"model": model, "store": store, "keep": keep, "schemas": done})
+        else:
+            write_text("".join(_warmed_text(each, options) for each in work))
+
+
 def read_schemas(files: Sequence[str], sources: Sources) -> tuple[CheckedSchema, ...]:
-    """Read and check all schemas.
+    """Read and check schemas.
 
     Raises:
-        SchemaError: Every fault of the first that has any.
+        SchemaError: All faults of the first schema that has any.
     """
     schemas = tuple(checked_schema(read(file, sources)) for file in files)
     sources.check_context()
     return schemas
 
 
-def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Estimate, ...]:
+def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Estimate, ...]:
     """Estimate the work for each schema without loading a model.
 
     Raises:
         ModelNotFound: There is no such model.
-        SchemaError: A filler longer than its slot, or more positions needed than the model has.
+        SchemaError: A filler is longer than its slot, or the model has too few positions.
     """
     folder = model_folder(options.model)
     positions, stored_bytes = declared_positions(folder), _stored_bytes(options, folder)
@@ -96,38 +177,141 @@ def estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[E
     return tuple(found)
 
 
-def estimate_text(found: Sequence[Estimate], options: WarmOptions) -> str:
-    """Say in a line for each schema what it will take, and in one what all will."""
-    lines = [
-        f"{each.schema}: {counted(each.num_tokens, 'token')} in {counted(each.num_encodings, 'encoding')} to encode, "
-        f"{size_text(each.nbytes)} kept as {options.keep}"
-        for each in found
-    ]
-    if len(found) > 1:
-        tokens, nbytes = sum(each.num_tokens for each in found), sum(each.nbytes for each in found)
-        lines.append(f"together: {counted(tokens, 'token')}, {size_text(nbytes)}; less where schemas share text")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def estimate_data(found: Sequence[Estimate], options: WarmOptions) -> dict[str, Any]:
-    """Return estimates as data."""
-    return {"model": options.model, "keep": options.keep, "schemas": [asdict(each) for each in found]}
-
-
 def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
-    """Return what tells the bytes of so many tokens as they are kept."""
+    """Return a function from a number of tokens to the bytes that keep their KV."""
     import torch
 
     from promptcache.kv import Codec, KVShape, stored_bytes
 
     sizes = read_kv_sizes(options.model, folder, options.dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
-    halved = options.dtype is Dtype.AUTO and sizes.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
+    widened = options.dtype is Dtype.AUTO and sizes.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
     shape = KVShape(
         num_layers=sizes.num_layers,
         num_kv_heads=sizes.num_kv_heads,
         head_dim=sizes.head_dim,
-        dtype=torch.float32 if halved else getattr(torch, sizes.dtype),
+        dtype=torch.float32 if widened else getattr(torch, sizes.dtype),
         device=torch.device("cpu"),
     )
     return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)
+
+
+def _estimate_text(estimates: Sequence[Estimate], options: WarmOptions) -> str:
+    lines = [
+        f"{each.schema}: {counted(each.num_tokens, 'token')} in {counted(each.num_encodings, 'encoding')} to encode, "
+        f"{size_text(each.nbytes)} kept as {options.keep}"
+        for each in estimates
+    ]
+    if len(estimates) > 1:
+        tokens, nbytes = sum(each.num_tokens for each in estimates), sum(each.nbytes for each in estimates)
+        lines.append(f"together: {counted(tokens, 'token')}, {size_text(nbytes)}; less where schemas share text")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Warmed, ...]:
+    """Encode everything of these schemas that the store does not have.
+
+    Raises:
+        PromptCacheError: The model, the device or the store cannot be used, or something could not be kept.
+    """
+    config = store_config(options.store, options.limit, memory_bytes=0)  # KV that is kept need not stay in memory
+    done = []
+    with progress() as show:
+        show_loading(show, options.model)
+        engine = load_engine(options.model, options.device, options.dtype, config)
+        for schema in schemas:
+            engine.add_schema(schema.source, keep=options.keep)
+            loss = _loss(engine, schema, options)
+            (report,) = engine.warm(schema.name, progress=partial(show, f"{schema.name}, tokens"))
+            if report.not_kept:
+                raise EnvironmentMissing(report.faults[-1])
+            done.append(Warmed(report=report, loss=loss))
+    return tuple(done)
+
+
+def _warmed_text(done: Warmed, options: WarmOptions) -> str:
+    report = done.report
+    line = (
+        f"{report.schema}: {counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {options.keep} "
+        f"in {options.store}; "
+    )
+    there = report.num_encodings - report.num_encoded
+    if report.num_encoded:
+        made = f"encoded {counted(report.num_encoded_tokens, 'token')} in {report.seconds:.1f} s"
+        line += f"{made}, {there:,} were there" if there else made
+    else:
+        line += "all were there"
+    if options.keep != "full":
+        unknown = "its loss was not measured: the schema has no valid example"
+        line += f"\n{report.schema}: {loss_text(done.loss) or unknown}"
+    return f"{line}\n"
+
+
+def _loss(engine: Engine, schema: CheckedSchema, options: WarmOptions) -> Mapping[str, str]:
+    """Return the loss of the codec. It is measured before the first file is written, and kept in all files."""
+    if options.keep == "full":
+        return {}
+    keys = engine.keys(schema.name)
+    if set(keys) - set(engine.store.keys()):
+        loss = _measured_loss(engine, schema, options.keep)
+    else:
+        loss = _known_loss(options, keys)
+    engine.store.note(dict.fromkeys(keys, loss))
+    return loss
+
+
+def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str, str]:
+    """Compare logits over KV of a codec with logits over KV as computed, for the schema's valid examples.
+
+    The store of `engine` is not used. Without a valid example the result is empty.
+    """
+    from promptcache.engine import Engine
+
+    exact, lossy = Engine(engine.model, engine.tokenizer), Engine(engine.model, engine.tokenizer)
+    exact.add_schema(schema.source)
+    lossy.add_schema(schema.source, keep=keep)
+    errors, num_same, num_places = list[float](), 0, 0
+    for example in islice((each for each in schema.examples if each.valid), _MAX_EXAMPLES):
+        prompt = example_prompt(example)
+        expected, actual = exact.logits(prompt).double(), lossy.logits(prompt).double()
+        errors.append(float((actual - expected).abs().max() / expected.abs().max()))
+        num_same += int((actual.argmax(-1) == expected.argmax(-1)).sum())
+        num_places += len(expected)
+    if not errors:
+        return {}
+    return {
+        f"{_LOSS}logits": f"{max(errors):.2g}",
+        f"{_LOSS}top1": str(num_same),
+        f"{_LOSS}places": str(num_places),
+        f"{_LOSS}prompts": counted(len(errors), "prompt"),
+    }
+
+
+def _known_loss(options: WarmOptions, keys: Sequence[str]) -> dict[str, str]:
+    """Return the loss that was measured earlier, from the first file that can be read."""
+    from promptcache.kv import config_of, open_blob_tiers
+
+    tiers = open_blob_tiers(config_of(options.store))
+    for tier, key in product(tiers, keys[:_ASKED_FILES]):
+        with suppress(StoreError):  # warming will find and repair a damaged file
+            stored = tier.read(key)
+            if loss := {} if stored is None else loss_facts(stored.facts):
+                return loss
+    return {}
+
+
+def loss_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return those facts of a file that are about the loss of its codec."""
+    return {name: text for name, text in facts.items() if name.startswith(_LOSS)}
+
+
+def loss_text(facts: Mapping[str, str]) -> str | None:
+    """Describe the loss of a codec, or return None if the facts do not have it."""
+    try:
+        error, same, places, prompts = (facts[f"{_LOSS}{name}"] for name in ("logits", "top1", "places", "prompts"))
+    except KeyError:
+        return None
+    return (
+        f"logits are off by {error} (relative to the largest), the likeliest token is the same "
+        f"in {same} of {places} places, over {prompts}"
+    )

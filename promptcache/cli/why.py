@@ -1,84 +1,168 @@
-"""Explanations of diagnostic codes as people and programs read them: the work of `promptcache why`.
-
-Comes in: explanations. Goes out: text on a console, or data. This file does not know where they come from.
-"""
+"""`promptcache why`: explain a diagnostic code with its entry of docs/errors.md."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import click
 from rich.text import Text
 
-from promptcache.cli.explanations import Explanation
-from promptcache.diagnostics import Severity
+import promptcache
+from promptcache.cli.completion import complete_codes
+from promptcache.cli.console import COLOURS, stdout
+from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.options import json_option
+from promptcache.cli.output import write_json
+from promptcache.diagnostics import CODES, Severity, num_slips, suggest
 
+_PACKAGE = Path(promptcache.__file__).parent
+PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
+"""The page in an installed package (see pyproject.toml), and in a checkout."""
+
+_PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
+_HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-_STRONG = re.compile(r"\*\*(.+?)\*\*")
 _MARKED = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`")
-_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
-def print_explanation(explanation: Explanation, console: Console) -> None:
-    """Print what a code means, an example of it, and how to mend it."""
-    console.print(_heading(explanation, bold=True))
-    console.print()
-    for line in _lines(explanation.markdown):
-        console.print(line, soft_wrap=not console.is_terminal)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """An entry of the page.
+
+    Attributes:
+        group: Its heading of level 2.
+        markdown: Its text; "" if the page is missing.
+    """
+
+    code: str
+    title: str
+    severity: Severity
+    group: str
+    markdown: str
 
 
-def print_codes(explanations: Iterable[Explanation], console: Console) -> None:
-    """Print a line for every code, under the headings of the page."""
-    for number, (group, entries) in enumerate(groupby(explanations, key=lambda entry: entry.group)):
-        console.print(Text(f"\n{group}" if number else group, style="bold"))
-        for entry in entries:
-            console.print(Text("  ").append_text(_heading(entry, bold=False)))
+@click.command("why")
+@click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
+@json_option
+def command(code: str | None, as_json: bool) -> None:
+    """Explain a diagnostic code: what it means, an example, and how to fix it.
+
+    CODE is the code of a message, such as error[PC401]; without it, all codes are listed.
+    """
+    with ending(as_json=as_json):
+        if code is None:
+            found = explanations().values()
+            if as_json:
+                write_json([_data(each) for each in found])
+            else:
+                _print_codes(found)
+        elif as_json:
+            write_json(_data(explanation(code)))
+        else:
+            _print_explanation(explanation(code))
 
 
-def explanation_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as data; the text is Markdown."""
+def explanations() -> Mapping[str, Explanation]:
+    """Return the explanation of every code."""
+    sections = _sections()
+    found = {}
+    for entry in CODES.values():
+        group, markdown = sections.get(entry.code, ("", ""))
+        found[entry.code] = Explanation(
+            code=entry.code, title=entry.title, severity=entry.severity, group=group, markdown=markdown
+        )
+    return found
+
+
+def explanation(code: str) -> Explanation:
+    """Return the explanation of a code, also for `401`, `pc401` and `error[PC401]`.
+
+    Raises:
+        UsageMistake: There is no such code.
+    """
+    printed = _PRINTED.fullmatch(code.strip())
+    wanted = (printed[1] if printed else code.strip()).upper()
+    wanted = f"PC{wanted}" if wanted.isdigit() else wanted
+    if wanted not in CODES:
+        raise UsageMistake(f"there is no code '{code}'; {_fix(wanted)}")
+    return explanations()[wanted]
+
+
+def _fix(wanted: str) -> str:
+    """Suggest a code, or how to find one."""
+    begun = [code for code in CODES if len(wanted) > len("PC") and code.startswith(wanted)]
+    if begun:
+        return f"codes from {begun[0]} to {begun[-1]} begin so"
+    near = suggest(wanted.replace("O", "0"), CODES)
+    if near is None or num_slips(wanted.replace("O", "0"), near) > 1:
+        return "`promptcache why` lists all codes"
+    return f"did you mean {near}, {CODES[near].title}?"
+
+
+def _sections() -> dict[str, tuple[str, str]]:
+    """Return the group and the text of each code on the page."""
+    page = next((path.read_text(encoding="utf-8") for path in PAGES if path.is_file()), "")
+    found: dict[str, tuple[str, str]] = {}
+    group = ""
+    _, *pieces = _HEADING.split(page)
+    for level, heading, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if level == "##":
+            group = heading
+        else:
+            found[heading.partition(" ")[0]] = group, text.strip()
+    return found
+
+
+def _data(entry: Explanation) -> dict[str, Any]:
     return {
-        "code": explanation.code,
-        "title": explanation.title,
-        "severity": explanation.severity,
-        "group": explanation.group,
-        "text": explanation.markdown,
+        "code": entry.code,
+        "title": entry.title,
+        "severity": entry.severity,
+        "group": entry.group,
+        "text": entry.markdown,
     }
 
 
-def plain(markdown: str) -> str:
-    """Return an explanation without the signs of Markdown, examples left out."""
-    text = "\n".join(line for line, is_example in _classified(markdown) if not is_example)
-    return re.sub(r"\n{3,}", "\n\n", _STRONG.sub(r"\1", _LINK.sub(r"\1", text))).strip()
+def _print_codes(entries: Iterable[Explanation]) -> None:
+    """Print a line for each code, under the headings of the page."""
+    console = stdout()
+    for number, (group, members) in enumerate(groupby(entries, key=lambda entry: entry.group)):
+        console.print(Text(f"\n{group}" if number else group, style="bold"))
+        for entry in members:
+            console.print(Text("  ").append_text(_heading(entry, bold=False)))
 
 
-def _heading(explanation: Explanation, *, bold: bool) -> Text:
-    text = Text().append(explanation.code, style=f"{'bold ' if bold else ''}{_COLOURS[explanation.severity]}")
-    text.append(f"  {explanation.title}", style="bold" if bold else "default")
-    return text.append(" (a warning)") if explanation.severity is Severity.WARNING else text
+def _print_explanation(entry: Explanation) -> None:
+    console = stdout()
+    console.print(_heading(entry, bold=True))
+    console.print()
+    for line in _lines(entry.markdown):
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _heading(entry: Explanation, *, bold: bool) -> Text:
+    text = Text().append(entry.code, style=f"{'bold ' if bold else ''}{COLOURS[entry.severity]}")
+    text.append(f"  {entry.title}", style="bold" if bold else "default")
+    return text.append(" (a warning)") if entry.severity is Severity.WARNING else text
 
 
 def _lines(markdown: str) -> Iterator[Text]:
-    """Yield the lines of an explanation, examples indented."""
-    for line, is_example in _classified(markdown):
-        yield Text(f"    {line}", style="cyan") if is_example else _styled(_LINK.sub(r"\1", line))
-
-
-def _classified(markdown: str) -> Iterator[tuple[str, bool]]:
-    """Yield every line, fences left out, with whether it belongs to an example."""
+    """Yield the lines of an explanation without Markdown; examples are indented."""
     is_example = False
     for line in markdown.split("\n"):
         if line.startswith("```"):
             is_example = not is_example
         else:
-            yield line, is_example
+            yield Text(f"    {line}", style="cyan") if is_example else _styled(_LINK.sub(r"\1", line))
 
 
 def _styled(line: str) -> Text:
-    """Show what Markdown marks: words in bold, code in its colour and with its quotes."""
+    """Show strong words in bold, and code in colour with its quotes."""
     text, start = Text(), 0
     for marked in _MARKED.finditer(line):
         text.append(line[start : marked.start()])

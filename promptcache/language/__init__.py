@@ -11,8 +11,10 @@ from promptcache.language.checked import CheckedSchema, Selection
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
+from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.resolve import resolve_prompt
+from promptcache.language.rules.combinations import Combinations, Extreme
 from promptcache.language.rules.counting import Count, count_combinations
 from promptcache.language.schema import (
     Assert,
@@ -35,10 +37,12 @@ __all__ = [
     "Assert",
     "CheckedSchema",
     "Choose",
+    "Combinations",
     "Context",
     "Count",
     "Example",
     "Exclude",
+    "Extreme",
     "Module",
     "ParameterType",
     "Prompt",
@@ -46,6 +50,7 @@ __all__ = [
     "Role",
     "Schema",
     "Selection",
+    "SlotArguments",
     "Whitespace",
     "check_schema",
     "count_combinations",
@@ -55,6 +60,7 @@ __all__ = [
     "parse_prompt",
     "parse_schema",
     "print_schema",
+    "prompt_for",
     "resolve_prompt",
     "slot",
     "text_of",

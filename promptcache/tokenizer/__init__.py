@@ -5,6 +5,30 @@ This room never imports torch.
 
 from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
 from promptcache.tokenizer.hub_tokenizer import HubTokenizer
+from promptcache.tokenizer.model_config import (
+    LENGTH_NAMES,
+    Dtype,
+    KVSizes,
+    ModelFacts,
+    declared_positions,
+    read_facts,
+    read_kv_sizes,
+)
 from promptcache.tokenizer.types import Tokenizer, TurnFrame
 
-__all__ = ["DEMO_FOLDER", "HubTokenizer", "Tokenizer", "TurnFrame", "ask_hub", "local_folder", "model_folder"]
+__all__ = [
+    "DEMO_FOLDER",
+    "LENGTH_NAMES",
+    "Dtype",
+    "HubTokenizer",
+    "KVSizes",
+    "ModelFacts",
+    "Tokenizer",
+    "TurnFrame",
+    "ask_hub",
+    "declared_positions",
+    "local_folder",
+    "model_folder",
+    "read_facts",
+    "read_kv_sizes",
+]

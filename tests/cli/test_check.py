@@ -251,3 +251,54 @@ def test_a_package_that_is_not_installed_exits_with_3(command: Command, monkeypa
 
     told = "error: this needs 'torch', which is not installed: pip install promptcache brings it\n"
     assert (result.exit_code, result.stderr) == (3, told)
+
+
+def test_json_is_a_format(command: Command) -> None:
+    """--json and --format json are the same."""
+    assert (
+        command("check", "prompts/typo.xml", "--json").stdout
+        == command("check", "prompts/typo.xml", "--format", "json").stdout
+    )
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+@pytest.mark.parametrize(("file", "code"), [("travel.xml", 0), ("dead.xml", 0), ("prompts/typo.xml", 1), ("gone", 3)])
+def test_exit_code_does_not_depend_on_the_form(command: Command, form: str, file: str, code: int) -> None:
+    """Whatever the form, the exit code says what was found."""
+    assert command("check", file, "--format", form).exit_code == code
+
+
+def test_two_forms_are_refused(command: Command) -> None:
+    """--json together with another format is a mistake of usage."""
+    result = command("check", "travel.xml", "--json", "--format", "github")
+
+    assert result.exit_code == 2
+
+
+def test_github_annotates_each_finding(command: Command) -> None:
+    """A finding is one workflow command with its file, lines and columns, the last column being part of the place."""
+    result = command("check", "prompts/typo.xml", "--format", "github")
+
+    assert result.stdout == (
+        "::error title=PC401,file=prompts/typo.xml,line=2,endLine=2,col=4,endColumn=7"
+        "::there is no module 'plam' at the top level%0Adid you mean <plan>?\n"
+    )
+
+
+def test_github_knows_warnings_and_notes(command: Command) -> None:
+    """Warnings and notes have commands of their own, and no findings are no output."""
+    assert command("check", "dead.xml", "--format", "github").stdout.startswith("::warning title=PC302,")
+    lines = command("check", "prompts/broken.xml", "--format", "github").stdout.splitlines()
+    assert any(line.startswith("::notice file=prompts/broken.xml::schema broken.xml has errors") for line in lines)
+    assert command("check", "travel.xml", "--format", "github").stdout == ""
+
+
+def test_github_commands_cannot_be_forged(command: Command, folder: Path) -> None:
+    """No text of a document or name of a file ends a command or begins another."""
+    name = "a,b::c%\n::error::x.xml"
+    (folder / name).write_text('<prompt schema="travel"><plan days="3"\n\nday:s="2"/></prompt>')
+
+    lines = command("check", name, "--format", "github").stdout.splitlines()
+
+    assert len(lines) == 1
+    assert "file=a%2Cb%3A%3Ac%25%0A%3A%3Aerror%3A%3Ax.xml," in lines[0]

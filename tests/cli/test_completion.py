@@ -15,7 +15,7 @@ import pytest
 from click.shell_completion import get_completion_class
 
 from promptcache.cli.app import COMMANDS, app
-from promptcache.cli.shells import COMPLETE, NAME
+from promptcache.cli.completion import COMPLETE, NAME, complete
 from promptcache.diagnostics import CODES
 from tests.cli.conftest import Command
 
@@ -152,9 +152,11 @@ def test_files_are_left_to_the_shell_where_none_fits() -> None:
     assert asked("promptcache layout travel.xml --model ./x") == ["dir,./x"]
 
 
-def test_commands_are_loaded_one_by_one_and_known_by_one_name() -> None:
-    """The name of each command is the one that the table has for it."""
-    assert [app.get_command(click.Context(app), name).name for name in COMMANDS] == list(COMMANDS)
+def test_the_list_of_commands_agrees_with_them() -> None:
+    """Each command has the name and the first line of help that the list has for it."""
+    loaded = [app.get_command(click.Context(app), name) for name in COMMANDS]
+
+    assert {each.name: (each.help or "").partition("\n")[0] for each in loaded} == COMMANDS
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
@@ -199,13 +201,18 @@ def test_a_shell_is_set_up_once(
         assert (folder / start).read_text().split() == ["source", str(folder / file)]
 
 
-@pytest.mark.parametrize("asked", [{}, {"COMP_WORDS": "promptcache"}, {"COMP_WORDS": "x", "COMP_CWORD": "z"}])
-def test_who_asks_like_no_shell_gets_no_traceback(asked: dict[str, str]) -> None:
-    """Without what a shell says of its line there is nothing to complete, and nothing is said."""
-    env = {**os.environ, COMPLETE: "bash_complete", **asked}
-    done = subprocess.run([sys.executable, "-m", NAME], capture_output=True, text=True, check=False, env=env)
+@pytest.mark.parametrize("variables", [{}, {"COMP_WORDS": "promptcache"}, {"COMP_WORDS": "x", "COMP_CWORD": "z"}])
+def test_a_call_like_no_shell_gets_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> None:
+    """Without a shell's variables there is nothing to complete, and nothing is printed."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+    with pytest.raises(SystemExit) as end:
+        complete(app, "bash_complete")
+
+    assert (end.value.code, *capsys.readouterr()) == (2, "", "")
 
 
 def test_a_start_file_may_hold_anything(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +253,7 @@ def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.Mon
     assert "--show-completion SHELL" in result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_with_the_script(folder: Path) -> None:
     """In bash itself, with its own way of cutting words, the script ends in the words that it inserts."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli.conversions import _sections, convert_chat, convert_dialect, convert_sections
+from promptcache.cli.convert import _sections, convert_chat, convert_dialect, convert_sections
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.schema import Role
 from promptcache.testing.comparing import shape

@@ -10,7 +10,7 @@ import pytest
 
 from promptcache.cli.app import COMMANDS
 from promptcache.cli.bench import command as bench
-from promptcache.cli.commands.cache import command as cache
+from promptcache.cli.cache import command as cache
 from tests.cli.conftest import Command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -1,24 +1,28 @@
-"""Reading documents and finding schemas."""
+"""Reading documents, finding schemas, and writing files."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from promptcache.cli.files import Document, find_schema, read
-from promptcache.cli.report import Kind
+from promptcache.cli import files
+from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read, write_made
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt
+from tests.cli.conftest import DOCUMENTS, Command
 
 PROMPT = '<prompt schema="s"/>'
 SCHEMA = '<schema name="s"/>'
 
 
-def document(text: str | bytes) -> Document:
+def document(text: str | bytes) -> InputDocument:
     """A document that lies nowhere."""
-    return Document(name="d", path=None, data=text.encode() if isinstance(text, str) else text)
+    return InputDocument(name="d", path=None, data=text.encode() if isinstance(text, str) else text)
 
 
 @pytest.mark.parametrize("root", ["prompt", "promt", "Prompt", "prompts"])
@@ -26,13 +30,13 @@ def test_prompts_are_told_by_their_root(root: str) -> None:
     """A root element that was meant to be a prompt makes a prompt."""
     text = f'\ufeff<?xml version="1.0"?>\n<!-- <schema> -->\n<!DOCTYPE x>\n<{root} schema="s"/>'
 
-    assert document(text).kind is Kind.PROMPT
+    assert document(text).kind is DocumentKind.PROMPT
 
 
 @pytest.mark.parametrize("text", ["<schema", "<schem/>", "", "no XML", b"\xff\xfe<", "<!-- never closed"])
 def test_everything_else_is_read_as_a_schema(text: str | bytes) -> None:
     """What is no prompt is a schema, well formed or not."""
-    assert document(text).kind is Kind.SCHEMA
+    assert document(text).kind is DocumentKind.SCHEMA
 
 
 @pytest.mark.parametrize("written", ['"R&amp;D"', "'R&#38;D'", "'R&#x26;D' version='>1'", "'R&amp;D'\n doc='>'"])
@@ -43,7 +47,7 @@ def test_names_are_read_as_xml_has_them(written: str) -> None:
 
 def test_telling_kinds_takes_linear_time() -> None:
     """A file made of comments without a root costs one pass."""
-    assert document("<!---->" * 9000).kind is Kind.SCHEMA
+    assert document("<!---->" * 9000).kind is DocumentKind.SCHEMA
 
 
 @pytest.mark.parametrize("place", ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"])
@@ -93,3 +97,149 @@ def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
     found = find_schema(Prompt("s"), read(str(tmp_path / "two" / "p.xml"), sources), given, (), sources)
 
     assert found is given[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["layout", "travel.xml", "--svg", "travel.xml"],
+        ["layout", "travel.xml", "--html", "./prompts/../travel.xml"],
+        ["layout", "travel.xml", "--svg", "link.xml"],
+        ["layout", "link.xml", "--prompt", "prompts/miami.xml", "--svg", "a.svg", "--html", "prompts/miami.xml"],
+        ["grammar", "travel.xml", "-o", "travel.xml"],
+        ["grammar", "whole.xml", "-o", "support.xml"],
+        ["layout", "card.xml.j2", "--context", "card.json", "--svg", "card.json"],
+        ["cache", "export", "travel.xml", "-o", "link.xml", "--store", "nowhere"],
+    ],
+)
+def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
+    """What is made of documents is never written over one of them, included or given with --context, by any name."""
+    (folder / "link.xml").symlink_to("travel.xml")
+    (folder / "whole.xml").write_text('<schema name="w"><include href="support.xml"/></schema>', encoding="utf-8")
+    (folder / "card.xml.j2").write_text('<schema name="card">{{ text }}</schema>', encoding="utf-8")
+    (folder / "card.json").write_text('{"text": "Hello."}', encoding="utf-8")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+
+    result = command(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is what is read: write to another file" in result.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("words", [["layout", "travel.xml", "--svg"], ["grammar", "travel.xml", "--output"]])
+def test_what_was_made_before_is_replaced(command: Command, folder: Path, words: list[str]) -> None:
+    """A picture or grammar is written over an older one, which keeps its mode and its links."""
+    (folder / "old").write_text("old", encoding="utf-8")
+    (folder / "old").chmod(0o640)
+    (folder / "made").symlink_to("old")
+
+    assert command(*words, "made").exit_code == 0
+
+    assert "travel" in (folder / "old").read_text(encoding="utf-8")
+    assert (folder / "old").stat().st_mode & 0o777 == 0o640
+    assert (folder / "made").is_symlink()
+    assert not list(folder.glob(".old*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["layout", "travel.xml", "--svg", "-"], 2, "the name of a file is expected"),
+        (["layout", "travel.xml", "--html", ""], 2, "the name of a file is expected"),
+        (["grammar", "travel.xml", "-o", "-"], 2, "the name of a file is expected"),
+        (["new", "mine", "-o", "-"], 2, "the name of a file is expected"),
+        (["new", "mine", "-o", "prompts"], 2, "prompts exists already; nothing was written"),
+        (["layout", "travel.xml", "--svg", "a", "--html", "a"], 2, "--svg and --html both name a"),
+        (["layout", "travel.xml", "--svg", "prompts"], 3, "Is a directory: prompts"),
+        (["layout", "travel.xml", "--svg", "nowhere/a.svg"], 3, "No such file or directory: nowhere/a.svg"),
+        (["layout", "travel.xml", "--svg", "travel.xml/a.svg"], 3, "Not a directory: travel.xml/a.svg"),
+        (["layout", "travel.xml", "--svg", "/dev/full"], 2, "/dev/full is a pipe or a device: write to a file"),
+        (["layout", "travel.xml", "--svg", "a.svg", "--html", "nowhere/a.html"], 3, "directory: nowhere/a.html"),
+        (["grammar", "travel.xml", "-o", "n" * 300], 3, "File name too long"),
+        (["new", "n" * 250], 3, "File name too long"),
+    ],
+)
+def test_targets_that_cannot_be_written_are_told(
+    command: Command, folder: Path, words: list[str], code: int, message: str
+) -> None:
+    """Each such target has its message and its exit code, and leaves nothing behind."""
+    before = sorted(folder.rglob("*"))
+
+    result = command(*words)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) -> None:
+    """Where the third of three files cannot be written, the two before it are gone again."""
+    (folder / "code").write_text("in the way", encoding="utf-8")
+    before = sorted(folder.rglob("*"))
+
+    result = command("new", "mine", "--from", "code")
+
+    assert (result.exit_code, result.stderr) == (3, "error: File exists: code\n")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is full, a new file is gone again."""
+    opened = Path.open
+
+    class Full:
+        """A file on a full disk."""
+
+        def __init__(self, path: Path) -> None:
+            self._file = opened(path, "xb")
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def write(self, data: bytes) -> None:
+            self._file.write(data[:1])
+            _no_space()
+
+    monkeypatch.setattr(Path, "open", lambda path, *_: Full(path))
+
+    with pytest.raises(OSError, match="No space"):
+        write_made({folder / "new.svg": "picture"}, ())
+    assert not (folder / "new.svg").exists()
+
+
+def _no_space() -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_read_only_files_are_left_alone(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that its owner made read-only is not replaced by another one, although its folder would allow it."""
+    monkeypatch.setattr(files.os, "access", lambda path, mode: False)  # a superuser may write to anything
+
+    result = command("fmt", "support.xml")
+
+    assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
+    assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]
+
+
+def test_a_folder_that_takes_no_files_is_told_by_the_file(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the file that the user named, not the one that would have taken its place."""
+
+    opened = os.open
+
+    def refused(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_EXCL:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refused)
+
+    result = command("fmt", "support.xml")
+
+    assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
+    assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli.starters import FOLDERS, shipped_schemas
+from promptcache.cli.new import FOLDERS, shipped_schemas
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What loads the model cannot be imported."""
-    monkeypatch.setitem(sys.modules, "promptcache.cli.answer", None)
+    monkeypatch.setitem(sys.modules, "promptcache.engine", None)
 
 
 def data(result: Result) -> dict[str, object]:

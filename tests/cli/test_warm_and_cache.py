@@ -13,12 +13,11 @@ import pytest
 import torch
 from click.testing import Result
 
-from promptcache.cli import losses
-from promptcache.cli.sizes import Size
+from promptcache.cli.options import Size
 from promptcache.kv import DiskTier
-from tests.cli.conftest import Command
+from tests.cli.conftest import TRAVEL, Command
 
-pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_few_questions")
+pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_example")
 
 ON_CPU = ("--device", "cpu", "--store", "kept")
 
@@ -30,9 +29,10 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a codec costs is measured as ever, on fewer questions."""
-    monkeypatch.setattr(losses, "DEMO_CASES", 4)
+def _example(folder: Path) -> None:
+    """The schema has a valid example, over which the loss of a codec is measured."""
+    example = '<example valid="true"><prompt schema="travel"><plan days="3"/><miami/></prompt></example></schema>'
+    (folder / "travel.xml").write_text(TRAVEL.replace("</schema>", example), encoding="utf-8")
 
 
 def data(result: Result) -> Any:
@@ -73,7 +73,6 @@ def test_lines_say_what_was_made_and_what_was_there(command: Command) -> None:
 def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--budget` says tokens and bytes as `warm` then makes them, and loads nothing that could load weights."""
     made = {keep: only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--json")) for keep in ("full", "int8")}
-    monkeypatch.setitem(sys.modules, "promptcache.cli.warming", None)
     monkeypatch.setitem(sys.modules, "promptcache.engine", None)
     for keep, report in made.items():
         estimate = only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--budget", "--json"))
@@ -95,15 +94,13 @@ def test_loss_is_measured_printed_and_kept(command: Command) -> None:
     assert "lossy" in ran.stderr
 
 
-def test_answers_of_the_demo_model_are_counted(command: Command) -> None:
-    """With the demo model, the loss of a codec is said in right answers, too, beside those with KV as computed."""
-    loss = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int8", "--json"))["loss"]
-    line = command("warm", "travel.xml", *ON_CPU, "--keep", "int8").stdout.splitlines()[-1]
+def test_without_an_example_the_loss_is_not_known(command: Command) -> None:
+    """A schema without a valid example is warmed, and the line says why no loss is given."""
+    result = command("warm", "support.xml", *ON_CPU, "--keep", "int8")
 
-    asked, right, full = (int(loss[f"loss.{name}"]) for name in ("asked", "right", "right_full"))
-    assert abs(right - full) <= 1
-    assert full > 0.9 * asked > 0
-    assert line.endswith(f"of {asked} questions the model answers {right} right, and {full} with KV as computed")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\nsupport: its loss was not measured: the schema has no valid example\n")
+    assert only(command("warm", "support.xml", *ON_CPU, "--keep", "int8", "--json"))["loss"] is None
 
 
 def test_the_loss_of_a_file_is_said_in_words(command: Command) -> None:

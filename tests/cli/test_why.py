@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli.explanations import PAGES, explanations
-from promptcache.cli.why import plain
+from promptcache.cli.why import PAGES, explanations
 from promptcache.diagnostics import CODES
 from tests.cli.conftest import Command
 
@@ -82,8 +81,3 @@ def test_page_is_in_the_package() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
     assert (ROOT / included["docs/errors.md"], ROOT / "docs" / "errors.md") == PAGES
-
-
-def test_plain_text_has_no_markdown() -> None:
-    """Marks, links and examples are left out where only words are shown."""
-    assert plain("See [a](b).\n\n```xml\n<x/>\n```\n\n**Fix.** Do.") == "See a.\n\nFix. Do."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli.excerpt import diagnostic_text
+from promptcache.cli.console import diagnostic_text
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, SchemaError, Severity, Span, excerpt
 from promptcache.language import (
     Prompt,

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.cli.model_folder import declared_positions
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
 from promptcache.language import CheckedSchema, Schema, check_schema, load_prompt, module, slot
@@ -20,7 +19,7 @@ from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer import HubTokenizer, declared_positions
 from tests.conftest import law_examples
 
 PAPER = """<schema name="default">

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from promptcache.cli.conversions import convert_text
-from promptcache.cli.files import Document
+from promptcache.cli.convert import convert_text
+from promptcache.cli.files import InputDocument
 from promptcache.diagnostics import LanguageError, PromptCacheError, SchemaError
 from promptcache.language import (
     CheckedSchema,
@@ -58,7 +58,7 @@ def fuzz_prompt(data: bytes) -> None:
     before, divider, after = data.partition(DIVIDER)
     checked = _checked(before) if divider else _standard()
     prompt_data = after if divider else before
-    document = Document(name="p.xml", path=None, data=prompt_data)
+    document = InputDocument(name="p.xml", path=None, data=prompt_data)
     _ = document.kind, document.schema_name
     try:
         prompt = parse_prompt(prompt_data, source="p.xml")

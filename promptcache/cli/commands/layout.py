@@ -8,8 +8,8 @@ import click
 
 from promptcache.cli.completion import complete_prompts
 from promptcache.cli.exits import ExitCode, UsageMistake, ending
-from promptcache.cli.model_folder import Dtype
 from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
+from promptcache.tokenizer import Dtype
 
 
 @click.command("layout")

@@ -16,6 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache.diagnostics import UnsupportedModel
+from promptcache.tokenizer import LENGTH_NAMES
 
 TESTED_TYPES = frozenset(
     {
@@ -59,7 +60,6 @@ MODEL_FAULTS = (
 """Exceptions that the code of a model, its configuration or its weights raises when it cannot be built or run."""
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
-LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 _STATE_SPACE_NAMES = (
     "ssm_cfg",
     "mamba_d_state",

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from promptcache.runtime.hf.facts import LENGTH_NAMES, MODEL_FAULTS
+from promptcache.runtime.hf.facts import MODEL_FAULTS
+from promptcache.tokenizer import LENGTH_NAMES
 
 _MAX_WINDOW = 8192  # a test beyond a longer window would take minutes
 _MAX_WEIGHTS = 100_000_000

@@ -1,56 +1,105 @@
-"""Chats and plain prompts to schemas; the paper's dialect to ours.
+"""`promptcache convert`: make a schema and a prompt of a chat or a plain prompt, or update a schema of the paper.
 
-Comes in: the text of a document and a name. Goes out: a `Converted`. This file reads and writes no files.
+Parts of a chat that a schema cannot express, such as tools and images, are refused: leaving them out would make another
+chat.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptcache.cli.chats import not_in_xml, read_chat
-from promptcache.cli.exits import UsageMistake
-from promptcache.language import Prompt, Schema, module, parse_schema, print_schema
+import click
+
+from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.files import read, write_new
+from promptcache.cli.new import checked_name, schema_file
+from promptcache.cli.options import json_option, output_option
+from promptcache.cli.output import tell, write_json
+from promptcache.diagnostics import did_you_mean
+from promptcache.language import Prompt, Role, Schema, Whitespace, module, parse_schema, print_schema
 from promptcache.language.format.formatter import format_document
 from promptcache.language.prompt import Argument, Reference
-from promptcache.language.schema import IN_PYTHON, Item, Module, Parameter, Role, Text, Turn, Whitespace
+from promptcache.language.schema import IN_PYTHON, Item, Module, Parameter, Text, Turn
 from promptcache.language.syntax.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name
+from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.syntax.template_files import is_template
 from promptcache.language.syntax.whitespace import finish
 
-_FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # around code, where nothing is a heading
+_FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # code: no headings inside
 _HEADING = re.compile(r"^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)
-_FIELD = re.compile(r"\$?\{\{?[ \t]*([^\W\d]\w*)[ \t]*\}?\}")  # {name}, and what other templates write for it
+_FIELD = re.compile(r"\$?\{\{?[ \t]*([^\W\d]\w*)[ \t]*\}?\}")  # {name}, and the forms of other templates
 _FIELD_TOKENS = 32
-_MAX_FIELD_BYTES = 24  # of a name in braces, which is the slot's first argument
+_MAX_FIELD_BYTES = 24  # of a name with its braces: it becomes the argument
 _BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 _OWN_TEXT = "user"
 _SAYING = {Role.SYSTEM: Prompt.system, Role.USER: Prompt.user, Role.ASSISTANT: Prompt.assistant}
-# the documents are well formed, without DOCTYPE and processing instructions, when this looks for start tags
+# start tags in a document that was parsed before, so without DOCTYPE and processing instructions
 _TAG = re.compile(r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(parameter|union)\b(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL)
 _STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
 _SCAFFOLD = re.compile(r"""\s+(scaffold)\s*=\s*("[^"]*"|'[^']*')""")
+_ROLES = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
+_RESULTS = {"tool", "function"}
+_CALLS = ("tool_calls", "function_call")
+_TOOLS = ("tools", "functions")
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """A schema document, a prompt document for it where there is one, and what was changed, a line for each."""
+    """A schema, perhaps a prompt for it, and a line for each change."""
 
     schema: str
     prompt: str | None = None
     changes: tuple[str, ...] = ()
 
 
+@click.command("convert")
+@click.argument("file", metavar="FILE")
+@click.option("--name", metavar="NAME", help="Name of the schema; default: the name of the file.")
+@output_option
+@json_option
+def command(file: str, name: str | None, output: Path | None, as_json: bool) -> None:
+    """Make a schema and a prompt of a chat or a plain prompt; update the paper's schemas.
+
+    FILE is a chat (JSON), a plain prompt with marked sections, or a schema; - is standard input.
+    """
+    with ending(as_json=as_json) as sources:
+        if is_template(file):
+            raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
+        document = read(file, sources)
+        stem = document.path.stem if document.path is not None else ""
+        called = checked_name(stem if name is None else name, fix="say which with --name NAME")
+        if len(document.data) > MAX_BYTES:
+            raise UsageMistake(f"{document.name} has more than {MAX_BYTES} bytes")
+        try:
+            text = document.data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UsageMistake(f"{document.name} is not UTF-8") from None
+        made = convert_text(text, called, document.name, document.folder)
+        schema = output or schema_file(called)
+        files = {schema: made.schema}
+        if made.prompt is not None:
+            files[schema.with_name(f"{schema.stem}-prompt.xml")] = made.prompt
+        write_new(files)
+        if as_json:
+            write_json({"files": [str(path) for path in files], "changes": list(made.changes)})
+        else:
+            tell(*made.changes, *(f"wrote {path}" for path in files))
+
+
 def convert_text(text: str, name: str, source: str, folder: Path | None = None) -> Converted:
     """Convert a document: a schema, a chat as JSON, or else a plain prompt with marked sections.
 
     Raises:
-        SchemaError: a schema does not parse.
-        UsageMistake: there is no text, a chat has no form that we know, two sections have one name, or a text holds a
-            character that XML cannot.
+        SchemaError: A schema does not parse.
+        UsageMistake: The document is empty, a chat cannot be converted, two sections have one name, or a text has a
+            character that XML cannot express.
     """
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if not start:
@@ -63,9 +112,9 @@ def convert_text(text: str, name: str, source: str, folder: Path | None = None) 
 
 
 def convert_chat(text: str, name: str, source: str) -> Converted:
-    """Make a module of each message before the last one of the user, which the prompt keeps with what follows it.
+    """Make a module of each message before the last message of the user; the prompt keeps the rest.
 
-    The modules are required, so that each is encoded seeing those before it, as the model saw them in the chat.
+    The modules are required, so that each one attends to those before it, as in the chat.
     """
     messages = list(read_chat(text, source))
     fields = [
@@ -89,10 +138,10 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
 
 
 def convert_sections(text: str, name: str, source: str) -> Converted:
-    """Make a module of each section that a heading `## its name` begins; the section `## user` stays in the prompt.
+    """Make a module of each section `## name`; the section `## user` stays in the prompt.
 
-    What stands before the first heading is part of every prompt. `{name}` becomes a parameter, and the prompt fills it
-    with the same text, so that the model sees what it saw.
+    Text before the first heading is part of every prompt. `{name}` becomes a parameter that the prompt fills with
+    `{name}`, so that the model sees the same text.
     """
     if fault := not_in_xml(text):
         line, column = text.count("\n", 0, fault[1]) + 1, fault[1] - text.rfind("\n", 0, fault[1])
@@ -124,7 +173,7 @@ def convert_sections(text: str, name: str, source: str) -> Converted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Divided:
-    """A text with its fields as parameters, what a prompt fills them with, and a line for each field."""
+    """A text with its fields as parameters, the arguments for them, and a line for each field."""
 
     children: tuple[Text | Parameter, ...]
     arguments: tuple[Argument, ...]
@@ -132,7 +181,7 @@ class _Divided:
 
 
 def _divided(text: str, where: str) -> _Divided:
-    """Make a parameter of each `{name}` outside code; `where` says in messages what the text is."""
+    """Make a parameter of each `{name}` outside code; `where` names the text in messages."""
     code = list(_code(text))
     pieces: list[str | Parameter] = []
     arguments: list[Argument] = []
@@ -155,25 +204,25 @@ def _divided(text: str, where: str) -> _Divided:
         done = field.end()
     pieces = [piece for piece in (*pieces, text[done:]) if piece]
     texts = [piece if isinstance(piece, str) else None for piece in pieces]
-    exact = finish(texts, Whitespace.DEDENT) != texts  # laying it out would change it
+    exact = finish(texts, Whitespace.DEDENT) != texts  # whitespace rules would change it
     children = (Text(text=each, span=IN_PYTHON, exact=exact) if isinstance(each, str) else each for each in pieces)
     return _Divided(children=tuple(children), arguments=tuple(arguments), changes=tuple(changes))
 
 
 def _is_field(field: re.Match[str], code: Sequence[tuple[int, int]]) -> bool:
-    """Whether a name in braces stands outside code, and fits a slot itself whatever the tokenizer."""
+    """Return whether a name in braces is outside code, and short enough for its slot with any tokenizer."""
     last = bisect_right(code, (field.start(), field.end())) - 1
     in_code = last >= 0 and field.start() < code[last][1]
     return not in_code and len(field[0].encode()) <= _MAX_FIELD_BYTES
 
 
 def _naming(name: str, modules: Sequence[Module]) -> Prompt:
-    """Return a prompt for the schema `name` that names its modules."""
+    """Return a prompt for the schema `name` with these modules."""
     return Prompt(name, references=tuple(Reference(path=each.name, span=IN_PYTHON) for each in modules))
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what stands before the first heading, under no name, then the name and text of each section."""
+    """Yield name and text of each section; the text before the first heading has the name ""."""
     name, start = "", 0
     for heading in _headings(text):
         yield name, _without_blank_ends(text[start : heading.start()])
@@ -192,7 +241,7 @@ def _headings(text: str) -> Iterator[re.Match[str]]:
 
 
 def _code(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where fenced code starts and stops; a fence that nothing closes is none."""
+    """Yield start and stop of fenced code; a fence that is not closed is text."""
     found = list(_FENCE.finditer(text))
     last = {each["fence"]: each.start() for each in found if not each["info"].strip(" \t")}
     opened: re.Match[str] | None = None
@@ -210,7 +259,7 @@ def _without_blank_ends(text: str) -> str:
 
 
 def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:
-    """Write a schema of the paper's dialect in ours; its tokens stay as they are where its placeholders fit."""
+    """Rewrite a schema of the paper; its tokens do not change if its placeholders fit their slots."""
     parse_schema(text, source=source, folder=folder)
     lines = [0, *(match.end() for match in re.finditer("\n", text))]
     pieces, changes, done = [], [], 0
@@ -233,14 +282,14 @@ def convert_dialect(text: str, source: str, folder: Path | None = None) -> Conve
 
 
 def _attribute(tag: str) -> re.Match[str] | None:
-    """Return where a start tag has the attribute `scaffold`, not where a value reads like it."""
+    """Return the attribute `scaffold` of a start tag, not a value that looks like it."""
     values = [match.span() for match in _STRING.finditer(tag)]
     found = _SCAFFOLD.finditer(tag)
     return next((each for each in found if not any(start < each.start(1) < stop for start, stop in values)), None)
 
 
 def _module_name(heading: str) -> str:
-    """Return a heading as a module's name: "Return policy" is `return-policy`."""
+    """Return the module name for a heading: `return-policy` for "Return policy"."""
     if heading.lower() == _OWN_TEXT:
         return _OWN_TEXT
     found = re.sub(r"[^\w.]+", "-", heading.lower()).strip("-.") or "section"
@@ -250,7 +299,7 @@ def _module_name(heading: str) -> str:
 
 
 def _text(text: str) -> Text:
-    """Return a text, exact only where laying it out would change it."""
+    """Return a text, marked exact only if whitespace rules would change it."""
     return Text(text=text, span=IN_PYTHON, exact=finish([text], Whitespace.DEDENT) != [text])
 
 
@@ -258,3 +307,77 @@ def _converted(schema: Schema, prompt: Prompt, changes: Sequence[str]) -> Conver
     return Converted(
         schema=format_document(print_schema(schema)), prompt=format_document(prompt.to_xml()), changes=tuple(changes)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """A message of a chat."""
+
+    role: Role
+    text: str
+
+
+def read_chat(text: str, source: str) -> Iterator[ChatMessage]:
+    """Yield the messages of a chat: a list, or an object with a list as `messages`.
+
+    Raises:
+        UsageMistake: It is not a chat, or a schema cannot express it.
+    """
+    try:
+        data = json.loads(text.removeprefix("\ufeff"))
+    except ValueError as error:
+        raise UsageMistake(f"{source} is not JSON: {error}") from None
+    except RecursionError:
+        raise UsageMistake(f"{source} is no chat: its values are nested too deeply") from None
+    chat = data.get("messages") if isinstance(data, dict) else data
+    if not isinstance(chat, list):
+        raise UsageMistake(f"{source} is no chat: a list of messages, or an object with 'messages'")
+    if isinstance(data, dict) and (declared := next((name for name in _TOOLS if data.get(name)), None)):
+        fix = f"take '{declared}' out to convert the messages alone, or write them into the system message"
+        raise UsageMistake(f"{source} declares {declared}, which the model sees and a schema has no form for: {fix}")
+    if not chat:
+        raise UsageMistake(f"{source} has no messages")
+    for number, message in enumerate(chat, 1):
+        yield _chat_message(message, f"message {number} of {source}")
+
+
+def not_in_xml(text: str) -> tuple[str, int] | None:
+    """Return the first character that XML cannot express, in words, with its index; None if there is none."""
+    found = _NOT_IN_XML.search(text)
+    return None if found is None else (f"the character U+{ord(found[0]):04X}", found.start())
+
+
+def _chat_message(message: object, place: str) -> ChatMessage:
+    if not isinstance(message, dict):
+        raise UsageMistake(f"{place} is no object with 'role' and 'content'")
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise UsageMistake(f"{place} has no 'role'")
+    if role in _RESULTS:
+        raise UsageMistake(f"{place} is the result of a tool (role '{role}'), which a schema has no form for")
+    if role not in _ROLES:
+        fix = did_you_mean(role, _ROLES) or f"roles are {', '.join(_ROLES)}"
+        raise UsageMistake(f"{place} has the role '{role}'; {fix}")
+    if any(message.get(name) for name in _CALLS):
+        raise UsageMistake(f"{place} calls a tool, which a schema has no form for")
+    text = _content(message, place)
+    if fault := not_in_xml(text):
+        raise UsageMistake(f"{place} holds {fault[0]}, which no XML document can: remove it")
+    return ChatMessage(role=_ROLES[role], text=text)
+
+
+def _content(message: Mapping[str, object], place: str) -> str:
+    """Return the text of a message, given as a string or as a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise UsageMistake(f"{place} has no text as its 'content'")
+    texts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            kind = f"of type '{part['type']}'" if isinstance(part, dict) and "type" in part else "without a type"
+            raise UsageMistake(f"{place} holds a part {kind}; only text can be converted")
+        texts.append(text)
+    return "".join(texts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from promptcache.cli.rendering import print_text, render_prompt
+from promptcache.cli.render import print_text, render_prompt
 from promptcache.cli.sources import Sources
 from tests.cli.conftest import Command
 
@@ -79,7 +79,7 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system="standard", width=80)
 
-    print_text(render_prompt("odd.xml", (), (), "demo", Sources()), console, Console(file=io.StringIO()))
+    print_text(render_prompt("odd.xml", (), (), "demo", Sources()), console)
 
     assert "\x9b" not in screen.getvalue()
     assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[32m days." in screen.getvalue()

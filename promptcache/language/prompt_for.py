@@ -1,22 +1,23 @@
-"""A prompt that selects a given combination of modules, nested as the schema nests.
-
-Comes in: a schema, module paths, and arguments. Goes out: a `Prompt`. Whether the combination is valid is not asked
-here.
-"""
+"""A prompt that names a given combination of modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import TypeAlias
 
-from promptcache.language import CheckedSchema, Prompt
-from promptcache.language.prompt import IN_PYTHON, Argument, Reference
+from promptcache.language.checked import CheckedSchema
+from promptcache.language.prompt import Argument, Prompt, Reference
+from promptcache.language.schema import IN_PYTHON
 
-Arguments = Mapping[tuple[str, str], str]
-"""Texts for parameters, by module path ("" for the schema's own) and name."""
+SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
+"""Texts for parameters by module path ("" for the schema) and name."""
 
 
-def example_prompt(schema: CheckedSchema, modules: Set[str], arguments: Arguments) -> Prompt:
-    """Return a prompt that names every one of `modules`, in document order, and fills what `arguments` has of them."""
+def prompt_for(schema: CheckedSchema, modules: Set[str], arguments: SlotArguments) -> Prompt:
+    """Return a prompt that names all `modules`, nested as in the schema, with those of `arguments` that they have.
+
+    The combination is not checked.
+    """
     inside: dict[str, list[str]] = {}
     for path in schema.modules:
         if path in modules:

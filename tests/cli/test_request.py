@@ -1,11 +1,11 @@
-"""`--arg`."""
+"""Arguments of `--arg`."""
 
 from __future__ import annotations
 
 import pytest
 
-from promptcache.cli.arguments import with_arguments
 from promptcache.cli.exits import UsageMistake
+from promptcache.cli.request import with_arguments
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 
 SCHEMA = check_schema(

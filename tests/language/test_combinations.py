@@ -8,10 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from promptcache.cli import combinations
-from promptcache.cli.combinations import Combinations
-from promptcache.cli.example_prompt import example_prompt
-from promptcache.language import CheckedSchema, check_schema, parse_schema, resolve_prompt
+from promptcache.language import CheckedSchema, Combinations, check_schema, parse_schema, prompt_for, resolve_prompt
+from promptcache.language.rules import combinations
 from promptcache.testing import strategies
 from promptcache.testing.selecting import list_selections
 from tests.conftest import law_examples
@@ -78,12 +76,12 @@ def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema
         if parameter.required
     }
 
-    assert frozenset(resolve_prompt(example_prompt(schema, modules, required), schema).modules) == modules
+    assert frozenset(resolve_prompt(prompt_for(schema, modules, required), schema).modules) == modules
 
 
 def test_search_without_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the search does not end, a valid combination is found all the same, and is not called exact."""
-    monkeypatch.setattr(combinations, "_searched", lambda _: None)
+    monkeypatch.setattr(combinations, "_searched", lambda *_: None)
     schema = check_schema(
         parse_schema('<schema name="s"><module name="a" excludes="b">a</module><module name="b">b</module></schema>')
     )

@@ -1,4 +1,4 @@
-"""`promptcache grammar`: the command and its options."""
+"""`promptcache grammar`: write the RELAX NG grammar of a schema's prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 
 from promptcache.cli.exits import ending
+from promptcache.cli.files import checked_schema, files_read, read, write_made
 from promptcache.cli.options import context_option, json_option, output_file, schema_argument
+from promptcache.cli.output import write_json, write_text
+from promptcache.language.prompt_grammar import prompt_grammar
 
 
 @click.command("grammar")
@@ -21,11 +24,6 @@ def command(schema: str, output: Path | None, context: Path | None, as_json: boo
     SCHEMA is a schema file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
-        from promptcache.cli.files import checked_schema, files_read, read
-        from promptcache.cli.output import write_json, write_text
-        from promptcache.cli.written import write_made
-        from promptcache.language.prompt_grammar import prompt_grammar
-
         checked = checked_schema(read(schema, sources))
         written = prompt_grammar(checked)
         if output is not None:

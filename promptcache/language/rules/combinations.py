@@ -1,7 +1,6 @@
-"""The valid combinations of a schema's modules: listed, asked for, and the shortest and longest of them.
+"""The valid combinations of a schema's modules: a list of them, and those of the least and the greatest weight.
 
-Comes in: the rules of a schema, and what each module weighs. Goes out: sets of module paths. A combination holds the
-modules that a prompt has, union defaults included; the root is left out. This file knows no text and no tokens.
+A combination is the set of modules of a valid prompt, with defaults of unions and without the root.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from itertools import count
 from threading import Timer
 from typing import NamedTuple
 
-from pysat.examples.rc2 import RC2Stratified
-from pysat.formula import WCNF
 from pysat.solvers import Solver
 
 from promptcache.language.rules.formula import SOLVER_LOCK, at_most_one, formula_of, literals, solving
 from promptcache.language.rules.rules import Rules
 
-_MAX_LITERALS = 2_000_000  # of all the clauses that keep combinations from being listed twice
+_MAX_LITERALS = 2_000_000  # of the clauses that exclude combinations already listed
 _SEARCH_S = 2.0
 
 
 class Extreme(NamedTuple):
-    """A combination of least or greatest weight; where it is not `exact`, none better was found in time."""
+    """A combination of least or greatest weight. If it is not `exact`, the search ended before this was proved."""
 
     modules: frozenset[str]
     weight: int
@@ -32,14 +29,14 @@ class Extreme(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Combinations, and whether they are all."""
+    """Combinations, and whether these are all."""
 
     found: tuple[frozenset[str], ...]
     complete: bool
 
 
 class Combinations:
-    """Answers about the valid combinations of a schema that has at least one."""
+    """The valid combinations of a schema that has at least one."""
 
     def __init__(self, rules: Rules) -> None:
         self._modules = list(rules.order)
@@ -52,15 +49,14 @@ class Combinations:
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[Iterable[str]], frozenset[str] | None]]:
-        """Give a function that returns a combination, preferably a small one, with the modules it is given."""
+        """Yield a function that returns a combination with the given modules, if possible a small one, or None."""
         with solving(self._clauses) as solver:
             yield lambda modules: self._model(solver, [self._number[module] for module in modules])
 
     def listing(self, cap: int) -> Listing:
-        """Return combinations, each once and at most `cap` of them (fewer where there are thousands of modules).
+        """Return at most `cap` different combinations, fewer if there are thousands of modules.
 
-        First come combinations that together use every module that can be used: a cut list has met them all, as far as
-        the cap allows.
+        The first combinations together use every module that can be used.
         """
         cap = min(cap, _MAX_LITERALS // len(self._modules) + 1)
         unmet = dict.fromkeys(self._modules)
@@ -74,7 +70,7 @@ class Combinations:
         return Listing(tuple(found), complete=True)
 
     def _unlisted(self, solver: Solver, unmet: dict[str, None]) -> frozenset[str] | None:
-        """Return a further combination, with a module that no other one had as long as there are such."""
+        """Return another combination, if possible with a module that no combination had before."""
         found = None
         while unmet and found is None:
             found = self._model(solver, [self._number[unmet.popitem()[0]]])
@@ -92,18 +88,14 @@ class Combinations:
         return self._extreme(weights, 1)
 
     def _extreme(self, weights: Mapping[str, int], sign: int) -> Extreme:
-        problem = WCNF()
-        problem.extend(self._clauses)
         wanted = [(sign * self._number[module], weight) for module, weight in weights.items() if module and weight]
-        for literal, weight in wanted:
-            problem.append([literal], weight=weight)
-        found = _searched(problem) if wanted else None
+        found = _searched(self._clauses, wanted) if wanted else None
         modules = self._named(found) if found is not None else self._greedy(wanted)
         total = sum(weights.get(module, 0) for module in modules)
         return Extreme(modules, total, exact=found is not None or not wanted)
 
     def _greedy(self, wanted: Iterable[tuple[int, int]]) -> frozenset[str]:
-        """Grant one wish after the other, the heaviest first, as long as a combination remains."""
+        """Fix one literal after the other, the heaviest first, if a combination remains."""
         granted: list[int] = []
         with solving(self._clauses) as solver:
             for literal, _ in sorted(wanted, key=lambda wish: -wish[1]):
@@ -120,12 +112,19 @@ class Combinations:
         return frozenset(self._modules[number - 1] for number in model if 1 < number <= len(self._modules))
 
     def _literal(self, module: str, combination: frozenset[str]) -> int:
-        """Return what differs from a combination at one module."""
+        """Return the literal that differs from a combination at one module."""
         return -self._number[module] if module in combination else self._number[module]
 
 
-def _searched(problem: WCNF) -> list[int] | None:
-    """Return a model that loses the least weight, or None when none was found in time."""
+def _searched(clauses: Iterable[list[int]], wanted: Iterable[tuple[int, int]]) -> list[int] | None:
+    """Return a model of the greatest weight, or None if the search takes too long."""
+    from pysat.examples.rc2 import RC2Stratified  # slow to import, and `check` does not need it
+    from pysat.formula import WCNF
+
+    problem = WCNF()
+    problem.extend(clauses)
+    for literal, weight in wanted:
+        problem.append([literal], weight=weight)
     with SOLVER_LOCK, RC2Stratified(problem, solver="g4", adapt=True) as search:
         timer = Timer(_SEARCH_S, search.interrupt)
         timer.start()

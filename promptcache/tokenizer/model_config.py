@@ -1,8 +1,4 @@
-"""What a model's folder says about positions and the size of KV, read without loading the model.
-
-Comes in: a folder with a `config.json`. Goes out: plain numbers. This file knows no tensors; the runtime
-measures what is estimated here.
-"""
+"""What `config.json` of a model's folder says about positions and the size of KV, read without loading the model."""
 
 from __future__ import annotations
 
@@ -15,16 +11,17 @@ from typing import Any
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 
-DEMO = "demo"
+LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
+"""Names under which configurations declare the number of positions."""
+
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 
 
 class Dtype(StrEnum):
-    """The dtype of weights and KV; `auto` is the checkpoint's own."""
+    """The dtype of weights and KV; `auto` is the dtype of the checkpoint."""
 
     AUTO = "auto"
     FLOAT16 = "float16"
@@ -38,13 +35,13 @@ _ITEM_BYTES = {Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4, Dtype.FLOA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What one token costs under a model, and how many positions there are.
+    """KV bytes per token, and the number of positions of a model.
 
     Attributes:
         name: As the user gave it.
         dtype: Of the KV.
         token_bytes: Keys and values of one token in all layers.
-        max_positions: None where the configuration does not say.
+        max_positions: None if the configuration does not declare it.
     """
 
     name: str
@@ -55,7 +52,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVSizes:
-    """Keys and values of one token, `[num_layers, num_kv_heads, head_dim]` each."""
+    """Shape of the keys, and of the values, of one token: `[num_layers, num_kv_heads, head_dim]`."""
 
     num_layers: int
     num_kv_heads: int
@@ -67,8 +64,8 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
     """Read `config.json` of a model's folder.
 
     Raises:
-        ModelNotFound: there is none.
-        UnsupportedModel: it does not say what KV looks like.
+        ModelNotFound: There is no such file.
+        UnsupportedModel: It does not declare layers and heads.
     """
     sizes = read_kv_sizes(model, folder, dtype)
     return ModelFacts(
@@ -80,7 +77,7 @@ def read_facts(model: str, folder: Path, dtype: Dtype) -> ModelFacts:
 
 
 def read_kv_sizes(model: str, folder: Path, dtype: Dtype) -> KVSizes:
-    """Read from `config.json` what the KV of one token looks like; errors are those of `read_facts`."""
+    """Read the shape of one token's KV from `config.json`. Raises the errors of `read_facts`."""
     config = _read_config(folder)
     text = config.get("text_config") or config
     layers, heads = _number(text, _LAYERS), _number(text, _HEADS)
@@ -93,9 +90,9 @@ def read_kv_sizes(model: str, folder: Path, dtype: Dtype) -> KVSizes:
 
 
 def declared_positions(folder: Path) -> int | None:
-    """Return how many positions a model has, or None where its configuration does not say."""
+    """Return the number of positions, or None if the configuration does not declare it."""
     config = _read_config(folder)
-    return _number(config.get("text_config") or config, _POSITIONS)
+    return _number(config.get("text_config") or config, LENGTH_NAMES)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -112,7 +109,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _declared_dtype(*configs: Mapping[str, Any]) -> Dtype:
-    """Return the dtype of the checkpoint; transformers before 5 calls it `torch_dtype`."""
+    """Return the dtype of the checkpoint. transformers before version 5 calls it `torch_dtype`."""
     names = (config.get(field) for config in configs for field in ("dtype", "torch_dtype"))
     return next((Dtype(name) for name in names if name in list(_ITEM_BYTES)), Dtype.FLOAT32)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli import schema_tests
+from promptcache.cli import test as test_command
 from tests.cli.conftest import Command
 
 GREETING = """\
@@ -117,6 +117,7 @@ def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch
     assert "law 'undrawn' failed\n    no prompts could be drawn: Unsatisfiable: none found\n" in result.stdout
 
 
+@pytest.mark.process
 def test_nothing_is_left_where_it_runs(folder: Path) -> None:
     """The laws write nothing into the working directory."""
     write(folder)
@@ -137,7 +138,7 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "hypothesis")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
 
-    schema_tests._find_hypothesis()
+    test_command._find_hypothesis()
 
     assert Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]).is_relative_to(tempfile.gettempdir())
 

@@ -1,0 +1,127 @@
+"""`promptcache new`: write a schema to start from, after `starter.xml` or one of the shipped schemas, and a prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import click
+
+import promptcache
+from promptcache.cli.completion import complete_starters
+from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.files import write_new
+from promptcache.cli.options import json_option, output_option
+from promptcache.cli.output import tell, write_json
+from promptcache.diagnostics import did_you_mean
+from promptcache.language import example_prompt, parse_schema
+from promptcache.language.format.formatter import format_document
+
+_PACKAGE = Path(promptcache.__file__).parent
+FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
+"""The shipped schemas in an installed package (see pyproject.toml), and in a checkout."""
+
+_STARTER = Path(__file__).with_name("starter.xml")
+_SOURCE = re.compile(r'\bsrc="([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """A schema with its files.
+
+    Attributes:
+        schema: The document under its new name.
+        prompt: Its first valid example.
+        sources: Files that its modules take their text from, by path relative to the schema.
+    """
+
+    schema: str
+    prompt: str
+    sources: Mapping[str, str]
+
+
+@click.command("new")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--from",
+    "origin",
+    metavar="SCHEMA",
+    help="A schema that comes with promptcache; default: a small one with comments.",
+    shell_complete=complete_starters,
+)
+@output_option
+@json_option
+def command(name: str, origin: str | None, output: Path | None, as_json: bool) -> None:
+    """Write a schema to start from, and a prompt beside it.
+
+    NAME is the name of the schema.
+    """
+    with ending(as_json=as_json):
+        made = starter(checked_name(name), origin)
+        schema = output or schema_file(name)
+        prompt = schema.with_name(f"{schema.stem}-prompt.xml")
+        files = {schema: made.schema, prompt: made.prompt}
+        files |= {schema.parent / source: text for source, text in made.sources.items()}
+        write_new(files)
+        if as_json:
+            write_json({"schema": name, "files": [str(path) for path in files]})
+        else:
+            tell(*(f"wrote {path}" for path in files), f"try: promptcache run {prompt}")
+
+
+def shipped_schemas() -> Mapping[str, Path]:
+    """Return the schemas that come with the package, by name."""
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
+    return {path.stem: path for path in sorted(folder.glob("*.xml"))} if folder else {}
+
+
+def starter(name: str, origin: str | None) -> Starter:
+    """Return a schema called `name`, made from the shipped schema `origin`, or from the starter for None.
+
+    Raises:
+        UsageMistake: There is no shipped schema `origin`.
+    """
+    path = _STARTER if origin is None else _shipped(origin)
+    text = path.read_text(encoding="utf-8")
+    old, new = f'"{path.stem}"', quoteattr(name)
+    for place in ("<schema name=", "<prompt schema="):
+        text = text.replace(f"{place}{old}", f"{place}{new}")
+    shown = next(each for each in parse_schema(text, folder=path.parent).examples if each.valid)
+    return Starter(
+        schema=text,
+        prompt=format_document(replace(example_prompt(shown), schema=name).to_xml()),
+        sources={each: (path.parent / each).read_text(encoding="utf-8") for each in _SOURCE.findall(text)},
+    )
+
+
+def _shipped(origin: str) -> Path:
+    schemas = shipped_schemas()
+    if origin not in schemas:
+        fix = did_you_mean(origin, schemas) or f"there are {', '.join(schemas) or 'none'}"
+        raise UsageMistake(f"no schema '{origin}' comes with promptcache; {fix}")
+    return schemas[origin]
+
+
+def checked_name(name: str, fix: str = "write it as in `promptcache new travel-planner`") -> str:
+    """Return `name` if a schema can have it.
+
+    Raises:
+        UsageMistake: It is empty, or has spaces or characters that cannot be printed.
+    """
+    if not name or any(character.isspace() or not character.isprintable() for character in name):
+        raise UsageMistake(f"a schema's name is text without spaces: {fix}")
+    return name
+
+
+def schema_file(name: str) -> Path:
+    """Return the file in the working directory for a schema called `name`.
+
+    Raises:
+        UsageMistake: It would be in another folder, be hidden, or look like an option.
+    """
+    if Path(name).name != name or name[0] in ".-":
+        raise UsageMistake(f"'{name}' cannot be a file's name: say where to write with -o FILE")
+    return Path(f"{name}.xml")
