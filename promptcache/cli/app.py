@@ -28,7 +28,7 @@ COMMANDS = {
     "check": "promptcache.cli.commands.check",
     "why": "promptcache.cli.commands.why",
     "fmt": "promptcache.cli.commands.fmt",
-    "layout": "promptcache.cli.commands.layout",
+    "layout": "promptcache.cli.layout",
     "render": "promptcache.cli.commands.render",
     "explain": "promptcache.cli.commands.explain",
     "diff": "promptcache.cli.commands.diff",

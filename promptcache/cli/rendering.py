@@ -17,7 +17,7 @@ from promptcache.cli.output import counted, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import printable
-from promptcache.layout import Origin, Part, Plan, Rendering, render
+from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 
 _REUSED = "green"
@@ -42,7 +42,7 @@ class TokenLine(NamedTuple):
     position: int
     token_id: int
     text: str
-    part: Part
+    part: RenderedPart
 
 
 def render_prompt(
@@ -122,7 +122,7 @@ def rendered_data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[
     return data
 
 
-def _source(part: Part) -> dict[str, Any]:
+def _source(part: RenderedPart) -> dict[str, Any]:
     return {"reused": part.reused, "origin": part.origin, "module": part.module, "parameter": part.parameter}
 
 
@@ -146,15 +146,15 @@ def _cells(line: TokenLine) -> tuple[str, ...]:
     return f"{line.position:,}", f"{line.token_id}", repr(line.text), _kind(line.part), _owner(line.part)
 
 
-def _kind(part: Part) -> str:
+def _kind(part: RenderedPart) -> str:
     return "reused" if part.origin is None else f"new: {part.origin}"
 
 
-def _owner(part: Part) -> str:
+def _owner(part: RenderedPart) -> str:
     if part.parameter is not None:
         return f"{part.module}.{part.parameter}" if part.module else part.parameter
     return "prompt" if part.origin in _ADDED else part.module or "(root)"
 
 
-def _style(part: Part) -> str:
+def _style(part: RenderedPart) -> str:
     return _REUSED if part.reused else _NEW

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from promptcache.diagnostics import Diagnostic, PromptError
 from promptcache.language.checked import FilledSlot, Selection
-from promptcache.layout.displayed import DisplayedPlan
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.level import level_of
 from promptcache.layout.run_states import find_state
@@ -52,7 +51,7 @@ def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], 
             position += len(token_ids)
     _refuse_empty(selection, layout, reuse, prefill)
     _refeed_last(layout, reuse, prefill)
-    return DisplayedPlan(
+    return Plan(
         selection=selection,
         layout=layout,
         reuse=tuple(reuse),

@@ -16,7 +16,7 @@ from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RenderedPart:
     """Neighbouring tokens of a prompt that come from one place.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rendering:
     """What the model sees of one prompt, in position order."""
 
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[RenderedPart, ...]
 
 
 def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
@@ -61,18 +61,18 @@ def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
     return Rendering(text=text, parts=tuple(replace(part, text=own) for part, own in zip(parts, texts, strict=True)))
 
 
-def _reused(plan: Plan) -> Iterator[Part]:
+def _reused(plan: Plan) -> Iterator[RenderedPart]:
     for reuse in plan.reuse:
-        yield Part(
+        yield RenderedPart(
             token_ids=reuse.part.token_ids,
             position_ids=reuse.part.position_ids,
             module=plan.layout.runs[reuse.run].module,
         )
 
 
-def _new(plan: Plan) -> Iterator[Part]:
+def _new(plan: Plan) -> Iterator[RenderedPart]:
     for new in plan.prefill:
-        yield Part(
+        yield RenderedPart(
             token_ids=new.token_ids,
             position_ids=tuple(range(new.start, new.stop)),
             module=new.module,
