@@ -31,7 +31,7 @@ COMMANDS = {
     "layout": "promptcache.cli.layout",
     "render": "promptcache.cli.commands.render",
     "explain": "promptcache.cli.commands.explain",
-    "diff": "promptcache.cli.commands.diff",
+    "diff": "promptcache.cli.diff",
     "grammar": "promptcache.cli.commands.grammar",
     "test": "promptcache.cli.commands.test",
     "run": "promptcache.cli.commands.run",

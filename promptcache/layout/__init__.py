@@ -8,6 +8,18 @@ make_plan(selection, layout, states, tokenizer) -> Plan
 The room knows no tensors and draws nothing.
 """
 
+from promptcache.layout.diff import (
+    EncodingChanges,
+    LayoutChanges,
+    MadeEncoding,
+    ModuleChanges,
+    ModuleReserve,
+    Reason,
+    ReserveChanges,
+    SlotChange,
+    compare_encodings,
+    compare_layouts,
+)
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.limits import check_length, check_positions
@@ -35,27 +47,37 @@ from promptcache.layout.types import (
 
 __all__ = [
     "Encoding",
+    "EncodingChanges",
     "KVPart",
     "Layout",
+    "LayoutChanges",
     "LayoutLeaf",
     "LayoutNode",
     "LeafKind",
     "Level",
+    "MadeEncoding",
+    "ModuleChanges",
+    "ModuleReserve",
     "Origin",
     "Plan",
     "Prefill",
+    "Reason",
     "RenderedPart",
     "Rendering",
     "RequestTokens",
+    "ReserveChanges",
     "Reuse",
     "Run",
     "RunPiece",
     "RunState",
     "Slot",
+    "SlotChange",
     "SlotText",
     "Stretch",
     "check_length",
     "check_positions",
+    "compare_encodings",
+    "compare_layouts",
     "fill_tokens",
     "find_state",
     "fit_tokens",
