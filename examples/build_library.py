@@ -1,4 +1,4 @@
-"""A schema from a folder of documents: each file becomes a module, whatever it holds."""
+"""Make a schema from a folder of documents; each file becomes a module."""
 
 from __future__ import annotations
 

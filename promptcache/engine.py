@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
-from promptcache.kv import Codec, Pace, Store, StoreSource, checked_source, codec_named, open_store
+from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema
 from promptcache.language.load import open_schema
 from promptcache.layout import Layout, Plan
@@ -41,7 +41,6 @@ from promptcache.runtime import (
     check_room,
     choose_linking,
     load_model,
-    measure_pace,
     read_options,
     reference_logits,
     schema_state,
@@ -91,7 +90,7 @@ class Engine(Unpicklable):
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
         self._place = store
-        self.store: Store = open_store(store, self.model.shape, lambda: self.fingerprint)
+        self.store: Store = open_store(store, self.model.shape)
         self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(self._catalog, self.tokenizer)
@@ -186,10 +185,6 @@ class Engine(Unpicklable):
         (FUNCTION | None).check("progress", progress, InvalidValue)
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._executor, progress) for each in chosen)
-
-    def measure_pace(self, schema: str) -> Pace:
-        """Measure how fast a schema is encoded and loaded, and keep it in the folder for `StoreConfig(pace="kept")`."""
-        return measure_pace(self._catalog.find(schema), self._executor, self._place)
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store's keys of a schema's encodings, or of one module with all in it; errors as for `pin`."""

@@ -1,4 +1,4 @@
-"""The house keeps its directions: language says what, layout says where, kv what is remembered, runtime computes, engine wires."""
+"""Imports between rooms point in one direction, and rooms are entered by their `__init__` only."""
 
 from __future__ import annotations
 

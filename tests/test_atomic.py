@@ -26,7 +26,7 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("stop"), KeyboardInterrupt(), OSError(errno.ENOSPC, "full", "inside")])
 def test_an_error_leaves_no_trace(tmp_path: Path, error: BaseException) -> None:
-    """Whatever ends the writing, the old content stays and no other file is left."""
+    """After any interruption the old content is unchanged and no other file is left."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -44,10 +44,10 @@ def test_an_error_leaves_no_trace(tmp_path: Path, error: BaseException) -> None:
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     """The system's error is about a temporary file; it names the one that the caller knows."""
-    with pytest.raises(FileNotFoundError) as told, atomic_write(tmp_path / "gone" / "file"):
+    with pytest.raises(FileNotFoundError) as raised, atomic_write(tmp_path / "gone" / "file"):
         pass
 
-    assert told.value.filename == str(tmp_path / "gone" / "file")
+    assert raised.value.filename == str(tmp_path / "gone" / "file")
 
 
 def test_the_mode_is_kept_from_the_first_byte(tmp_path: Path) -> None:

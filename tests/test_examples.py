@@ -43,7 +43,7 @@ def test_schemas_have_no_findings(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("schemas/*.xml")), ids=lambda path: path.stem)
 def test_schemas_show_how_they_are_used(path: Path) -> None:
-    """A schema that people start from says what it is for, and has a valid example, an invalid one and a prompt."""
+    """Each shipped schema has a description, a valid example, an invalid one and a prompt."""
     schema = check_schema(Schema.from_file(path))
 
     assert any(isinstance(child, Doc) for child in schema.source.children)

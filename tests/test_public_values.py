@@ -176,7 +176,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     put = {"recipe": world.recipe, "keys": world.kv, "values": world.kv}
     diagnostic = Diagnostic(code="PC001", message="m", span=SPAN)
     memory = promptcache.MemoryStore(shape)
-    tiers = open_store(world.folder / "tiers", shape, lambda: "f")
+    tiers = open_store(world.folder / "tiers", shape)
 
     def stored(store: Any) -> Mapping[str, Call]:
         return {
@@ -218,7 +218,6 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.add_schema": Call(function=engine.add_schema, valid={"source": SCHEMA}, use=repr),
         "Engine.remove_schema": Call(function=remove_schema, valid={"name": "spare"}),
         "Engine.warm": Call(function=engine.warm, valid={"schema": "travel", "progress": None}),
-        "Engine.measure_pace": Call(function=engine.measure_pace, valid={"schema": "travel"}),
         "Engine.layout": Call(function=engine.layout, valid={"schema": "travel"}, use=repr),
         "Engine.keys": Call(function=engine.keys, valid={"schema": "travel"}),
         "Engine.pin": Call(function=engine.pin, valid={"schema": "travel"}),
@@ -280,7 +279,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "StoreConfig": Call(
             function=StoreConfig,
             valid={"folder": world.folder / "config"},
-            use=lambda made: open_store(made, shape, lambda: "f").put(**put),
+            use=lambda made: open_store(made, shape).put(**put),
         ),
     }
 

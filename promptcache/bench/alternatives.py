@@ -1,6 +1,6 @@
-"""What a user would do instead: the documented recipes of transformers, and the machine's own limit.
+"""Alternatives to Prompt Cache: the documented recipes of transformers, and a lower bound for any way of linking.
 
-Comes in: a workload. Goes out: functions that each take one request from nothing to the logits of its first token.
+Each function takes a model and a workload. It returns a function that computes the logits of one request's first token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
-    """Link stored modules and prefill the new tokens, of a selection that was linked before: what this library does."""
+    """Prompt Cache: link stored modules and prefill the new tokens. The same selection was linked before."""
     pool = Pool(model.shape)
 
     def run() -> torch.Tensor:
@@ -33,7 +33,7 @@ def cached(model: Model, work: Workload) -> Alternative:
 
 
 def generated(model: Model, work: Workload) -> Alternative:
-    """The same, through transformers' `generate` for one token: what an engine does after planning and fetching."""
+    """Prompt Cache through transformers' `generate` for one token, as an engine runs it after planning and fetching."""
     pool = Pool(model.shape)
 
     def run() -> torch.Tensor:
@@ -45,7 +45,7 @@ def generated(model: Model, work: Workload) -> Alternative:
 
 
 def floor(model: Model, work: Workload) -> Alternative:
-    """The same forward and attention over KV that lies in one contiguous tensor: the limit for any way of linking."""
+    """The lower bound: the same forward pass over KV in one contiguous tensor, without linking."""
     linked = link(work.tokens, work.runs, model)
     keys, values = zip(*map(_whole, _parts(linked.positions.segments)), strict=True)
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
@@ -65,7 +65,7 @@ def floor(model: Model, work: Workload) -> Alternative:
 
 
 def plain(model: Model, work: Workload) -> Alternative:
-    """Prefill everything, modules and new tokens, as without any cache."""
+    """Plain prefill of all tokens, without a cache."""
     tokens = [token_id for part in work.tokens.parts for token_id in part.token_ids]
     tokens.extend(work.tokens.token_ids)
 
@@ -76,7 +76,7 @@ def plain(model: Model, work: Workload) -> Alternative:
 
 
 def concatenated(model: Model, work: Workload) -> Alternative:
-    """Concatenate the modules' KV into a new `DynamicCache`, then prefill the new tokens."""
+    """Concatenate the KV of the modules into a new `DynamicCache`, then prefill the new tokens."""
     linked = link(work.tokens, work.runs, model)
     parts = _parts(linked.positions.segments)
 
@@ -87,7 +87,7 @@ def concatenated(model: Model, work: Workload) -> Alternative:
 
 
 def deep_copied(model: Model, work: Workload) -> Alternative:
-    """Deep-copy a `DynamicCache` that was filled once for exactly this selection, then prefill the new tokens."""
+    """Deep-copy a `DynamicCache` that holds exactly this selection, then prefill the new tokens."""
     linked = link(work.tokens, work.runs, model)
     filled: Any = DynamicCache()
     for layer, views in enumerate(_parts(linked.positions.segments)):
@@ -100,9 +100,9 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
 
 
 def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Alternative:
-    """Decode `num_tokens` after the request's own, one at a time, over linked KV or over a concatenated `DynamicCache`.
+    """Decode `num_tokens` tokens one by one, over linked KV or over a concatenated `DynamicCache`.
 
-    Each call goes on where a request stood after its prefill: the prefill is not part of what is measured.
+    Each call starts from the state after prefill, so prefill is not part of the measurement.
     """
     linked = link(work.tokens, work.runs, model)
     parts = _parts(linked.positions.segments)
@@ -129,11 +129,11 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
     "generate": generated,
     "floor": floor,
 }
-"""Every alternative by the name that tables show."""
+"""Alternatives by the name that tables show."""
 
 
 def _anything(positions: tuple[int, ...]) -> Encoding:
-    """Return an encoding that says of its tokens only where they stand."""
+    """Return an encoding with positions and meaningless token IDs."""
     return Encoding(token_ids=positions, position_ids=positions)
 
 
@@ -141,12 +141,12 @@ _Views: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _parts(segments: Sequence[KVView]) -> list[_Views]:
-    """Return for each layer the views of all segments."""
+    """Return the views of all segments, layer by layer."""
     return list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
 
 
 def concatenated_cache(model: Model, work: Workload) -> Any:
-    """Return a new `DynamicCache` with the modules' KV, as a user would concatenate it."""
+    """Return a new `DynamicCache` with the concatenated KV of the modules."""
     return _concatenation(_parts(link(work.tokens, work.runs, model).positions.segments))
 
 
@@ -164,7 +164,7 @@ def _whole(views: _Views) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
-    """Feed tokens at positions and return the logits of the last, `[1, 1, V]`; the cache grows."""
+    """Run tokens through the model and return the logits of the last one, `[1, 1, V]`. The cache grows."""
     output = model.hf(
         input_ids=token_tensor(token_ids, model.device),
         position_ids=token_tensor(position_ids, model.device),

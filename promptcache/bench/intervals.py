@@ -1,7 +1,6 @@
-"""How sure a measured figure is: intervals for paired differences and for means.
+"""95 % intervals for paired differences and for means, from one value for each question.
 
-Comes in: what was counted or measured, one value for each question. Goes out: 95 % intervals. Wilson's interval of a
-single proportion is `Rate`'s in `promptcache.demo.questions`. This file knows nothing of what the values mean.
+`promptcache.demo.questions.Rate` has Wilson's interval of a single proportion.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[fl
     """Return the share of `first` less the share of `second`, and its 95 % interval.
 
     Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 1998, 17, 2635-2650, method 10): it
-    combines the Wilson limits of both shares and allows for their correlation. It stays honest where nearly all answers
-    are right, and is not empty where both are right about the same questions.
+    combines the Wilson limits of both shares and allows for their correlation. It stays valid if nearly all answers are
+    right, and it is not empty if both sides are right about the same questions.
     """
     total = len(first)
     both = sum(a and b for a, b in zip(first, second, strict=True))
@@ -50,14 +49,14 @@ def _hypotenuse(a: float, b: float, phi: float) -> float:
 
 
 def mean_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean of one value for each question, and its 95 % interval: the percentile bootstrap over questions.
+    """Return the mean of one value for each question, and its 95 % interval by the percentile bootstrap over questions.
 
-    Differences from another way of answering the same question are values like any other: the interval is paired then.
+    If the values are differences between two ways of answering the same question, the interval is a paired one.
     """
     observed = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     means = torch.empty(_RESAMPLES, dtype=torch.float64)
-    for index in range(_RESAMPLES):  # one at a time: all draws together would take resamples x questions
+    for index in range(_RESAMPLES):  # one by one: all draws at once need memory for resamples x questions
         means[index] = observed[torch.randint(len(values), (len(values),), generator=generator)].mean()
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return float(observed.mean()), low, high

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptcache.bench.report import Report
+from promptcache.bench.harness import BenchReport
 from promptcache.diagnostics import PromptCacheError
 
 _AXES = {
@@ -34,7 +34,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
 
-def plot(report: Report, path: Path) -> None:
+def plot(report: BenchReport, path: Path) -> None:
     """Draw a report into a file: svg, png or pdf by its name.
 
     Raises:
@@ -62,7 +62,7 @@ def plot(report: Report, path: Path) -> None:
         raise PromptCacheError(f"cannot draw '{path}': {error}") from error
 
 
-def curves(report: Report, axis: str) -> Iterator[Curve]:
+def curves(report: BenchReport, axis: str) -> Iterator[Curve]:
     """Yield for every alternative, and every setting beside the x axis, its medians by size."""
     others = [name for name in _AXES if name != axis and _varies_beside(report, axis, name)]
     found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
@@ -74,7 +74,7 @@ def curves(report: Report, axis: str) -> Iterator[Curve]:
         yield Curve(label=", ".join(label), points=tuple(sorted(points)))
 
 
-def _varies_beside(report: Report, axis: str, name: str) -> bool:
+def _varies_beside(report: BenchReport, axis: str, name: str) -> bool:
     """Return whether a setting takes several values at one place of the x axis; else it only follows the axis."""
     places = {(row.get(axis), row.get(name)) for row in report.rows}
     return len(places) > len({row.get(axis) for row in report.rows})
@@ -87,11 +87,11 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: max(grown, 1) / 2**20 for name, grown in row["grown_bytes"].items()}
 
 
-def _unit(report: Report) -> str:
+def _unit(report: BenchReport) -> str:
     return "ms" if "seconds" in report.rows[0] else "MiB"
 
 
-def _axis(report: Report) -> str:
+def _axis(report: BenchReport) -> str:
     for name in _AXES:
         if len({row[name] for row in report.rows if name in row}) > 1:
             return name

@@ -1,8 +1,8 @@
-"""`promptcache bench quality`: what caching by modules costs in quality, on questions whose answers are known.
+"""`promptcache bench quality`: the cost of module reuse in quality, on questions with known answers.
 
-Comes in: an engine, and how many questions of which sets. Goes out: a report. Every document is served in every way –
-plain prefill, `context="guaranteed"`, `context="own"`, a scaffold over all modules in use, quantized KV – with the same
-question, so that all comparisons are paired. Answers are greedy and judged whole.
+Each document is served in every way with the same question, so all comparisons are paired. Ways are plain prefill,
+`context="guaranteed"`, `context="own"`, a scaffold over all modules in use, and quantized KV. Answers are greedy. An
+answer is right only as a whole.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
 from promptcache.bench.intervals import mean_interval, paired_difference
-from promptcache.bench.measure import Progress, Samples, interleave, silent
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
 from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
-from promptcache.bench.report import Report
 from promptcache.demo.questions import Rate, draw_cases
 from promptcache.engine import Engine
 
-_CHUNK = 16  # documents whose KV is held at a time
+_CHUNK = 16  # documents whose KV is in memory at one time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualitySettings:
-    """What to ask.
+    """Settings of the quality benchmark.
 
     Attributes:
         sets: Names in `SETS`.
-        count: Questions of each set, each about a document of its own.
-        seed: Of the documents and questions.
-        ways: To compare, with plain prefill and whatever else they stand beside.
-        instruction: What every document says first, for models that must be told how to answer.
-        max_new_tokens: Of an answer; a longer one is wrong.
-        repeats: Rounds in which TTFT is measured, on one document of each set.
+        count: Questions of each set, each about its own document.
+        seed: Seed of the documents and questions.
+        ways: Ways to compare. Plain prefill and the ways they are compared with are added.
+        instruction: Text at the start of each document, for models that need an instruction.
+        max_new_tokens: Limit of an answer; a longer answer is wrong.
+        repeats: Rounds of the measurement of TTFT, on one document of each set.
     """
 
     sets: Sequence[str]
@@ -47,11 +46,11 @@ class QualitySettings:
     repeats: int = 10
 
 
-def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress = silent) -> Report:
-    """Ask all questions in every way; progress counts the questions of a set, then rounds.
+def compare_quality(engine: Engine, settings: QualitySettings, progress: Progress = silent) -> BenchReport:
+    """Ask all questions in every way and return shares of right answers and distances with 95 % intervals.
 
-    Intervals are at 95 %: Wilson's for the share of right answers, Newcombe's for its difference from what a way stands
-    beside, the bootstrap over questions for the others.
+    The intervals are Wilson's for shares, Newcombe's for paired differences of shares, and the bootstrap over questions
+    for distances. `progress` counts the questions of a set, then the rounds of TTFT.
     """
     cells: list[tuple[str, ...]] = []
     rows: list[Mapping[str, Any]] = []
@@ -62,7 +61,7 @@ def compare_quality(engine: Engine, settings: QualitySettings, progress: Progres
             row = _row(name, way, outcomes, seconds[way])
             rows.append(row)
             cells += _cells(row, seconds[Way.PLAIN].median / seconds[way].median)
-    return Report(
+    return BenchReport(
         name="quality",
         title=f"{settings.count} questions per set, seed {settings.seed} (95 % intervals)",
         columns=(
@@ -102,7 +101,7 @@ def _chunk(engine: Engine, settings: QualitySettings, name: str, cases: Sequence
 def _seconds_to_first_token(
     engine: Engine, settings: QualitySettings, name: str, progress: Progress
 ) -> Mapping[Way, Samples]:
-    """Measure, on one document and warm schemas, from the call to the first token."""
+    """Measure the time from the call to the first token, on one document and warm schemas."""
     cases = [*draw_cases(SETS[name].questions, settings.seed, 1)]
     chunk = _chunk(engine, settings, name, cases)
     assert chunk is not None
@@ -132,7 +131,7 @@ def _row(name: str, way: Way, outcomes: Sequence[Mapping[Way, Outcome]], seconds
 
 
 def _beside(way: Way, other: Way, outcomes: Sequence[Mapping[Way, Outcome]]) -> dict[str, Any]:
-    """Compare two ways of serving the same questions."""
+    """Compare two ways on the same questions."""
     rights = ([each[chosen].right for each in outcomes] for chosen in (way, other))
     distances = [each[way].distances[other] for each in outcomes]
     return {
@@ -147,7 +146,7 @@ def _interval(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def _cells(row: Mapping[str, Any], speedup: float) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each way that this one stands beside."""
+    """Yield one line of the table for each way that this one is compared with."""
     median = Samples(seconds=tuple(row["ttft_s"])).median
     first = row["set"], row["way"], _shown(row["share"], 100, 1)
     ttft = f"{1e3 * median:.1f} ({speedup:.1f}x)"

@@ -1,8 +1,6 @@
-"""Answers one chunk of cases in every way, and compares each way with plain prefill and what else it stands beside.
+"""Answers cases in every way and compares the predictions of the model with those after plain prefill.
 
-Comes in: an engine and a few cases. Goes out: for each case and way, whether the answer is right, and how far the
-model's predictions are from those after another way. Plain prefill uses nothing of the engine but the tokens of the
-text: it is transformers' own generation from a prompt without gaps.
+Plain prefill is transformers' own generation from a prompt without gaps. It uses only the tokens of the engine's plan.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ from promptcache.runtime import reference_tokens, token_tensor
 
 
 class Distance(NamedTuple):
-    """How far the predictions of one way are from those of another, at every place of plain prefill's answer.
+    """Distance between two ways' predictions, at the end of the prompt and at each token of plain prefill's answer.
 
     Attributes:
-        divergence: KL divergence of the next token from the other way's, in nats: the mean over all places, of which
-            the first is the end of the prompt.
-        num_agreeing: Places where the most probable next token is the same.
-        num_places: All of them.
+        divergence: Mean KL divergence of the next token from the other way, in nats.
+        num_agreeing: Places with the same most probable next token.
+        num_places: All compared places.
     """
 
     divergence: float
@@ -36,18 +33,18 @@ class Distance(NamedTuple):
 
     @property
     def agreement(self) -> float:
-        """Share of places where the most probable next token is the same."""
+        """Share of places with the same most probable next token."""
         return self.num_agreeing / self.num_places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One case served in one way.
+    """The outcome of one case in one way.
 
     Attributes:
-        right: Whether the whole answer is.
-        level: Of the answer; plain prefill is exact.
-        distances: From each way that this one is compared with.
+        right: Whether the whole answer is right.
+        level: Level of the answer; plain prefill is exact.
+        distances: Distance from each way that this one is compared with.
     """
 
     right: bool
@@ -57,13 +54,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Cases that are answered together.
+    """Cases that are answered in one batch.
 
     Attributes:
-        engine: Its schemas "WAY-0", "WAY-1", ... are replaced by each chunk, which frees the KV of the chunk before.
-        instruction: What every document says first; may be empty.
-        max_new_tokens: Of an answer.
-        chosen: Ways to compare; plain prefill is always one of them.
+        engine: Each chunk replaces its schemas "WAY-0", "WAY-1", ..., which frees the KV of the chunk before.
+        instruction: Text at the start of each document; may be empty.
+        max_new_tokens: Limit of an answer.
+        chosen: Ways to compare; plain prefill is always added.
     """
 
     engine: Engine
@@ -75,11 +72,11 @@ class Chunk:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """All ways that are needed for that, plain prefill first."""
+        """The chosen ways and those that they are compared with, plain prefill first."""
         return all_ways(self.chosen)
 
     def outcomes(self) -> Iterator[Mapping[Way, Outcome]]:
-        """Answer every case in every way."""
+        """Answer every case in every way and yield its outcomes."""
         self.add_schemas()
         texts = {Way.PLAIN: plain_answers(self.engine, self.prompts(Way.PLAIN), self.max_new_tokens)}
         levels = {Way.PLAIN: ["exact"] * len(self.cases)}
@@ -101,21 +98,21 @@ class Chunk:
             }
 
     def add_schemas(self) -> None:
-        """Make the documents known, in every way; nothing is encoded yet."""
+        """Add the schemas of all documents in every way. Nothing is encoded yet."""
         for way in self.ways:
             for index, case in enumerate(self.cases):
                 xml = schema_xml(case, way, f"{way}-{index}", arguments=self.arguments, instruction=self.instruction)
                 self.engine.add_schema(xml, keep=way.keep)
 
     def prompts(self, way: Way) -> list[str]:
-        """One for each case."""
+        """Return one prompt for each case."""
         return [self._prompt(index, way) for index in range(len(self.cases))]
 
     def _prompt(self, index: int, way: Way, answer: str | None = None) -> str:
         return prompt_xml(self.cases[index], way, f"{way}-{index}", arguments=self.arguments, answer=answer)
 
     def _distances(self, index: int, answer: str) -> dict[Way, dict[Way, Distance]]:
-        """Compare predictions at every place of one answer: of each way, with those of each that it stands beside."""
+        """Compare the predictions of each way at every place of one answer."""
         places = len(self.engine.tokenizer.tokenize(answer)) + 1
         found = {Way.PLAIN: plain_logits(self.engine, self._prompt(index, Way.PLAIN, answer), places).log_softmax(-1)}
         for way in self.ways[1:]:
@@ -126,7 +123,7 @@ class Chunk:
 
 @torch.no_grad()
 def plain_answers(engine: Engine, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Greedy answers after ordinary prefill of whole prompts, together, padded on the left."""
+    """Return greedy answers after plain prefill of whole prompts, in one left-padded batch."""
     rows = [plain_token_ids(engine, prompt) for prompt in prompts]
     longest = max(map(len, rows))
     pad = engine.tokenizer.eos_ids[0] if engine.tokenizer.eos_ids else 0
@@ -150,14 +147,14 @@ def plain_answers(engine: Engine, prompts: Sequence[str], max_new_tokens: int) -
 
 @torch.no_grad()
 def plain_logits(engine: Engine, prompt: str, places: int) -> torch.Tensor:
-    """Logits `[places, V]` at the end of an ordinary causal forward pass over a whole prompt."""
+    """Return logits `[places, V]` at the end of a plain causal forward pass over a whole prompt."""
     token_ids = token_tensor(plain_token_ids(engine, prompt), engine.model.device)
     logits: torch.Tensor = engine.model.hf(token_ids, past_key_values=DynamicCache(), logits_to_keep=places).logits
     return logits[0].float()
 
 
 def plain_token_ids(engine: Engine, prompt: str) -> list[int]:
-    """All tokens of a prompt, in order, as they would be fed without any cache."""
+    """Return all tokens of a prompt in position order, as a model without a cache gets them."""
     used = sorted(
         (each for each in reference_tokens(engine.plan(prompt).tokens) if each.in_use), key=lambda each: each.position
     )
@@ -165,7 +162,7 @@ def plain_token_ids(engine: Engine, prompt: str) -> list[int]:
 
 
 def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
-    """Compare logarithms of probabilities `[places, V]`."""
+    """Return the distance between log-probabilities `[places, V]`."""
     divergence = torch.nn.functional.kl_div(here, there, reduction="none", log_target=True).sum(-1)
     agreeing = here.argmax(-1) == there.argmax(-1)
     return Distance(max(0.0, float(divergence.mean())), int(agreeing.sum()), len(agreeing))

@@ -1,7 +1,4 @@
-"""Cases as schemas and prompts: one document in every way it can be served.
-
-Comes in: a case of `promptcache.demo.questions`. Goes out: XML text. Knows no engine and no model.
-"""
+"""Cases of `promptcache.demo.questions` as schemas and prompts, in every way that a document can be served."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _SLOT_LENGTH = 12  # tokens; values are shorter
 
 
 class Way(StrEnum):
-    """How a document is served: as plain text, with modules of some context, or as `guaranteed` with quantized KV."""
+    """A way to serve a document: as plain text, as modules with a context, or as `guaranteed` with quantized KV."""
 
     PLAIN = "plain"
     GUARANTEED = "guaranteed"
@@ -28,30 +25,30 @@ class Way(StrEnum):
 
     @property
     def keep(self) -> str:
-        """How KV is kept."""
+        """The codec of stored KV, as `engine.add_schema(keep=...)` takes it."""
         return self.value if self in (Way.INT8, Way.INT4) else "full"
 
     @property
     def beside(self) -> tuple[Way, ...]:
-        """What it is compared with: plain prefill, and where KV is quantized what differs in nothing but that."""
+        """Ways to compare with: plain prefill, and for quantized KV the same way with full KV."""
         if self is Way.PLAIN:
             return ()
         return (Way.PLAIN,) if self.keep == "full" else (Way.PLAIN, Way.GUARANTEED)
 
 
 CACHED = (Way.GUARANTEED, Way.OWN, Way.SCAFFOLD)
-"""The ways that are compared unless others are asked for."""
+"""Ways that `promptcache bench quality` compares by default."""
 
 
 def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:
-    """Return these ways and those that they are compared with, plain prefill first of all."""
+    """Return these ways and those that they are compared with, plain prefill first."""
     wanted = {Way.PLAIN, *chosen, *(each for way in chosen for each in way.beside)}
     return tuple(way for way in Way if way in wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseSet:
-    """A question set as modules: with `arguments`, every value is a parameter that the prompt fills."""
+    """A set of questions. With `arguments`, each value is an argument of the prompt."""
 
     questions: QuestionSet
     arguments: bool = False
@@ -64,22 +61,24 @@ SETS = {
     "unseen": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3, names="unseen")),
     "arguments": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3), arguments=True),
 }
-"""4 optional modules of 3 facts: asked about a fact; about a fifth module, which is left out; about a name that is like
-one of the document's; with names and values of syllables that the demo model has never seen; with arguments as values.
+"""Each document has 4 optional modules of 3 facts.
+
+`facts` asks about one fact, `left-out` about a fifth module that the prompt does not select, and `near` about a name
+that resembles one of the document. `unseen` uses names and values that the demo model was not trained on. `arguments`
+passes the values as arguments.
 """
 
 
 def schema_xml(case: Case, way: Way, name: str, *, arguments: bool, instruction: str = "") -> str:
-    """Write the schema of one document.
+    """Return the schema of one document.
 
-    Served plainly it is one system turn of plain text, which is tokenized as a whole. Otherwise every module is
-    optional, in a system turn that belongs to a module itself: so a scaffold over all that the prompt will use leaves
-    out nothing, not even the turn's end.
+    For plain prefill it is one system turn of text, which is tokenized as a whole. Otherwise each module is optional.
+    The system turn belongs to a module too, so a scaffold over the prompt's modules also covers the end of the turn.
     """
     lines = [escape(instruction)] if instruction else []
     if way is Way.PLAIN:
         if case.absent == 0 and not instruction:
-            lines = [""]  # a module begins with its separator whatever is left out before it
+            lines = [""]  # a module starts with its separator, also if the modules before it are absent
         lines += [escape(" ".join(fact.sentence for fact in module)) for module in case.present]
         body = "\n".join(lines)
         return f'<schema name="{name}" whitespace="preserve"><system>{body}</system></schema>'
@@ -95,7 +94,7 @@ def schema_xml(case: Case, way: Way, name: str, *, arguments: bool, instruction:
 
 
 def prompt_xml(case: Case, way: Way, name: str, *, arguments: bool, answer: str | None = None) -> str:
-    """Write the prompt: all present modules and the question; with an `answer`, also the assistant's words so far."""
+    """Return the prompt: all present modules, the question, and the beginning of the assistant's `answer` if given."""
     modules = "".join(_reference(case, each, arguments=arguments) for each in _indices(case))
     used = "" if way is Way.PLAIN else f"<document>{modules}</document>"
     text = f"<user><text>{escape(case.question.text)}</text></user>"

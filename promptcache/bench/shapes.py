@@ -1,7 +1,4 @@
-"""Published model shapes with random weights: nothing is downloaded, and speed does not depend on what weights say.
-
-Comes in: a name. Goes out: a transformers model in the asked dtype. Sizes are those of the published configurations.
-"""
+"""Published model shapes with random weights. Nothing is downloaded, and speed does not depend on the weights."""
 
 from __future__ import annotations
 
@@ -56,9 +53,9 @@ def random_shape(name: str, dtype: torch.dtype, device: torch.device, *, seed: i
 
     Args:
         name: One of `SHAPES`.
-        dtype: Of the weights and the KV.
-        device: Where they are made.
-        seed: Of the weights.
+        dtype: Type of weights and KV.
+        device: Device of the weights.
+        seed: Seed of the weights.
     """
     import torch  # the names alone are read for help and completion
     import transformers

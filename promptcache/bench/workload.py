@@ -1,7 +1,6 @@
-"""The workload of the benchmarks: modules, some of them present, and some new tokens.
+"""The workload of the benchmarks: a schema of modules, of which a request selects some, and new tokens.
 
-Comes in: sizes. Goes out: encoded modules, and the tokens of one request. Text is random letters, one token
-each, so that sizes are exact.
+Text is random letters with one token each, so that sizes are exact.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MAX_POSITIONS = 2**24
 
 
 class LetterTokenizer:
-    """One token for each letter; no BOS, no turns."""
+    """A tokenizer with one token for each character, without BOS and without turns."""
 
     bos_ids: tuple[int, ...] = ()
     eos_ids: tuple[int, ...] = ()
@@ -41,20 +40,20 @@ class LetterTokenizer:
         return "".join(map(chr, token_ids))
 
     def frame(self, role: Role) -> TurnFrame:
-        """Return nothing: there are no turns."""
+        """Return an empty frame."""
         return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is cached and how much is new.
+    """Numbers of modules and tokens.
 
     Attributes:
-        num_modules: Modules present.
-        module_tokens: Tokens of each; on average, if uneven.
+        num_modules: Modules that the request selects.
+        module_tokens: Tokens of each module; their mean if `uneven`.
         new_tokens: Tokens of the request's own text.
-        adjacent: Whether the present modules are neighbours; if not, one that is absent lies between any two.
-        uneven: Whether each has another length, up to a quarter more or less.
+        adjacent: Whether the selected modules are neighbours. Otherwise an absent module lies between any two.
+        uneven: Whether all modules have different lengths, up to a quarter more or less than the mean.
     """
 
     num_modules: int
@@ -65,23 +64,23 @@ class Sizes:
 
     @property
     def title(self) -> str:
-        """What people read while it is measured."""
+        """The sizes in words, for the progress bar."""
         return f"{self.num_modules:,} x {self.module_tokens:,} tokens, {self.new_tokens:,} new"
 
     def tokens_of(self, index: int) -> int:
-        """Tokens of one present module, or of the absent one behind it."""
+        """Return the tokens of one selected module, or of the absent one behind it."""
         step = self.module_tokens // (4 * self.num_modules) if self.uneven else 0
         return self.module_tokens + (2 * index + 1 - self.num_modules) * step
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no model has positions for, before texts are made of them."""
+        """Refuse sizes that exceed the positions of any model, before text of that size is made."""
         needed = (1 if self.adjacent else 2) * self.cached_tokens + self.new_tokens
         if needed > _MAX_POSITIONS:
             raise ContextLengthExceeded(f"{needed:,} positions are needed: give smaller numbers of modules and tokens")
 
     @property
     def data(self) -> dict[str, Any]:
-        """The sizes, for machines."""
+        """The sizes, for JSON."""
         return {
             "modules": self.num_modules,
             "cached_tokens": self.cached_tokens,
@@ -93,13 +92,13 @@ class Sizes:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens reused by a request."""
+        """Tokens that the request reuses."""
         return self.num_modules * self.module_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A schema whose present modules are encoded, and one request against it."""
+    """A schema with encoded modules, and one request against it."""
 
     sizes: Sizes
     state: SchemaState

@@ -1,68 +1,218 @@
-"""`promptcache bench`: the benchmarks and their options.
+"""`promptcache bench`: compares Prompt Cache with alternatives, and prints a table or one line of JSON.
 
-Comes in: sizes, and what to measure on. Goes out: a table for people, or one line of JSON with everything in it.
+Torch is imported inside the commands, because shell completion and `--help` load this file too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from promptcache.bench.quality_documents import SETS, Way
-from promptcache.cli.bench_documents import check, plan
-from promptcache.cli.bench_options import (
-    Session,
-    Subject,
-    adjacent_option,
-    benchmark,
-    check_axis,
-    decoded_option,
-    measured,
-    modules_option,
-    new_option,
-    number,
-    numbers,
-    plot_option,
-    repeats_option,
-    threads_option,
-    tokens_option,
-    uneven_option,
-    ways_option,
-)
-from promptcache.cli.bench_output import Measured
+from promptcache.bench.plot import NOTHING_VARIES
+from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
-from promptcache.cli.console import show_loading
-from promptcache.cli.options import FILE, CommandGroup, model_option, prompt_argument
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
+from promptcache.cli.model_folder import DEMO
+from promptcache.cli.options import FILE, CommandGroup, json_option, model_option, prompt_argument
+from promptcache.cli.output import write_text
+from promptcache.cli.sources import Sources
 
 if TYPE_CHECKING:
-    from promptcache.bench.report import Report
+    from promptcache.bench.harness import BenchReport, Progress
     from promptcache.bench.workload import Sizes
     from promptcache.engine import Engine
+    from promptcache.runtime import Model
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchModel:
+    """The model that is measured: by name, or a published shape with random weights."""
+
+    shape: str
+    model: str | None
+    dtype: str
+    device: str
+    threads: int | None
+    progress: Progress
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Name, dtype and device, for JSON."""
+        return {"model": self.model or self.shape, "dtype": self.dtype, "device": self.device}
+
+    def load(self) -> Model:
+        """Load the model.
+
+        Raises:
+            UsageMistake: The kind of device does not exist.
+            EnvironmentMissing: This machine has no such device.
+        """
+        show_loading(self.progress, self.model or DEMO)
+        import torch
+
+        from promptcache.bench.shapes import random_shape
+        from promptcache.cli.answer import device_named
+        from promptcache.runtime import Model, load_model
+
+        _set_threads(self.threads)
+        dtype = getattr(torch, self.dtype)
+        device = device_named(self.device) or torch.device("cpu")
+        if self.model is not None:
+            return load_model(self.model, device=device, dtype=dtype)[0]
+        model = Model(random_shape(self.shape, dtype, device))
+        model.pack_weights()
+        return model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The progress bar of a benchmark, and the documents that it has read."""
+
+    progress: Progress
+    sources: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A report with the model that was measured, and the file to plot it into."""
+
+    report: BenchReport
+    model: Mapping[str, str]
+    plot: Path | None = None
+
+
+def benchmark(command: Callable[..., Measured]) -> Callable[..., None]:
+    """Add a progress bar and `--json`; the command takes a `Session` before its options."""
+
+    @wraps(command)
+    def written(as_json: bool, **own: object) -> None:
+        with ending(as_json=as_json) as sources:
+            with progress() as show:
+                measured = command(Session(progress=show, sources=sources), **own)
+            _write(measured, as_json=as_json)
+
+    return json_option(written)
+
+
+def with_model(command: Callable[..., BenchReport]) -> Callable[..., None]:
+    """Add the options of the model; the command takes them as one `BenchModel` before its own options."""
+
+    @wraps(command)
+    def measured(
+        session: Session, shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: Any
+    ) -> Measured:
+        chosen = BenchModel(
+            shape=shape, model=model, dtype=dtype, device=device, threads=threads, progress=session.progress
+        )
+        return Measured(report=command(chosen, **own), model=chosen.data, plot=own.get("plot"))
+
+    found: Callable[..., Any] = measured
+    for option in (
+        threads_option,
+        click.option("--device", default="cpu", help="cpu, cuda, ..."),
+        click.option(
+            "--dtype",
+            type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+            default="float32",
+            help="Of weights and KV.",
+        ),
+        model_option("demo, a model's folder, or a hub id, instead of a shape.", default=None),
+        click.option(
+            "--shape",
+            type=click.Choice(list(SHAPES)),
+            default="qwen2.5-0.5b",
+            help="A published model shape with random weights.",
+        ),
+    ):
+        found = option(found)
+    return benchmark(found)
+
+
+def _number(name: str, default: int | None, words: str, *, most: int | None = None) -> Callable[[Decorated], Decorated]:
+    return click.option(name, metavar="N", type=click.IntRange(1, most), default=default, help=words)
+
+
+def _numbers(name: str, default: Sequence[int], words: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, metavar="N", type=click.IntRange(1), multiple=True, default=default, help=words)
+
+
+def _modules(default: int) -> Callable[[Decorated], Decorated]:
+    return _number("--modules", default, "Modules in the request.")
+
+
+def _module_tokens(*default: int) -> Callable[[Decorated], Decorated]:
+    return _numbers("--module-tokens", default, "Tokens of each module; repeat the option to compare sizes.")
+
+
+def _new(*default: int) -> Callable[[Decorated], Decorated]:
+    return _numbers("--new", default, "New tokens of the request; repeat the option to compare sizes.")
+
+
+def _repeats(default: int) -> Callable[[Decorated], Decorated]:
+    return _number("--repeats", default, "Rounds that count; one more warms up.")
+
+
+def _check_plot(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before the measurement starts."""
+    if path is None:
+        return None
+    if path.suffix.lower() not in {".svg", ".png", ".pdf"}:
+        raise click.BadParameter(f"'{path}' is no .svg, .png or .pdf file.")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder '{path.parent}'.")
+    if find_spec("matplotlib") is None:
+        raise EnvironmentMissing("plots need matplotlib: pip install 'promptcache[plot]'")
+    return path
+
+
+def _check_axis(path: Path | None, *varied: Sequence[int]) -> None:
+    """Refuse a plot in which no size varies before the measurement starts."""
+    if path is not None and all(len(set(values)) < 2 for values in varied):
+        raise UsageMistake(NOTHING_VARIES)
+
+
+threads_option = _number("--threads", None, "Threads of torch; default: torch's own choice.", most=512)
+decoded_option = _number("--tokens", 16, "Tokens decoded after the prompt.")
+adjacent_option = click.option("--adjacent/--no-adjacent", default=False, help="Whether the modules are neighbours.")
+uneven_option = click.option(
+    "--even/--uneven", "even", default=True, help="Whether all modules have the same length, or all different ones."
+)
+plot_option = click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_check_plot,
+    help="Also plot the report into an .svg, .png or .pdf file. Needs matplotlib.",
+)
 
 
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
-    """Measure Prompt Cache against what you would do instead."""
-
-
-command.add_command(plan)
-command.add_command(check)
+    """Compare Prompt Cache with the alternatives on your machine."""
 
 
 @command.command()
-@measured
-@modules_option(8)
-@tokens_option(512)
-@new_option(1, 16, 64)
+@with_model
+@_modules(8)
+@_module_tokens(512)
+@_new(1, 16, 64)
 @adjacent_option
 @uneven_option
-@repeats_option(5)
+@_repeats(5)
 @plot_option
 def ttft(
-    subject: Subject,
+    chosen: BenchModel,
     modules: int,
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
@@ -70,150 +220,97 @@ def ttft(
     even: bool,
     repeats: int,
     plot: Path | None,
-) -> Report:
+) -> BenchReport:
     """Time to first token of a planned request: linked modules against every alternative."""
-    check_axis(plot, module_tokens, new)
-    from promptcache.bench.ttft import compare_ttft
+    _check_axis(plot, module_tokens, new)
+    from promptcache.bench.comparisons import compare_ttft
 
-    return compare_ttft(
-        subject.load(), _sizes(modules, module_tokens, new, adjacent, even), repeats, progress=subject.progress
-    )
-
-
-@command.command()
-@measured
-@modules_option(16)
-@tokens_option(256, 1024)
-@adjacent_option
-@repeats_option(20)
-def linking(subject: Subject, modules: int, module_tokens: tuple[int, ...], adjacent: bool, repeats: int) -> Report:
-    """Linking by itself: seconds, and resident memory that each linked request adds."""
-    from promptcache.bench.ttft import measure_linking
-
-    sizes = _sizes(modules, module_tokens, [16], adjacent)
-    return measure_linking(subject.load(), sizes, repeats, progress=subject.progress)
+    sizes = _sizes(modules, module_tokens, new, adjacent, even)
+    return compare_ttft(chosen.load(), sizes, repeats, progress=chosen.progress)
 
 
 @command.command()
-@measured
-@modules_option(8)
-@tokens_option(512)
+@with_model
+@_modules(8)
+@_module_tokens(512)
 @uneven_option
 @decoded_option
-@repeats_option(5)
+@_repeats(5)
 def decode(
-    subject: Subject, modules: int, module_tokens: tuple[int, ...], even: bool, tokens: int, repeats: int
-) -> Report:
-    """Time for one decoded token: over linked modules, and over a `DynamicCache` that holds the same."""
-    from promptcache.bench.ttft import compare_decoding
+    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], even: bool, tokens: int, repeats: int
+) -> BenchReport:
+    """Time of one decoded token: over linked modules, and over a `DynamicCache` with the same KV."""
+    from promptcache.bench.comparisons import compare_decoding
 
     sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
-    return compare_decoding(subject.load(), sizes, repeats, tokens, progress=subject.progress)
+    return compare_decoding(chosen.load(), sizes, repeats, tokens, progress=chosen.progress)
 
 
 @command.command()
-@measured
-@number("--cached", 4096, "Cached tokens in all.")
-@tokens_option(16, 64, 128, 256, 512)
-@number("--new", 16, "New tokens of the request.")
-@decoded_option
-@repeats_option(5)
-@plot_option
-def small(
-    subject: Subject,
-    cached: int,
-    module_tokens: tuple[int, ...],
-    new: int,
-    tokens: int,
-    repeats: int,
-    plot: Path | None,
-) -> Report:
-    """Many small modules: each read where it rests, or copied together first."""
-    check_axis(plot, module_tokens)
-    from promptcache.bench.small import compare_small
-
-    return compare_small(subject.load(), cached, module_tokens, new, tokens, repeats, progress=subject.progress)
-
-
-@command.command()
-@measured
-@modules_option(8)
-@tokens_option(512)
-@numbers("--requests", (20,), "Live requests; give it several times to compare.")
+@with_model
+@_modules(8)
+@_module_tokens(512)
+@_numbers("--requests", (20,), "Live requests; repeat the option to compare numbers.")
 @plot_option
 def memory(
-    subject: Subject, modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...], plot: Path | None
-) -> Report:
-    """Resident memory that live requests add: linked, and as a `DynamicCache` each."""
-    check_axis(plot, module_tokens, requests)
-    from promptcache.bench.many import compare_memory
+    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...], plot: Path | None
+) -> BenchReport:
+    """Resident memory that live requests add, and time to make their caches: linked, and as a `DynamicCache` each."""
+    _check_axis(plot, module_tokens, requests)
+    from promptcache.bench.comparisons import compare_memory
 
     sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-    return compare_memory(subject.load(), sizes, requests, progress=subject.progress)
+    return compare_memory(chosen.load(), sizes, requests, progress=chosen.progress)
 
 
 @command.command()
-@measured
-@modules_option(4)
-@number("--module-tokens", 512, "Tokens of each module.")
-@number("--rows", 32, "Requests in the batch.")
+@with_model
+@_modules(4)
+@_number("--module-tokens", 512, "Tokens of each module.")
+@_number("--rows", 32, "Requests in the batch.")
 @decoded_option
-@repeats_option(3)
-def batch(subject: Subject, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> Report:
+@_repeats(3)
+def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> BenchReport:
     """Tokens per second of rows that share modules: linked together, and with copies of their own."""
-    from promptcache.bench.many import compare_batch
+    from promptcache.bench.comparisons import compare_batch
 
     (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
-    return compare_batch(subject.load(), sizes, rows, tokens, repeats, progress=subject.progress)
+    return compare_batch(chosen.load(), sizes, rows, tokens, repeats, progress=chosen.progress)
 
 
 @command.command()
-@measured
-@modules_option(8)
-@tokens_option(128, 512)
-@repeats_option(3)
-def encode(subject: Subject, modules: int, module_tokens: tuple[int, ...], repeats: int) -> Report:
-    """Encoding a schema's modules against plain prefill of equally long texts."""
-    from promptcache.bench.many import compare_encoding
-
-    sizes = _sizes(modules, module_tokens, [1], adjacent=True)
-    return compare_encoding(subject.load(), sizes, repeats, progress=subject.progress)
-
-
-@command.command()
-@measured
-@modules_option(8)
-@tokens_option(512)
-@new_option(16)
+@with_model
+@_modules(8)
+@_module_tokens(512)
+@_new(16)
 @adjacent_option
-@repeats_option(5)
-@click.option("--folder", metavar="DIR", type=FILE, help="Where files are made and removed; default: temporary ones.")
+@_repeats(5)
+@click.option("--folder", metavar="DIR", type=FILE, help="Where temporary files are written and removed.")
 def disk(
-    subject: Subject,
+    chosen: BenchModel,
     modules: int,
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
     adjacent: bool,
     repeats: int,
     folder: Path | None,
-) -> Report:
-    """Time to first token of a first request with KV on disk, from the call on: against plain prefill and memory."""
-    from promptcache.bench.disk import compare_disk
+) -> BenchReport:
+    """Time to first token of a first request with KV on disk: against KV in memory and plain prefill."""
+    from promptcache.bench.comparisons import compare_disk
 
-    return compare_disk(
-        subject.load(), _sizes(modules, module_tokens, new, adjacent), repeats, folder, progress=subject.progress
-    )
+    sizes = _sizes(modules, module_tokens, new, adjacent)
+    return compare_disk(chosen.load(), sizes, repeats, folder, progress=chosen.progress)
 
 
 @command.command()
 @prompt_argument
 @click.option("--schema", metavar="FILE", required=True, help="Its schema.", shell_complete=complete_schemas)
 @model_option()
-@repeats_option(10)
+@_repeats(10)
 @threads_option
 @benchmark
 def prompt(session: Session, prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> Measured:
-    """Time to first token of your own prompt, from the call on: cached against plain prefill of the same tokens.
+    """Time to first token of your own prompt: cached, and plain prefill of the same tokens.
 
     PROMPT is a prompt file; - is standard input.
     """
@@ -221,27 +318,30 @@ def prompt(session: Session, prompt: str, schema: str, model: str, repeats: int,
     from promptcache.language import resolve_prompt
 
     document, checked = read(prompt, session.sources), checked_schema(read(schema, session.sources))
-    resolve_prompt(parsed_prompt(document), checked)  # before a model is loaded
-    from promptcache.bench.prompt import compare_prompt
-    from promptcache.bench.ttft import set_threads
-    from promptcache.engine import Engine
+    resolve_prompt(parsed_prompt(document), checked)  # report mistakes before the model is loaded
+    from promptcache.bench.comparisons import compare_prompt
 
-    set_threads(threads)
-    show_loading(session.progress, model)
-    engine = Engine.from_pretrained(model)
+    engine = _engine(session, model, threads)
     engine.add_schema(checked.source)
     source = document.path or document.data.decode("utf-8-sig")
-    return _measured(compare_prompt(engine, source, repeats, session.progress), model, engine)
+    return Measured(report=compare_prompt(engine, source, repeats, session.progress), model=_engine_data(model, engine))
 
 
 @command.command()
-@click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Of questions; default: all.")
-@number("--count", 100, "Questions of each set.")
-@click.option("--seed", type=int, default=0, help="Of documents and questions.")
+@click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Sets of questions; default: all.")
+@_number("--count", 100, "Questions of each set.")
+@click.option("--seed", type=int, default=0, help="Seed of documents and questions.")
 @model_option()
-@ways_option
-@click.option("--instruction", default="", help="What every document says first.")
-@repeats_option(10)
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice([way.value for way in Way if way is not Way.PLAIN]),
+    multiple=True,
+    default=[way.value for way in CACHED],
+    help="How documents are served, besides plain prefill; default: guaranteed, own, scaffold.",
+)
+@click.option("--instruction", default="", help="Text at the start of every document.")
+@_repeats(10)
 @threads_option
 @benchmark
 def quality(
@@ -257,12 +357,8 @@ def quality(
 ) -> Measured:
     """Right answers, and distance from plain prefill: of modules apart, of a scaffold over them, of quantized KV."""
     from promptcache.bench.quality import QualitySettings, compare_quality
-    from promptcache.bench.ttft import set_threads
-    from promptcache.engine import Engine
 
-    set_threads(threads)
-    show_loading(session.progress, model)
-    engine = Engine.from_pretrained(model)
+    engine = _engine(session, model, threads)
     settings = QualitySettings(
         sets=sets or tuple(SETS),
         count=count,
@@ -271,16 +367,27 @@ def quality(
         instruction=instruction,
         repeats=repeats,
     )
-    return _measured(compare_quality(engine, settings, session.progress), model, engine)
+    return Measured(report=compare_quality(engine, settings, session.progress), model=_engine_data(model, engine))
 
 
-def _measured(report: Report, name: str, engine: Engine) -> Measured:
-    """Return a report with what it was measured on."""
-    from promptcache.bench.report import hardware
+def _engine(session: Session, model: str, threads: int | None) -> Engine:
+    from promptcache.engine import Engine
 
+    _set_threads(threads)
+    show_loading(session.progress, model)
+    return Engine.from_pretrained(model)
+
+
+def _engine_data(name: str, engine: Engine) -> Mapping[str, str]:
     shape = engine.model.shape
-    subject = {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
-    return Measured(report=report, subject=subject, hardware=hardware())
+    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 def _sizes(
@@ -293,3 +400,26 @@ def _sizes(
         for tokens in module_tokens
         for count in new
     ]
+
+
+def _write(measured: Measured, *, as_json: bool) -> None:
+    """Write a table, or one line of JSON with the seconds of each run; then the plot."""
+    report = measured.report
+    if as_json:
+        from promptcache.bench.harness import hardware
+
+        data = {"bench": report.name, **measured.model, "hardware": hardware(), "rows": report.rows}
+        write_text(json.dumps(data) + "\n")
+    else:
+        from rich.table import Table
+
+        from promptcache.cli.console import stdout
+
+        table = Table(*report.columns, title=report.title)
+        for cells in report.cells:
+            table.add_row(*cells)
+        stdout().print(table)
+    if measured.plot is not None:
+        from promptcache.bench.plot import plot
+
+        plot(report, measured.plot)

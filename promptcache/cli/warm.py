@@ -29,7 +29,6 @@ class WarmOptions:
         store: A folder or URL.
         limit: Of the folder, in bytes.
         keep: Name of a codec.
-        measure_pace: Whether to measure how fast encoding and loading are, and keep that.
     """
 
     model: str
@@ -38,7 +37,6 @@ class WarmOptions:
     store: str
     limit: int | None
     keep: str
-    measure_pace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

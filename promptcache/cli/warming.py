@@ -16,7 +16,7 @@ from typing import Any
 from promptcache.cli.answer import engine_on
 from promptcache.cli.cache import loss_text
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.losses import measured_loss
 from promptcache.cli.output import counted
 from promptcache.cli.sizes import size_text
@@ -24,7 +24,7 @@ from promptcache.cli.stores import store_config
 from promptcache.cli.warm import WarmOptions
 from promptcache.diagnostics import StoreError
 from promptcache.engine import Engine
-from promptcache.kv import Pace, config_of, open_blob_tiers
+from promptcache.kv import config_of, open_blob_tiers
 from promptcache.language import CheckedSchema
 from promptcache.runtime import WarmReport
 
@@ -43,27 +43,13 @@ class Warmed:
     loss: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What was done in all.
-
-    Attributes:
-        pace: How fast the largest of the schemas is encoded and loaded; None where nobody asked.
-    """
-
-    schemas: tuple[Warmed, ...]
-    pace: Pace | None
-
-
-def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> Work:
+def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Warmed, ...]:
     """Encode everything of these schemas that the store does not have.
 
     Raises:
         PromptCacheError: The model, the device or the store cannot be used, or not everything could be kept.
     """
     config = store_config(options.store, options.limit, memory_bytes=0)  # what is kept need not stay in memory, too
-    if options.measure_pace and config.folder is None:
-        raise UsageMistake(f"--measure-pace: {options.store} is no folder, and figures are kept in one")
     done = []
     with progress() as show:
         show_loading(show, options.model)
@@ -75,26 +61,22 @@ def warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> Work
             if report.not_kept:
                 raise EnvironmentMissing(report.faults[-1])
             done.append(Warmed(report=report, loss=loss))
-        largest = max((each.report for each in done), key=lambda report: report.nbytes)
-        pace = engine.measure_pace(largest.schema) if options.measure_pace else None
-    return Work(schemas=tuple(done), pace=pace)
+    return tuple(done)
 
 
-def work_text(work: Work, options: WarmOptions) -> str:
-    """Say for each schema what was made, was there and is lost, and how fast it goes where that was asked."""
-    lines = [_warmed_text(each, options) for each in work.schemas]
-    return "".join(lines if work.pace is None else [*lines, _pace_text(work.pace, options)])
+def work_text(work: Sequence[Warmed], options: WarmOptions) -> str:
+    """Say for each schema what was made, was there and is lost."""
+    return "".join(_warmed_text(each, options) for each in work)
 
 
-def work_data(work: Work, options: WarmOptions) -> dict[str, Any]:
+def work_data(work: Sequence[Warmed], options: WarmOptions) -> dict[str, Any]:
     """Return what was done as data."""
-    data = {
+    return {
         "model": options.model,
         "store": options.store,
         "keep": options.keep,
-        "schemas": [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work.schemas],
+        "schemas": [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work],
     }
-    return data if work.pace is None else {**data, "pace": asdict(work.pace)}
 
 
 def _warmed_text(done: Warmed, options: WarmOptions) -> str:
@@ -113,13 +95,6 @@ def _warmed_text(done: Warmed, options: WarmOptions) -> str:
         unknown = "its loss was not measured: the schema has no valid example"
         line += f"\n{report.schema}: {loss_text(done.loss) or unknown}"
     return f"{line}\n"
-
-
-def _pace_text(pace: Pace, options: WarmOptions) -> str:
-    line = f"encodes {pace.encode_tokens_per_s:,.0f} tokens/s"
-    for tier, bytes_per_s in pace.load_bytes_per_s.items():
-        line += f", loads {size_text(int(bytes_per_s))}/s from {tier} after {1e3 * pace.latency_s[tier]:.2g} ms"
-    return f"{line}; kept in {options.store}\n"
 
 
 def _loss(engine: Engine, schema: CheckedSchema, options: WarmOptions) -> Mapping[str, str]:

@@ -25,16 +25,12 @@ from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 
 if TYPE_CHECKING:
     from promptcache.kv.files.disk import DiskTier, Verdict
-    from promptcache.kv.files.pace_file import keep_pace, kept_pace, pace_name
     from promptcache.kv.files.remote import RemoteTier
 
 _HOMES = {
     "DiskTier": "promptcache.kv.files.disk",
     "RemoteTier": "promptcache.kv.files.remote",
     "Verdict": "promptcache.kv.files.disk",
-    "keep_pace": "promptcache.kv.files.pace_file",
-    "kept_pace": "promptcache.kv.files.pace_file",
-    "pace_name": "promptcache.kv.files.pace_file",
 }
 
 __all__ = [
@@ -67,12 +63,9 @@ __all__ = [
     "codec_named",
     "config_of",
     "expand_home",
-    "keep_pace",
     "kept_bytes",
-    "kept_pace",
     "open_blob_tiers",
     "open_store",
-    "pace_name",
     "read_archive",
     "write_archive",
 ]

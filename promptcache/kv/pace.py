@@ -1,8 +1,4 @@
-"""Where loading is cheaper than encoding: the figures that say so.
-
-Comes in: figures that somebody measured, or gave. Goes out: whether to load so many bytes. This file knows no clock and
-no files: `runtime/pacing.py` measures, and `kv/files/pace_file.py` keeps.
-"""
+"""Figures that say where loading an encoding is faster than computing it."""
 
 from __future__ import annotations
 
@@ -16,15 +12,16 @@ from promptcache.kv.store import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Measured figures that say where loading is cheaper than encoding; who gives none loads whatever is there.
+    """Speeds that a user measured: a store with a `Pace` loads an encoding only where loading is faster than encoding.
 
     Attributes:
-        encode_tokens_per_s: Tokens that the model encodes.
-        load_bytes_per_s: By tier, once reading has begun; of KV as the model computes it, however it rests.
-        latency_s: By tier, until it begins. A tier without figures is always loaded from.
+        encode_tokens_per_s: How many tokens the model encodes in a second.
+        load_bytes_per_s: Throughput by tier, in bytes of KV as the model computes it; a tier without a figure always
+            loads.
+        latency_s: Seconds by tier until the first byte; 0 where a tier has no figure.
 
     Raises:
-        StoreError: A figure is no such number.
+        StoreError: A throughput is not above 0, or a latency is below 0.
     """
 
     encode_tokens_per_s: float
@@ -43,7 +40,7 @@ class Pace:
                 raise StoreError(f"latency_s of {tier} is a number of seconds from 0 on, not {figure!r}")
 
     def is_worth_loading(self, tier: Tier, num_tokens: int, nbytes: int) -> bool:
-        """Whether so many bytes come faster from this tier than their tokens from the model."""
+        """Return whether a tier loads `nbytes` faster than the model encodes their `num_tokens` tokens."""
         if tier not in self.load_bytes_per_s:
             return True
         loading_s = self.latency_s.get(tier, 0.0) + nbytes / self.load_bytes_per_s[tier]
@@ -51,6 +48,6 @@ class Pace:
 
 
 def _is_number(figure: object) -> bool:
-    """Whether this is a number that one can reckon with; NaN and what floats cannot hold are none."""
+    """Return whether this is a finite number that a float can hold."""
     limit = sys.float_info.max
     return isinstance(figure, int | float) and not isinstance(figure, bool) and -limit <= figure <= limit

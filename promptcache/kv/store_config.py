@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -12,15 +12,11 @@ import torch
 
 from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
-from promptcache.kv.files.paths import expand_home
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.pace import Pace
 from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
-
-KEPT = "kept"
-"""Instead of a `Pace`: the one that was measured here and is kept in the folder."""
 
 _MODES = ("first", "always", "never")
 _PLACE = Kind("the path of a folder, or a URL,", PATH.takes)
@@ -35,10 +31,7 @@ _KINDS: Mapping[str, Kind] = {
     "url_options": Kind(
         "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
     ),
-    "pace": Kind(
-        f'a Pace, "{KEPT}" or None',
-        lambda value: value is None or isinstance(value, Pace) or (isinstance(value, str) and value == KEPT),
-    ),
+    "pace": instance("a Pace", Pace) | None,
 }
 
 
@@ -57,8 +50,7 @@ class StoreConfig:
         mmap: Map the folder's files; False for folders that others than this library write in.
         timeout_s: How long to wait for each answer of the URL.
         url_options: What else fsspec's file system is made with, such as credentials.
-        pace: Load only where that is cheaper than encoding: by these figures, or by those "kept" in the folder for this
-            model; without figures, and with None, whatever is there is loaded.
+        pace: Load an encoding only where these figures say that loading is faster than encoding; None always loads.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -70,15 +62,13 @@ class StoreConfig:
     mmap: bool = True
     timeout_s: float = 10.0
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    pace: Pace | str | None = None
+    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
             kind.check(name, getattr(self, name), StoreError)
         if self.disk_bytes is not None and self.folder is None:
             raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
-        if self.pace == KEPT and self.folder is None:
-            raise StoreError(f'pace="{KEPT}" goes by what a folder keeps, and there is none; give folder=…')
 
 
 StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
@@ -89,12 +79,11 @@ _SOURCE = (
 )
 
 
-def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable[[], str]) -> Store:
+def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     """Open a store for KV of a shape: a `TieredStore`, or the `Store` that was given.
 
     Args:
         source: A path or URL, a `StoreConfig`, or a `Store`, which is returned as it is; None is memory only.
-        fingerprint: Of the model and tokenizer; asked for only where kept figures are to be found by it.
 
     Raises:
         StoreError: It cannot be a store; says why. A folder that cannot be written can be one: it is read.
@@ -109,7 +98,7 @@ def open_store(source: StoreSource | None, shape: KVShape, fingerprint: Callable
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
-    return TieredStore(memory, open_blob_tiers(source), host=host, pace=_pace(source, shape, fingerprint))
+    return TieredStore(memory, open_blob_tiers(source), host=host, pace=source.pace)
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
@@ -149,11 +138,3 @@ def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
             raise StoreError(str(missing)) from missing
         tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))
     return tuple(tiers)
-
-
-def _pace(config: StoreConfig, shape: KVShape, fingerprint: Callable[[], str]) -> Pace | None:
-    if config.folder is None or not isinstance(config.pace, str):
-        return config.pace if isinstance(config.pace, Pace) else None
-    from promptcache.kv.files.pace_file import kept_pace, pace_name
-
-    return kept_pace(expand_home(config.folder), pace_name(fingerprint(), shape.device))

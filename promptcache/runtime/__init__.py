@@ -16,7 +16,6 @@ from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.link import link
-from promptcache.runtime.pacing import measure_pace
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
 from promptcache.runtime.schema_state import SchemaState, schema_state
@@ -58,7 +57,6 @@ __all__ = [
     "link",
     "link_batch",
     "load_model",
-    "measure_pace",
     "plain_logits",
     "read_options",
     "reference_logits",

@@ -20,7 +20,7 @@ from promptcache.runtime.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
 """Segments of fewer tokens are coalesced: about where one copy costs what attending to one more segment does over the
-first token and 16 more (`promptcache bench small` measures it)."""
+first token and 16 more (measured on two CPU cores: docs/benchmarks.md)."""
 
 IDLE_BYTES = 256 * 2**20
 """Buffers that no request uses are kept up to this size."""

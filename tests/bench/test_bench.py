@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import weakref
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers.cache_utils import Cache
 
-from promptcache.bench import measure, ttft
+from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
-from promptcache.bench.many import measure_planning
-from promptcache.bench.measure import interleave
+from promptcache.bench.harness import BenchReport, Fresh, interleave
 from promptcache.bench.plot import curves, plot
-from promptcache.bench.report import Report
 from promptcache.bench.shapes import SHAPES, random_shape
-from promptcache.bench.small import _ways
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
-from promptcache.kv import KVHandle
-from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked, link
 
 SIZES = Sizes(num_modules=3, module_tokens=20, new_tokens=4)
 
@@ -51,15 +42,6 @@ def test_generate_reaches_the_same_token(model: Model) -> None:
     work = workload(model, SIZES)
 
     assert ALTERNATIVES["generate"](model, work)().item() == ALTERNATIVES["floor"](model, work)().argmax().item()
-
-
-def test_coalescing_is_measured_on_the_same_request(model: Model) -> None:
-    """Modules apart, coalesced anew and coalesced before end in the same logits."""
-    ways = _ways(model, workload(model, SIZES), 2, repeats=1)
-
-    logits = [way() for _ in range(2) for way in ways.values()]
-
-    assert all(torch.allclose(each, logits[0], atol=1e-10) for each in logits)
 
 
 def test_plain_prefill_feeds_as_many_tokens(model: Model) -> None:
@@ -92,8 +74,8 @@ def test_uneven_modules_are_as_many_tokens_and_all_different(model: Model) -> No
 def _interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], repeats: int) -> tuple[str, list[int]]:
     """Interleave works that take so long by a clock of ours; return the order of the calls, and how many count."""
     calls: list[str] = []
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
-    monkeypatch.setattr(measure.gc, "collect", int)  # takes long where torch is loaded
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
+    monkeypatch.setattr(harness.gc, "collect", int)  # takes long where torch is loaded
 
     samples = interleave({name: lambda name=name: calls.append(name) for name in seconds}, repeats, torch.device("cpu"))
 
@@ -131,14 +113,10 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
     "words",
     [
         ["ttft", *_TINY, "--new", "1", "--uneven", "--repeats", "1"],
-        ["linking", *_TINY, "--repeats", "1"],
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
-        ["small", *_TINY[:2], "--cached", "32", "--module-tokens", "8", "--tokens", "2", "--repeats", "1"],
         ["disk", *_TINY, "--new", "1", "--repeats", "1"],
         ["memory", *_TINY, "--requests", "2"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
-        ["encode", *_TINY, "--repeats", "1"],
-        ["plan", "--modules", "30", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
     ],
@@ -153,15 +131,15 @@ def test_commands_write_one_line_of_json(words: list[str]) -> None:
     data = json.loads(result.stdout)
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
-    assert data["device"] == ("none" if words[0] == "plan" else "cpu")
+    assert data["device"] == "cpu"
 
 
 def test_people_read_a_table() -> None:
     """Without --json there is a table, and no data behind it."""
-    result = CliRunner().invoke(app, ["bench", "plan", "--modules", "30", "--repeats", "1"])
+    result = CliRunner().invoke(app, ["bench", "decode", *_TINY, "--tokens", "2", "--repeats", "1"])
 
     assert result.exit_code == 0, result.output
-    assert "ms to parse, check and plan a prompt" in result.stdout
+    assert "ms for one decoded token" in result.stdout
     assert "{" not in result.stdout
 
 
@@ -169,7 +147,7 @@ def test_progress_counts_the_rounds_of_each_size(model: Model) -> None:
     """Before each round, progress has the size, the rounds that are done, and all of them, the first one included."""
     told: list[tuple[str, int, int | None]] = []
 
-    ttft.compare_decoding(model, [SIZES], 2, 1, lambda *each: told.append(each))
+    comparisons.compare_decoding(model, [SIZES], 2, 1, lambda *each: told.append(each))
 
     assert told == [("3 x 20 tokens, 4 new", done, 3) for done in range(3)]
 
@@ -182,7 +160,7 @@ def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
         for cached in (100, 400)
         for new in (1, 2)
     ]
-    report = Report(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
+    report = BenchReport(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
 
     found = {curve.label: curve.points for curve in curves(report, "cached_tokens")}
     plot(report, tmp_path / "p.svg")
@@ -197,7 +175,7 @@ def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
 def test_settings_that_follow_the_axis_split_no_curve() -> None:
     """Longer modules are more cached tokens: one curve for each alternative, where there was one for every point."""
     rows = [{"cached_tokens": 8 * each, "module_tokens": each, "seconds": {"a": [each / 1e3]}} for each in (64, 128)]
-    report = Report(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
+    report = BenchReport(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
 
     assert [(curve.label, curve.points) for curve in curves(report, "cached_tokens")] == [
         ("a", ((512, 64.0), (1024, 128.0)))
@@ -206,15 +184,15 @@ def test_settings_that_follow_the_axis_split_no_curve() -> None:
 
 def test_nothing_to_plot_is_said() -> None:
     """Where no size varies there is no axis, and the message says which options to repeat."""
-    report = Report(name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},))
+    report = BenchReport(
+        name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},)
+    )
 
     with pytest.raises(PromptCacheError, match="--new"):
         plot(report, Path("p.svg"))
 
 
-@pytest.mark.parametrize(
-    "words", [["ttft", "--new", "1"], ["memory"], ["small", "--module-tokens", "16"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"]], ids=" ".join)
 def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
     """Whoever waits an hour for a drawing hears at once that it would have no axis."""
     result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
@@ -223,40 +201,28 @@ def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], t
     assert "needs an option given several times" in result.stderr
 
 
-def test_small_modules_are_compared_over_as_many_tokens() -> None:
-    """Sizes that would leave some of the cached tokens out are refused, with a number that fits."""
-    words = ["small", "--shape", "tiny", "--cached", "1000"]
-    result = CliRunner().invoke(app, ["bench", *words, "--module-tokens", "8", "--module-tokens", "16"])
+def test_only_the_run_of_a_fresh_alternative_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`prepare` makes new state for every run, outside of the clock."""
+    now, made = [0.0], []
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
 
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--module-tokens 16" in result.stderr
-    assert "--cached 992 is" in result.stderr
+    def pass_time(seconds: float) -> object:
+        now[0] += seconds
+        return object()
+
+    fresh = Fresh(lambda: pass_time(100.0), lambda state: (made.append(state), pass_time(1.0)))
+    samples = interleave({"fresh": fresh}, 2, torch.device("cpu"))
+
+    assert samples["fresh"].seconds == (1.0, 1.0)
+    assert len(set(made)) == 3
 
 
-def test_planning_names_as_many_modules_as_there_are() -> None:
-    """A schema with fewer modules than are to be named is told with the number that its prompt named."""
-    report = measure_planning([3, 30], 20, 1)
+def test_live_requests_of_both_kinds_are_measured(model: Model) -> None:
+    """A report on memory has the growth and the seconds of every request, linked and concatenated."""
+    (row,) = comparisons.compare_memory(model, [SIZES], requests=(3,)).rows
 
-    assert [row["named"] for row in report.rows] == [3, 20]
-
-
-def test_requests_of_one_size_are_gone_before_the_next_is_measured(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What they held would come back to the system in the midst of it, and linking would seem to need less than nothing."""
-    made: list[tuple[int, weakref.ref[Cache]]] = []
-
-    def watched(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model) -> Linked:
-        last = tokens.position_ids[-1]
-        assert all(cache() is None for other, cache in made if other != last)
-        linked = link(tokens, runs, model)
-        made.append((last, weakref.ref(linked.cache)))
-        return linked
-
-    monkeypatch.setattr(ttft, "link", watched)
-    sizes = [Sizes(num_modules=2, module_tokens=tokens, new_tokens=1) for tokens in (8, 16)]
-
-    assert [row["segments"] for row in ttft.measure_linking(model, sizes, repeats=1).rows] == [2, 2]
+    assert row["grown_bytes"].keys() == row["make_seconds"].keys() == {"prompt cache", "DynamicCache"}
+    assert all(len(seconds) == 3 for seconds in row["make_seconds"].values())
 
 
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:

@@ -128,19 +128,6 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
     assert command("cache", "verify", "--store", "kept").exit_code == 0
 
 
-def test_pace_is_measured_told_and_kept(command: Command, folder: Path) -> None:
-    """`--measure-pace` says how fast encoding and loading are, and the folder keeps that for whoever asks."""
-    measured = data(command("warm", "travel.xml", *ON_CPU, "--measure-pace", "--json"))["pace"]
-    told = command("warm", "travel.xml", *ON_CPU, "--measure-pace").stdout
-    (kept,) = json.loads((folder / "kept" / "pace.json").read_text())["paces"].values()
-
-    assert measured["encode_tokens_per_s"] > 0
-    assert measured["load_bytes_per_s"]["disk"] > 0
-    assert kept.keys() == measured.keys()
-    assert "tokens/s, loads " in told
-    assert told.endswith("; kept in kept\n")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -152,7 +139,6 @@ def test_pace_is_measured_told_and_kept(command: Command, folder: Path) -> None:
         (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
         (("warm", "travel.xml", "--store", "travel.xml/kept"), 3, "are not kept in travel.xml/kept: disk: "),
         (("warm", "travel.xml", "--budget", "--model", "./nowhere"), 3, "does not exist"),
-        (("warm", "travel.xml", "--store", "memory://x", "--measure-pace"), 2, "memory://x is no folder"),
         (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),
         (("cache", "ls", "--store", "travel.xml"), 3, "is not a folder"),

@@ -91,7 +91,7 @@ def test_results_can_be_pickled(results: Mapping[str, Any], name: str) -> None:
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_what_holds_memory_cannot_be_pickled(engine: Engine, tmp_path: Any, take: Any) -> None:
     """An engine, a store and a stream say what to do instead; locks raised a bare error of Python's."""
-    tiers = open_store(StoreConfig(folder=tmp_path), engine.model.shape, str)
+    tiers = open_store(StoreConfig(folder=tmp_path), engine.model.shape)
     with engine.stream(Prompt("small").use("a").user("?"), max_new_tokens=1) as stream:
         for each, instead in ((engine, "store="), (engine.store, "folder="), (tiers, "folder"), (stream, "completion")):
             with pytest.raises(InvalidValue, match=f"{type(each).__name__} cannot be pickled or copied: .*{instead}"):

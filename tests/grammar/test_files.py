@@ -27,7 +27,7 @@ def test_settings_can_be_read():
 
 
 def test_page_names_every_file():
-    """docs/grammar.md says what each file is for."""
+    """docs/grammar.md lists each file."""
     page = (GRAMMAR.parent / "docs" / "grammar.md").read_text(encoding="utf-8")
     files = {path.name for path in GRAMMAR.iterdir() if path.is_file()}
     assert files <= set(re.findall(r"`([\w.-]+)`", page))

@@ -1,4 +1,4 @@
-"""The published grammar says of the structure of documents what the checker says."""
+"""The published grammar and the checker agree on the structure of documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The XSD is weaker than the grammar where it says so, and never stricter."""
+"""The XSD accepts everything that the grammar accepts, and more only where its comments say so."""
 
 from __future__ import annotations
 

@@ -96,10 +96,6 @@ class FailingTier(BlobTier):
         """As the wrapped tier."""
         return self._tier.pinned()
 
-    def cool(self, key: str) -> None:
-        """As the wrapped tier."""
-        self._tier.cool(key)
-
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """As the wrapped tier."""
         return self._tier.claim(key, timeout_s)

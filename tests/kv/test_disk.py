@@ -136,18 +136,6 @@ def test_no_writing_into_tensors_reaches_the_file(tmp_path: Path) -> None:
     assert content(again) == content(ONE)
 
 
-def test_a_tier_can_let_go_of_what_memory_holds(tmp_path: Path) -> None:
-    """Cooling changes nothing but time: what is there is read as before, and what is not there is no fault."""
-    tier = tier_with_one(tmp_path)
-
-    tier.cool(KEY)
-    tier.cool(small("two").recipe.key)
-    found = tier.read(KEY)
-
-    assert found is not None
-    assert content(found) == content(ONE)
-
-
 def test_a_header_is_read_without_the_payload(tmp_path: Path) -> None:
     """What a file says of itself can be had although its payload is damaged, and nothing is set aside for asking."""
     tier = tier_with_one(tmp_path)

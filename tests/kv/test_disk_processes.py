@@ -12,16 +12,13 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CorruptEncoding
-from promptcache.kv import Pace, Tier
 from promptcache.kv.files.disk import DiskTier
-from promptcache.kv.files.pace_file import keep_pace, kept_pace
 from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.stored import content, file_bytes, random_stored, recipe, shape, small
 
 ALL = [random_stored(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
 BUDGET = sum(map(file_bytes, ALL)) // 2
 BY_KEY = {each.recipe.key: each for each in ALL}
-PACE = Pace(encode_tokens_per_s=1.0, load_bytes_per_s={Tier.DISK: 1e6}, latency_s={Tier.DISK: 0.0})
 
 
 def incoming(folder: Path) -> list[str]:
@@ -30,7 +27,7 @@ def incoming(folder: Path) -> list[str]:
 
 
 def write_and_evict(folder: str, seed: int) -> None:
-    """Write, read, evict, delete, pin, set aside and keep figures for ever."""
+    """Write, read, evict, delete, pin and set aside for ever."""
     tier = DiskTier(folder, budget_bytes=BUDGET)
     chance = random.Random(seed)
     (Path(folder) / "started").touch()
@@ -43,9 +40,7 @@ def write_and_evict(folder: str, seed: int) -> None:
         elif deed < 0.2:
             spoil(Path(folder) / "encodings" / f"{key}.safetensors")
         elif deed < 0.25:
-            keep_pace(Path(folder), "f cpu", PACE)
-        elif deed < 0.3:
-            (tier.pin if deed < 0.26 else tier.unpin)(key)
+            (tier.pin if deed < 0.21 else tier.unpin)(key)
         else:
             tier.write(each)
             try:
@@ -76,7 +71,6 @@ def check_what_is_left(folder: Path) -> None:
     tier.gc()
     assert incoming(folder) == []
     assert not (folder / "replacing.tmp").exists()
-    assert not (folder / "pace.json").exists() or kept_pace(folder, "f cpu") == PACE
     for key in tier.pinned():  # pins of killed processes stay, and may leave no room
         tier.unpin(key)
     assert tier.write(ALL[0])

@@ -27,8 +27,8 @@ def test_the_home_of_nobody_is_no_store() -> None:
     """A store in the home of a user who does not exist is refused in our words, however it is opened."""
     for opened in (
         lambda: DiskTier("~nobody-here/x"),
-        lambda: open_store("~nobody-here/x", shape(), str),
-        lambda: open_store(StoreConfig(folder="~nobody-here/x", pace="kept"), shape(), str),
+        lambda: open_store("~nobody-here/x", shape()),
+        lambda: open_store(StoreConfig(folder="~nobody-here/x"), shape()),
     ):
         with pytest.raises(StoreError, match="'~nobody-here/x': there is no such user here"):
             opened()

@@ -30,7 +30,6 @@ from promptcache.cli.options import (
 @limit_option
 @keep_option
 @click.option("--budget", is_flag=True, help="Only say what it will take, in tokens and bytes; loads no model.")
-@click.option("--measure-pace", is_flag=True, help="Measure how fast encoding and loading are; the folder keeps it.")
 @context_option
 @json_option
 def command(
@@ -42,7 +41,6 @@ def command(
     limit: int | None,
     keep: str,
     budget: bool,
-    measure_pace: bool,
     context: Path | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +59,6 @@ def command(
             store=store,
             limit=limit,
             keep=keep,
-            measure_pace=measure_pace,
         )
         checked = read_schemas(schemas, sources)
         if budget:
@@ -74,7 +71,7 @@ def command(
         from promptcache.cli.warming import warm_schemas, work_data, work_text
 
         work = warm_schemas(checked, options)
-        for each in work.schemas:
+        for each in work:
             tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
         if as_json:
             write_json(work_data(work, options))

@@ -111,9 +111,6 @@ class BlobTier(ABC):
         """Return the keys that are pinned."""
         return frozenset()
 
-    def cool(self, key: str) -> None:  # noqa: B027
-        """Let the next `read` of `key` take as long as after a restart of the machine; a hint, for measuring."""
-
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """Be the only one that makes `key` while the context is open.
 

@@ -26,7 +26,7 @@ from promptcache.kv.files.format import check_payload, check_shape, pack, shape_
 from promptcache.kv.files.header import Header
 from promptcache.kv.files.names import SUFFIX
 from promptcache.kv.files.paths import expand_home
-from promptcache.kv.files.reading import drop_from_memory, file_version, open_encoding, open_header
+from promptcache.kv.files.reading import file_version, open_encoding, open_header
 from promptcache.kv.keys import FORMAT_VERSION
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
@@ -181,11 +181,6 @@ class DiskTier(BlobTier):
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
         """Be the only one, of all processes, that makes `key`; a claim ends with the process that holds it."""
         return self._folder.claimed(key, timeout_s)
-
-    def cool(self, key: str) -> None:
-        """Ask the system to drop the file from its page cache; what is mapped stays."""
-        with self._folder.refusing("read"), suppress(FileNotFoundError):
-            drop_from_memory(self._folder.path(key))
 
     def header(self, key: str) -> Header | None:
         """Return what a file says of itself; its payload is not read.

@@ -7,7 +7,6 @@ work.
     version                      the format version of all encodings, a number
     quarantine/                  what could not be served, and log.jsonl: when, what, why
     locks/KEY.lock, lock         held while an encoding is made, and while files are counted and moved
-    pace.json                    how fast models encode and tiers load, where that was measured
 
 Comes in: names and bytes. Goes out: files. This file knows nothing of what is in them. POSIX only: it relies on
 `flock` and on files that outlive their names.

@@ -69,16 +69,6 @@ def open_encoding(path: Path, key: str, *, mapped: bool) -> tuple[Header, memory
         os.close(descriptor)
 
 
-def drop_from_memory(path: Path) -> None:
-    """Ask the system to read a file from its disk when it is wanted next; a hint that some systems do not take."""
-    if hasattr(os, "posix_fadvise"):  # macOS has none
-        descriptor = os.open(path, _FLAGS)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
 def _open(path: Path) -> int:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
