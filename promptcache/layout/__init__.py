@@ -22,8 +22,7 @@ from promptcache.layout.diff import (
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.limits import check_length, check_positions
-from promptcache.layout.plan import make_plan
+from promptcache.layout.plan import check_length, check_positions, make_plan
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use

@@ -1,8 +1,4 @@
-"""A plan as people read it: the text that the model sees, token by token, and where each token comes from.
-
-Comes in: a plan and the tokenizer that it was made with. Goes out: a `Rendering`. This file knows no tensors and prints
-nothing.
-"""
+"""Render a plan as text: what the model sees, and where each token comes from."""
 
 from __future__ import annotations
 
@@ -21,10 +17,10 @@ class RenderedPart:
 
     Attributes:
         position_ids: As long as `token_ids`, strictly increasing; a slot that is not full leaves a gap.
-        text: Of these tokens, control tokens in their written form; all parts together are the prompt's text.
-        module: Whose text it is; "" is the schema's text outside modules, and what the prompt adds itself.
-        origin: Where new tokens come from, None for reused ones.
-        parameter: The one that an argument or default fills.
+        text: Of these tokens, control tokens in their written form. The texts of all parts make the text of the prompt.
+        module: Path of the module; "" for the schema's text outside modules and for what the prompt adds.
+        origin: Where new tokens come from; None for reused tokens.
+        parameter: The parameter that an argument or default fills.
     """
 
     token_ids: tuple[int, ...]
@@ -42,7 +38,7 @@ class RenderedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """What the model sees of one prompt, in position order."""
+    """The text of one prompt and its parts, in position order."""
 
     text: str
     parts: tuple[RenderedPart, ...]
@@ -82,10 +78,10 @@ def _new(plan: Plan) -> Iterator[RenderedPart]:
 
 
 def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer) -> list[str]:
-    """Divide a text among the tokens that it is made of.
+    """Divide a text among its parts.
 
-    Where a tokenizer decodes tokens otherwise beside others (a character cut in two, spaces between words), a part gets
-    what its tokens add to all before them.
+    Some tokenizers decode tokens differently beside others (a character cut in two, spaces between words). Then a part
+    gets the text that its tokens add to all tokens before them.
     """
     alone = [tokenizer.detokenize(part) for part in token_ids]
     if "".join(alone) == text:
