@@ -14,9 +14,9 @@ from lxml import etree
 from promptcache.language import CheckedSchema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
-from promptcache.picture.rows import Chart, Row, RowKind, Segment, indices
+from promptcache.picture.rows import Chart, ChartRow, Mark, RowKind, indices
 from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
-from promptcache.picture.svg import extent_style, number, segment_style, tick_step
+from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import counted, excerpt, shown
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_CHARS = 60
 _MAX_ROWS = 1_000
-_USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # of all bars, and of a segment that is worth a label
+_USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # of all bars, and of a mark that is worth a label
 _MAX_TICKS = 6
 _HEADINGS = ("module", "parameter", "positions", "length", "default", "placeholder", "required")
 
@@ -104,7 +104,7 @@ def _rows_of(root: etree._Element, chart: Chart) -> None:
     _rows(root, chart.rows, 0, 0, chart.stop)
 
 
-def _rows(parent: etree._Element, rows: Iterable[Row], depth: int, start: int, stop: int) -> None:
+def _rows(parent: etree._Element, rows: Iterable[ChartRow], depth: int, start: int, stop: int) -> None:
     """Add rows whose bars reach from position `start` to `stop`; what is folded has a scale of its own."""
     for row in rows:
         if not row.children:
@@ -120,27 +120,27 @@ def _rows(parent: etree._Element, rows: Iterable[Row], depth: int, start: int, s
             _rows(details, row.children, depth + 1, start, stop)
 
 
-def _row(element: etree._Element, row: Row, depth: int, start: int, stop: int) -> None:
+def _row(element: etree._Element, row: ChartRow, depth: int, start: int, stop: int) -> None:
     context = [] if row.sees is None else [f"s{row.sees}"]
     classes = ["row", *context, *(f"t{number}" for number in row.seen_in), *([] if row.present else ["gone"])]
     element.attrib.update({"class": " ".join(classes), "title": _notes(row.notes), **dict(indices([row], ()))})
     _add(element, "span", row.labels[0], {"class": "name", **({"style": f"--depth:{depth}"} if depth else {})})
     bar = _add(element, "span", "", {"class": "bar"})
     _add(bar, "i", "", {"class": extent_style(row), "style": _place(row.start, row.stop, start, stop)})
-    for segment in row.segments:
-        _segment(bar, segment, start, stop)
+    for mark in row.marks:
+        _mark(bar, mark, start, stop)
     _add(element, "span", "" if row.num_tokens is None else f"{row.num_tokens:,}", {"class": "num"})
 
 
-def _segment(bar: etree._Element, segment: Segment, start: int, stop: int) -> None:
-    place = {"style": _place(segment.start, segment.stop, start, stop), **dict(indices((), [segment]))}
-    element = _add(bar, "b", "", {"class": segment_style(segment), "title": _notes(segment.notes), **place})
-    for section in segment.sections:
-        inside = _place(section.start, section.stop, segment.start, segment.stop)
+def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
+    place = {"style": _place(mark.start, mark.stop, start, stop), **dict(indices((), [mark]))}
+    element = _add(bar, "b", "", {"class": mark_style(mark), "title": _notes(mark.notes), **place})
+    for section in mark.sections:
+        inside = _place(section.start, section.stop, mark.start, mark.stop)
         _add(element, "i", "", {"class": section.look, "style": inside})
-    pixels = (segment.stop - segment.start) / max(stop - start, 1) * _USUAL_PIXELS
-    if pixels >= _LABEL_PIXELS and segment.labels:
-        _add(element, "span", segment.labels[0])
+    pixels = (mark.stop - mark.start) / max(stop - start, 1) * _USUAL_PIXELS
+    if pixels >= _LABEL_PIXELS and mark.labels:
+        _add(element, "span", mark.labels[0])
 
 
 def _axis(parent: etree._Element, start: int, stop: int) -> None:

@@ -1,4 +1,4 @@
-"""A layout as rows: one row for each module, union and turn, with the text and slots of its own as segments.
+"""A layout as rows: one row for each module, union and turn, with the text and slots of its own as marks.
 
 `make_chart` reads the tree of a layout and, if there is one, a plan. In a large layout neighbours share one row, and a
 reader can open it. This module knows neither pixels nor markup.
@@ -70,7 +70,7 @@ _APART = (RowKind.ROOT, RowKind.PROMPT)
 
 
 class Section(NamedTuple):
-    """Positions `[start, stop)` of a segment that look alike."""
+    """Positions `[start, stop)` of a mark that look alike."""
 
     start: int
     stop: int
@@ -78,7 +78,7 @@ class Section(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Mark:
     """A text, a slot or a gap.
 
     Attributes:
@@ -101,7 +101,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ChartRow:
     """A module, union or turn in the positions `[start, stop)`.
 
     Attributes:
@@ -121,8 +121,8 @@ class Row:
     labels: tuple[str, ...]
     notes: tuple[str, ...] = ()
     num_tokens: int | None = None
-    segments: tuple[Segment, ...] = ()
-    children: tuple[Row, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    children: tuple[ChartRow, ...] = ()
     present: bool = True
     is_open: bool = True
     sees: int | None = None
@@ -130,7 +130,7 @@ class Row:
     modules: range = _NO_INDICES
 
     @property
-    def everything(self) -> Iterator[Row]:
+    def everything(self) -> Iterator[ChartRow]:
         """Yield the row and all rows below it."""
         yield self
         for child in self.children:
@@ -144,14 +144,14 @@ class Chart:
     title: str
     summary: str
     stop: int
-    rows: tuple[Row, ...]
+    rows: tuple[ChartRow, ...]
     num_contexts: int
 
     @property
     def looks(self) -> set[str]:
         """The looks that occur in it, and `many` where rows are folded."""
         rows = [each for row in self.rows for each in row.everything]
-        found = {look for row in rows for segment in row.segments for look in looks_of(segment)}
+        found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
         return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
 
 
@@ -175,10 +175,10 @@ def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, to
     )
 
 
-def looks_of(segment: Segment) -> Iterator[str]:
-    """Yield the looks of a segment and its sections."""
-    yield segment.look if segment.present else Look.ABSENT
-    yield from (section.look for section in segment.sections)
+def looks_of(mark: Mark) -> Iterator[str]:
+    """Yield the looks of a mark and its sections."""
+    yield mark.look if mark.present else Look.ABSENT
+    yield from (section.look for section in mark.sections)
 
 
 class _Builder:
@@ -194,19 +194,19 @@ class _Builder:
         self._contexts, self._seen_in = _contexts(layout, states)
         self.num_contexts = len(set(self._contexts.values()))
 
-    def all(self) -> Iterator[Row]:
+    def all(self) -> Iterator[ChartRow]:
         """Yield the rows of the schema, and the row of what the prompt adds."""
-        segments, rows = self._inside(self._layout.tree, "")
-        if segments:
-            yield Row(
+        marks, rows = self._inside(self._layout.tree, "")
+        if marks:
+            yield ChartRow(
                 kind=RowKind.ROOT,
-                start=segments[0].start,
-                stop=max(each.stop for each in segments),
+                start=marks[0].start,
+                stop=max(each.stop for each in marks),
                 labels=("(root)",),
                 notes=("text outside modules and turns: it is in every prompt",),
                 num_tokens=_own_tokens(self._layout.tree),
-                segments=segments,
-                seen_in=self._sets_with(segments),
+                marks=marks,
+                seen_in=self._sets_with(marks),
             )
         yield from rows
         if self._plan is not None:
@@ -214,53 +214,53 @@ class _Builder:
 
     def _inside(
         self, nodes: Iterable[LayoutNode | LayoutLeaf], owner: str, turn: str = ""
-    ) -> tuple[tuple[Segment, ...], tuple[Row, ...]]:
-        """Return the texts and slots among `nodes` as segments, and everything else as rows."""
-        segments: list[Segment] = []
-        rows: list[Row] = []
+    ) -> tuple[tuple[Mark, ...], tuple[ChartRow, ...]]:
+        """Return the texts and slots among `nodes` as marks, and everything else as rows."""
+        marks: list[Mark] = []
+        rows: list[ChartRow] = []
         for node in nodes:
             if isinstance(node, LayoutLeaf):
-                segments.append(self._segment(node, turn))
+                marks.append(self._mark(node, turn))
             elif isinstance(node.item, CheckedModule):
                 rows.append(self._module(node, node.item))
             elif isinstance(node.item, CheckedUnion):
                 rows.append(self._union(node, node.item))
             elif node.children:
                 rows.append(self._turn(node, node.item, owner))
-        return tuple(segments), tuple(rows)
+        return tuple(marks), tuple(rows)
 
-    def _module(self, node: LayoutNode, module: CheckedModule) -> Row:
+    def _module(self, node: LayoutNode, module: CheckedModule) -> ChartRow:
         present = self._use.has(module.path)
-        segments, rows = self._inside(node.children, module.path)
+        marks, rows = self._inside(node.children, module.path)
         stop = max((each.stop for each in node.children), default=node.start)
         if stop < node.stop:
-            segments += (_gap(stop, node.stop, f"reserve of module {module.path}", present=present),)
+            marks += (_gap(stop, node.stop, f"reserve of module {module.path}", present=present),)
         name = module.path.rpartition("/")[2]
         facts = {"required": module.required, "not cached": not module.cache}
         tags = [tag for tag, holds in facts.items() if holds]
         num_tokens, index = _own_tokens(node.children), self._modules[module.path]
-        return Row(
+        return ChartRow(
             kind=RowKind.MODULE,
             start=node.start,
             stop=node.stop,
             labels=(" · ".join([name, *tags]), name) if tags else (name,),
             notes=self._notes.module(node, module, num_tokens, present=present),
             num_tokens=num_tokens,
-            segments=segments,
+            marks=marks,
             children=rows,
             present=present,
             sees=self._contexts.get(module.path),
-            seen_in=self._sets_with(segments),
+            seen_in=self._sets_with(marks),
             modules=range(index, index + 1),
         )
 
-    def _union(self, node: LayoutNode, union: CheckedUnion) -> Row:
+    def _union(self, node: LayoutNode, union: CheckedUnion) -> ChartRow:
         _, members = self._inside(node.children, union.parent)
         name = f"union {union.name}" if union.name else "union"
         chosen = "exactly one" if union.required or union.default is not None else "at most one"
         default = f", default {union.default}" if union.default is not None else ""
         why = f"{name} is as long as its longest member"
-        return Row(
+        return ChartRow(
             kind=RowKind.UNION,
             start=node.start,
             stop=node.stop,
@@ -270,28 +270,28 @@ class _Builder:
             present=any(member.present for member in members),
         )
 
-    def _turn(self, node: LayoutNode, turn: CheckedTurn, owner: str) -> Row:
-        segments, rows = self._inside(node.children, owner, f"the {turn.role} turn")
+    def _turn(self, node: LayoutNode, turn: CheckedTurn, owner: str) -> ChartRow:
+        marks, rows = self._inside(node.children, owner, f"the {turn.role} turn")
         state = "open: the prompt continues and closes it" if turn.open else "closed"
-        return Row(
+        return ChartRow(
             kind=RowKind.TURN,
             start=node.start,
             stop=node.stop,
             labels=(f"{turn.role} turn{' · open' if turn.open else ''}", str(turn.role)),
             notes=(f"{turn.role} turn, {state}", positions(node.start, node.stop)),
             num_tokens=_own_tokens(node.children),
-            segments=segments,
+            marks=marks,
             children=rows,
             present=self._use.has(owner),
-            seen_in=self._sets_with(segments),
+            seen_in=self._sets_with(marks),
         )
 
-    def _sets_with(self, segments: Iterable[Segment]) -> tuple[int, ...]:
-        """Return the numbers of the sets of runs that hold a run of these segments."""
-        runs = {run for segment in segments for run in segment.runs}
+    def _sets_with(self, marks: Iterable[Mark]) -> tuple[int, ...]:
+        """Return the numbers of the sets of runs that hold a run of these marks."""
+        runs = {run for mark in marks for run in mark.runs}
         return tuple(sorted({number for run in runs for number in self._seen_in.get(run, ())}))
 
-    def _segment(self, leaf: LayoutLeaf, turn: str) -> Segment:
+    def _mark(self, leaf: LayoutLeaf, turn: str) -> Mark:
         run, piece = self._layout.runs[leaf.run], leaf.piece
         present = self._use.has(run.module)
         sections = tuple(self._use.sections(run, piece, leaf.kind))
@@ -300,7 +300,7 @@ class _Builder:
             argument = self._use.argument(piece)
             index = next(self._slots)
             given = [] if argument is None else [f"{piece.parameter}: {argument[:_MAX_LABEL]}"]
-            return Segment(
+            return Mark(
                 start=piece.start,
                 stop=piece.stop,
                 look=Look.SLOT,
@@ -317,7 +317,7 @@ class _Builder:
             LeafKind.FOOTER: f"footer of {turn}",
         }.get(leaf.kind, "")
         alone = len(sections) == 1 and sections[0].stop - sections[0].start == piece.stop - piece.start
-        return Segment(
+        return Mark(
             start=piece.start,
             stop=piece.stop,
             look=sections[0].look if alone else Look.TEXT,
@@ -328,29 +328,29 @@ class _Builder:
             runs=runs,
         )
 
-    def _prompt(self, plan: Plan) -> Row:
+    def _prompt(self, plan: Plan) -> ChartRow:
         """Return what the prompt adds after the schema, and the place where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
-        segments = [
+        marks = [
             self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
             for new in plan.prefill
             if new.origin in _ADDED
         ]
         start = f"generation starts at position {plan.stop:,}"
-        segments.append(Segment(start=plan.stop, stop=plan.stop + 1, look=Look.NEXT, notes=(start,)))
-        num_tokens = plan.stop - segments[0].start
-        return Row(
+        marks.append(Mark(start=plan.stop, stop=plan.stop + 1, look=Look.NEXT, notes=(start,)))
+        num_tokens = plan.stop - marks[0].start
+        return ChartRow(
             kind=RowKind.PROMPT,
-            start=segments[0].start,
+            start=marks[0].start,
             stop=plan.stop + 1,
             labels=("added by the prompt", "prompt"),
             notes=(f"added by the prompt: {num_tokens:,} tokens", start),
             num_tokens=num_tokens,
-            segments=tuple(segments),
+            marks=tuple(marks),
         )
 
-    def _added(self, new: Prefill, text: str | None) -> Segment:
-        return Segment(
+    def _added(self, new: Prefill, text: str | None) -> Mark:
+        return Mark(
             start=new.start,
             stop=new.stop,
             look=Look.NEW,
@@ -443,18 +443,18 @@ def _own_tokens(nodes: Iterable[LayoutNode | LayoutLeaf]) -> int:
     return sum(node.num_tokens for node in nodes if isinstance(node, LayoutLeaf))
 
 
-def _gap(start: int, stop: int, why: str, *, present: bool) -> Segment:
-    return Segment(start=start, stop=stop, look=Look.GAP, notes=gap(start, stop, why), present=present)
+def _gap(start: int, stop: int, why: str, *, present: bool) -> Mark:
+    return Mark(start=start, stop=stop, look=Look.GAP, notes=gap(start, stop, why), present=present)
 
 
-def _padded(member: Row, stop: int, why: str) -> Row:
+def _padded(member: ChartRow, stop: int, why: str) -> ChartRow:
     """Return a member of a union with a gap up to the end of the union."""
     if member.stop == stop:
         return member
-    return replace(member, segments=(*member.segments, _gap(member.stop, stop, why, present=member.present)))
+    return replace(member, marks=(*member.marks, _gap(member.stop, stop, why, present=member.present)))
 
 
-def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
+def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
     """Return rows of which a reader can take in what is open; what a prompt uses stays open, if it is not too much."""
     if sum(1 for row in rows for _ in row.everything) <= _MAX_ROWS:
         return tuple(rows)
@@ -465,13 +465,13 @@ def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
     return _closed(grouped, depth, has_plan=any(row.kind is RowKind.PROMPT for row in rows))
 
 
-def _grouped(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _grouped(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
     """Gather neighbours where there are too many; those that a prompt uses stay apart from those that it does not."""
     rows = [replace(row, children=_grouped(row.children)) for row in rows]
     if len(rows) <= _MAX_SIBLINGS:
         return tuple(rows)
     step = next(size for size in _steps() if len(rows) <= size * _MAX_SIBLINGS)
-    found: list[Row] = []
+    found: list[ChartRow] = []
     for (present, _), neighbours in groupby(rows, key=lambda row: (row.present, row.kind in _APART)):
         same = list(neighbours)
         alone = len(same) < 4 or (present and len(same) < len(rows) and len(same) <= _MAX_SIBLINGS)
@@ -485,12 +485,12 @@ def _steps() -> Iterator[int]:
         yield from (10**power, 2 * 10**power, 5 * 10**power)
 
 
-def _fold(rows: list[Row]) -> Row:
+def _fold(rows: list[ChartRow]) -> ChartRow:
     if len(rows) == 1:
         return rows[0]
     start, stop = min(row.start for row in rows), max(row.stop for row in rows)
     names = [row.labels[-1] for row in rows]
-    return Row(
+    return ChartRow(
         kind=RowKind.FOLD,
         start=start,
         stop=stop,
@@ -503,12 +503,12 @@ def _fold(rows: list[Row]) -> Row:
     )
 
 
-def _num_open(rows: Sequence[Row], depth: int) -> int:
+def _num_open(rows: Sequence[ChartRow], depth: int) -> int:
     inner = (row.children for row in rows if depth > 1 and row.kind is not RowKind.FOLD)
     return len(rows) + sum(_num_open(children, depth - 1) for children in inner)
 
 
-def _closed(rows: Sequence[Row], depth: int, *, has_plan: bool) -> tuple[Row, ...]:
+def _closed(rows: Sequence[ChartRow], depth: int, *, has_plan: bool) -> tuple[ChartRow, ...]:
     """Close folds, and the rows below a depth."""
     found = []
     for row in rows:
@@ -542,9 +542,9 @@ def _about_prompt(plan: Plan, token_bytes: int | None) -> str:
     return " · ".join(facts)
 
 
-def indices(rows: Iterable[Row], segments: Iterable[Segment]) -> Iterator[tuple[str, str]]:
+def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
     """Yield the indices of modules, runs and slots that an element shows: "3", or "3-9" for a range."""
-    parts = list(segments)
+    parts = list(marks)
     shown = {
         "modules": [row.modules for row in rows],
         "runs": [each.runs for each in parts],

@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 
 from lxml import etree
 
-from promptcache.picture.rows import Chart, Look, Row, RowKind, Segment, indices, looks_of
+from promptcache.picture.rows import Chart, ChartRow, Look, Mark, RowKind, indices, looks_of
 from promptcache.picture.style import FONT_SIZE, ROOT_CLASS, legend, svg_style
 from promptcache.picture.text import columns, fit, shown
 
@@ -84,7 +84,7 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _visible(rows: Sequence[Row], depth: int = 0) -> Iterator[tuple[Row, int]]:
+def _visible(rows: Sequence[ChartRow], depth: int = 0) -> Iterator[tuple[ChartRow, int]]:
     for row in rows:
         yield row, depth
         if row.is_open:
@@ -103,10 +103,10 @@ def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: floa
             _text(root, at.x(position) + _PAD, y + 12, name, "faded")
 
 
-def _row(root: etree._Element, row: Row, depth: int, at: _Geometry, y: float) -> None:
+def _row(root: etree._Element, row: ChartRow, depth: int, at: _Geometry, y: float) -> None:
     """Draw a row: its name, the extent of everything inside, and its own texts and slots over it."""
     hidden = [] if row.is_open else [each for each in row.everything if each is not row]
-    inside = [segment for each in hidden for segment in each.segments]
+    inside = [mark for each in hidden for mark in each.marks]
     context = "" if row.sees is None else f" s{row.sees}"
     targets = "".join(f" t{number}" for number in row.seen_in)
     group = _add(root, "g", {"class": f"row{context}{targets}"})
@@ -116,41 +116,41 @@ def _row(root: etree._Element, row: Row, depth: int, at: _Geometry, y: float) ->
     _rect(title, MARGIN - _PAD, y, width, _ROW, "back")
     _rect(title, at.x(row.start), y + 2, (row.stop - row.start) * at.pixels, _BAR, extent_style(row))
     room = floor((at.left - MARGIN - _PAD - depth * _INDENT) / CHAR_WIDTH)
-    mark = "" if row.is_open else "▸ "
-    label = fit([mark + label for label in row.labels], max(room, 0), keep_end=row.kind is not RowKind.UNION)
+    sign = "" if row.is_open else "▸ "
+    label = fit([sign + label for label in row.labels], max(room, 0), keep_end=row.kind is not RowKind.UNION)
     _text(title, MARGIN + depth * _INDENT, y + 15, label, "" if row.present else "faded")
-    for segment in row.segments:
-        _segment(group, segment, at, y + 2)
+    for mark in row.marks:
+        _mark(group, mark, at, y + 2)
 
 
-def _segment(parent: etree._Element, segment: Segment, at: _Geometry, y: float) -> None:
-    group = _add(parent, "g", dict(indices((), [segment])))
-    _add(group, "title").text = "\n".join(map(shown, segment.notes))
-    x, width = at.x(segment.start), (segment.stop - segment.start) * at.pixels
+def _mark(parent: etree._Element, mark: Mark, at: _Geometry, y: float) -> None:
+    group = _add(parent, "g", dict(indices((), [mark])))
+    _add(group, "title").text = "\n".join(map(shown, mark.notes))
+    x, width = at.x(mark.start), (mark.stop - mark.start) * at.pixels
     inset = 0.5 if width >= 4 else 0.0
-    style = segment_style(segment)
+    style = mark_style(mark)
     _rect(group, x + inset, y, width - 2 * inset, _BAR, style)
-    for section in segment.sections:
+    for section in mark.sections:
         _rect(group, at.x(section.start), y + 1, (section.stop - section.start) * at.pixels, _BAR - 2, section.look)
-    is_slot = segment.look is Look.SLOT
+    is_slot = mark.look is Look.SLOT
     room = floor((width - 2 * _PAD) / CHAR_WIDTH)
-    label = fit(segment.labels, room, keep_end=is_slot) if room > 0 and any(segment.labels) else ""
-    faded = " faded" if not segment.present else ""
-    _text(group, x + _PAD, y + 13, label, f"{'name' if is_slot and segment.present else 'words'}{faded}")
+    label = fit(mark.labels, room, keep_end=is_slot) if room > 0 and any(mark.labels) else ""
+    faded = " faded" if not mark.present else ""
+    _text(group, x + _PAD, y + 13, label, f"{'name' if is_slot and mark.present else 'words'}{faded}")
 
 
-def extent_style(row: Row) -> str:
+def extent_style(row: ChartRow) -> str:
     """Return the classes of the bar from the start to the stop of a row."""
     if row.is_open or row.kind is not RowKind.FOLD:
         return row.kind if row.present else f"{row.kind} absent"
-    looks = {look for each in row.everything for segment in each.segments for look in looks_of(segment)}
+    looks = {look for each in row.everything for mark in each.marks for look in looks_of(mark)}
     return next((look for look in (Look.REUSED, Look.NEW) if look in looks), "fold" if row.present else "fold absent")
 
 
-def segment_style(segment: Segment) -> str:
-    """Return the classes of a segment."""
-    look = segment.look
-    return look if segment.present or look is Look.ABSENT else f"{look} absent"
+def mark_style(mark: Mark) -> str:
+    """Return the classes of a mark."""
+    look = mark.look
+    return look if mark.present or look is Look.ABSENT else f"{look} absent"
 
 
 def _legend(root: etree._Element, chart: Chart, at: _Geometry, y: float) -> float:

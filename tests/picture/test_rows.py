@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Plan, lay_out, run_states
 from promptcache.picture import layout_svg
-from promptcache.picture.rows import Look, Row, Section, make_chart
+from promptcache.picture.rows import ChartRow, Look, Section, make_chart
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -39,7 +39,7 @@ def unions(items: Sequence[CheckedItem]) -> Iterator[CheckedUnion]:
             yield from unions(item.children)
 
 
-def rows_of(plan: Plan) -> list[Row]:
+def rows_of(plan: Plan) -> list[ChartRow]:
     """All rows of a plan's picture, folded ones too."""
     chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
     return [each for row in chart.rows for each in row.everything]
@@ -142,10 +142,10 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
     """Reused and new positions of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    segments = [segment for row in rows_of(plan) for segment in row.segments]
+    marks = [mark for row in rows_of(plan) for mark in row.marks]
 
-    sections = [section for each in segments for section in each.sections]
-    sections += [Section(each.start, each.stop, each.look) for each in segments]
+    sections = [section for each in marks for section in each.sections]
+    sections += [Section(each.start, each.stop, each.look) for each in marks]
     shown = {
         look: sorted(position for each in sections if each.look is look for position in range(each.start, each.stop))
         for look in Look
@@ -189,10 +189,10 @@ def test_hovering_lights_up_what_a_module_attends_to(schema):
         own = [state for state in states if not state.scaffolds and layout.runs[state.run].module == path]
         seen = {states[index].run for state in own for index in state.sees}
         seen -= {*layout.runs_of[path], *range(layout.has_bos)}
-        lit = {run for other in rows if row.sees in other.seen_in for part in other.segments for run in part.runs}
+        lit = {run for other in rows if row.sees in other.seen_in for part in other.marks for run in part.runs}
         assert seen <= lit
         for other in rows:
-            holds = any(run in seen for part in other.segments for run in part.runs)
+            holds = any(run in seen for part in other.marks for run in part.runs)
             assert (row.sees in other.seen_in) is holds
 
 
