@@ -11,6 +11,7 @@ Names are imported on first use, so that checking documents does not import torc
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -67,3 +68,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+if "IPython" in sys.modules:  # notebooks show schemas, layouts, plans and answers as pictures
+    import_module("promptcache.picture").register()

@@ -31,10 +31,11 @@ MAY_IMPORT = {
 """Which room may know which; the doors of the house may know all of them, and nothing may know a door."""
 
 DOORS = {
-    "cli": {"bench", "demo", "testing"},
+    "cli": {"bench", "demo", "picture", "testing"},
     "__main__": {"cli"},
     "bench": {"demo", "testing"},
     "demo": set(),
+    "picture": set(),
     "testing": {"demo"},
 }
 """The doors of the house, and which other doors each may open."""

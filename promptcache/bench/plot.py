@@ -1,18 +1,22 @@
-"""Plots of benchmarks: what every alternative takes, against the size that was varied.
+"""Plot a benchmark: the time or memory of every alternative against the size that varies.
 
-Comes in: a report. Goes out: a file in whatever format its name asks for. Needs matplotlib (`promptcache[plot]`).
+A second size that varies gets a panel for each of its values. Needs matplotlib (`promptcache[plot]`).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from promptcache.bench.harness import BenchReport
 from promptcache.diagnostics import PromptCacheError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points: TypeAlias = tuple[tuple[float, float], ...]
 
 _AXES = {
     "cached_tokens": "cached tokens",
@@ -20,22 +24,23 @@ _AXES = {
     "module_tokens": "tokens in each module",
     "requests": "live requests",
 }
-"""What may vary between the rows of a report, with the name of its axis; the first that varies is the x axis."""
+"""Sizes that may vary between the rows of a report, with the name of the axis. The first that varies is the x axis."""
 
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#9a7d0a")  # by Okabe and Ito
+_MARKERS = "osD^vP*X"
+_MAX_COLUMNS = 3
 
 NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens or --requests"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One alternative at one setting of everything that is not on the x axis."""
+def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
+    """Plot a report into a file: svg, png or pdf by its name.
 
-    label: str
-    points: tuple[tuple[float, float], ...]
-
-
-def plot(report: BenchReport, path: Path) -> None:
-    """Draw a report into a file: svg, png or pdf by its name.
+    Args:
+        report: What was measured.
+        path: Of the file.
+        model: Name, dtype and device of the model, for the caption.
+        hardware: What `harness.hardware` returned, for the caption.
 
     Raises:
         PromptCacheError: matplotlib is not installed, the format is unknown, or nothing varies.
@@ -45,33 +50,76 @@ def plot(report: BenchReport, path: Path) -> None:
     except ImportError as error:
         raise PromptCacheError("plots need matplotlib: pip install 'promptcache[plot]'") from error
     axis = _axis(report)
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for curve in curves(report, axis):
-        axes.plot(*zip(*curve.points, strict=True), marker="o", markersize=4, label=curve.label)
-    axes.set(xscale="log", yscale="log", xlabel=_AXES[axis], ylabel=_unit(report), title=report.title)
-    axes.set_xticks(sorted({row[axis] for row in report.rows}))
-    axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.6g}")
-    axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend(fontsize="small")
+    found = panels(report, axis)
+    columns = min(len(found), _MAX_COLUMNS)
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(3.2 + (5 if len(found) == 1 else 3.6 * columns), 1.2 + 3.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.flat[len(found) :]:
+        axes.set_visible(False)
+    names = dict.fromkeys(name for curves in found.values() for name in curves)
+    looks = dict(zip(names, _looks(), strict=False))
+    for axes, (setting, curves) in zip(grid.flat, found.items(), strict=False):
+        for name, points in curves.items():
+            axes.plot(*zip(*points, strict=True), label=name, markersize=5, **looks[name])
+        _label(axes, report, axis, setting)
+    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False)
+    figure.suptitle(report.title, fontsize="medium")
+    figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
     try:
         figure.savefig(path)
     except ValueError as error:
         raise PromptCacheError(f"cannot draw '{path}': {error}") from error
 
 
-def curves(report: BenchReport, axis: str) -> Iterator[Curve]:
-    """Yield for every alternative, and every setting beside the x axis, its medians by size."""
+def panels(report: BenchReport, axis: str) -> dict[str, dict[str, Points]]:
+    """Return for every setting beside the x axis the medians of every alternative by size."""
     others = [name for name in _AXES if name != axis and _varies_beside(report, axis, name)]
-    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in report.rows:
-        setting = tuple(f"{row[name]:,} {_AXES[name]}" for name in others)
+        curves = found.setdefault(", ".join(f"{row[name]:,} {_AXES[name]}" for name in others), {})
         for name, value in _values(row).items():
-            found.setdefault((name, *setting), []).append((row[axis], value))
-    for label, points in found.items():
-        yield Curve(label=", ".join(label), points=tuple(sorted(points)))
+            curves.setdefault(name, []).append((row[axis], value))
+    return {
+        setting: {name: tuple(sorted(points)) for name, points in curves.items()} for setting, curves in found.items()
+    }
+
+
+def _looks() -> Iterator[dict[str, str]]:
+    """Yield a colour and a marker for each alternative; no pair occurs twice."""
+    for turn, _ in enumerate(_MARKERS):
+        for index, colour in enumerate(_COLOURS):
+            yield {"color": colour, "marker": _MARKERS[(index + turn) % len(_MARKERS)]}
+
+
+def _label(axes: Axes, report: BenchReport, axis: str, setting: str) -> None:
+    """Label a panel with plain numbers, on the x axis at the sizes that were measured."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    axes.set(xscale="log", yscale="log", xlabel=_AXES[axis], ylabel=_unit(report))
+    axes.set_title(setting, fontsize="small")
+    axes.set_xticks(sorted({row[axis] for row in report.rows}))
+    axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.set_yticks([], minor=True)
+    axes.tick_params(labelsize="small")
+    axes.grid(visible=True, alpha=0.25)
+    axes.label_outer()
+
+
+def _caption(model: Mapping[str, str], hardware: Mapping[str, object]) -> str:
+    """Return what a reader of the figures has to know about the model and the machine."""
+    machine = hardware.get("gpu") if model.get("device", "cpu") != "cpu" else hardware.get("processor")
+    facts = [
+        f"{model.get('model')}, {model.get('dtype')} on {model.get('device')}",
+        str(machine or "unknown machine"),
+        *([f"{hardware['threads']} thread{'s' * (hardware['threads'] != 1)}"] if "threads" in hardware else []),
+        *(f"{name} {hardware[name]}" for name in ("torch", "transformers", "promptcache") if name in hardware),
+    ]
+    return " · ".join(facts)
 
 
 def _varies_beside(report: BenchReport, axis: str, name: str) -> bool:

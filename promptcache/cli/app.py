@@ -54,8 +54,7 @@ class _Commands(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        folder = ".commands" if cmd_name in {"layout", "diff"} else ""
-        command = import_module(f"promptcache.cli{folder}.{cmd_name}").command
+        command = import_module(f"promptcache.cli.{cmd_name}").command
         assert isinstance(command, click.Command), f"{cmd_name}.py has no command"
         return command
 

@@ -419,6 +419,7 @@ def _write(measured: Measured, *, as_json: bool) -> None:
             table.add_row(*cells)
         stdout().print(table)
     if measured.plot is not None:
+        from promptcache.bench.harness import hardware
         from promptcache.bench.plot import plot
 
-        plot(report, measured.plot)
+        plot(report, measured.plot, model=measured.model, hardware=hardware())

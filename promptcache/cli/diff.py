@@ -1,52 +1,65 @@
-"""What a change of a schema costs: the work of `promptcache diff`.
-
-Comes in: two schema files and the name of a model. Goes out: a `SchemaChanges`. No model is loaded.
-"""
+"""`promptcache diff`: show what a change of a schema costs. Loads no model, only its tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from promptcache.cli.diff_encodings import EncodingChanges, compare_encodings
-from promptcache.cli.diff_prompts import PromptChanges, compare_prompts
+import click
+from rich.console import Console
+from rich.text import Text
+
+from promptcache.cli.completion import complete_schemas
+from promptcache.cli.console import stdout
+from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.files import checked_schema, read
+from promptcache.cli.options import context_option, json_option, model_option
+from promptcache.cli.output import counted, write_json
 from promptcache.cli.sources import Sources
-from promptcache.layout import Layout, Slot, lay_out
-from promptcache.tokenizer import HubTokenizer, model_folder
+from promptcache.diagnostics import PromptError
+from promptcache.language import CheckedSchema, Combinations, SlotArguments, prompt_for, resolve_prompt
+from promptcache.layout import (
+    EncodingChanges,
+    Layout,
+    LayoutChanges,
+    MadeEncoding,
+    ModuleChanges,
+    Reason,
+    ReserveChanges,
+    SlotChange,
+    compare_layouts,
+    lay_out,
+)
+from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
+
+_ROOT = "(root)"
+_ADDED, _REMOVED, _CHANGED = "green", "red", "yellow"
+MAX_CHECKED = 10_000
+_MAX_EXAMPLES = 5
+_MAX_TRIED = 200  # lost prompts that are looked into for examples
+_ARGUMENT = "…"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotChange:
-    """A slot that is not where it was, or not as long: `[start, stop)` before and now, None where it does not exist.
+@click.command("diff")
+@click.argument("old", metavar="OLD", shell_complete=complete_schemas)
+@click.argument("new", metavar="NEW", shell_complete=complete_schemas)
+@model_option()
+@context_option
+@json_option
+def command(old: str, new: str, model: str, context: Path | None, as_json: bool) -> None:
+    """Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.
 
-    Attributes:
-        now_required: Whether prompts now have to fill it and did not before.
+    OLD and NEW are files of one schema, before and after the change; one of them may be -, standard input.
     """
-
-    module: str
-    parameter: str
-    before: tuple[int, int] | None
-    now: tuple[int, int] | None
-    now_required: bool
-
-    @property
-    def harmful(self) -> bool:
-        """Whether a prompt that filled it, or did not, may be valid no longer."""
-        if self.before is None or self.now is None:
-            return self.now is None or self.now_required
-        shorter = self.now[1] - self.now[0] < self.before[1] - self.before[0]
-        return shorter or self.now_required
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleChanges:
-    """Modules that only one of the schemas has; a renamed one has the same text under another path."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    renamed: tuple[tuple[str, str], ...]
+    with ending(as_json=as_json, context=context) as sources:
+        changes = compare_files(old, new, model, sources)
+        if as_json:
+            write_json(changes_data(changes))
+        else:
+            print_changes(changes, stdout())
+        raise click.exceptions.Exit(ExitCode.OK if changes.harmless else ExitCode.FINDINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,44 +69,63 @@ class SchemaChanges:
     names: tuple[str, str]
     files: tuple[str, str]
     model: str
-    modules: ModuleChanges
-    slots: tuple[SlotChange, ...]
-    encodings: EncodingChanges
+    layout: LayoutChanges
     prompts: PromptChanges
 
     @property
     def harmless(self) -> bool:
-        """Whether all that is stored keeps its use, and every prompt its validity."""
-        kept = not self.encodings.num_dropped and not self.prompts.num_lost
-        return kept and self.names[0] == self.names[1] and not any(slot.harmful for slot in self.slots)
+        """Whether everything stored is still used, and every prompt still valid."""
+        kept = not self.layout.encodings.num_dropped and not self.prompts.num_lost
+        return kept and self.names[0] == self.names[1] and not any(slot.harmful for slot in self.layout.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostPrompt:
+    """A prompt that was valid, and what the new schema has against it."""
+
+    xml: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptChanges:
+    """What becomes of the old schema's prompts, one for each combination of modules with the arguments it needs.
+
+    Attributes:
+        all_checked: Whether there were no more combinations than were checked.
+        examples: The smallest lost prompts of different reasons.
+    """
+
+    num_checked: int
+    all_checked: bool
+    num_lost: int
+    examples: tuple[LostPrompt, ...]
 
 
 def compare_files(old_file: str, new_file: str, model: str, sources: Sources) -> SchemaChanges:
     """Compare two schema files under a model's tokenizer.
 
     Raises:
-        SchemaError: every fault of the first schema that has any.
-        ModelNotFound: there is no such model, or it has no tokenizer.json.
+        SchemaError: Every fault of the first schema that has any.
+        ModelNotFound: There is no such model, or it has no tokenizer.json.
     """
     old_document, new_document = read(old_file, sources), read(new_file, sources)
     old, new = checked_schema(old_document), checked_schema(new_document)
-    folder = model_folder(model)
-    tokenizer = HubTokenizer.from_folder(folder)
+    tokenizer = HubTokenizer.from_folder(model_folder(model))
     files = old_document.name, new_document.name
-    return compare_layouts(lay_out(old, tokenizer), lay_out(new, tokenizer), files, model)
+    return compare_schemas(lay_out(old, tokenizer), lay_out(new, tokenizer), tokenizer, files, model)
 
 
-def compare_layouts(old: Layout, new: Layout, files: tuple[str, str], model: str) -> SchemaChanges:
-    """Compare two layouts under one tokenizer; `files` and `model` are only passed on."""
-    modules = _compare_modules(old, new)
-    renamed = dict(modules.renamed)
+def compare_schemas(
+    old: Layout, new: Layout, tokenizer: Tokenizer, files: tuple[str, str], model: str
+) -> SchemaChanges:
+    """Compare two laid out schemas; `files` and `model` are only passed on."""
     return SchemaChanges(
         names=(old.schema.name, new.schema.name),
         files=files,
         model=model,
-        modules=modules,
-        slots=tuple(_compare_slots(old, new, renamed)),
-        encodings=compare_encodings(old, new, renamed),
+        layout=compare_layouts(old, new, tokenizer),
         prompts=compare_prompts(old.schema, new.schema),
     )
 
@@ -101,52 +133,177 @@ def compare_layouts(old: Layout, new: Layout, files: tuple[str, str], model: str
 def changes_data(changes: SchemaChanges) -> dict[str, Any]:
     """Return changes as data."""
     data = asdict(changes)
-    data["encodings"]["num_made_tokens"] = changes.encodings.num_made_tokens
+    data |= data.pop("layout")
+    data["encodings"]["num_made_tokens"] = changes.layout.encodings.num_made_tokens
     return {**data, "harmless": changes.harmless}
 
 
-def _compare_modules(old: Layout, new: Layout) -> ModuleChanges:
-    added = [path for path in new.schema.modules if path not in old.schema.modules]
-    removed = [path for path in old.schema.modules if path not in new.schema.modules]
-    by_text = {_text(new, path): path for path in reversed(added)}
-    renamed: dict[str, str] = {}
-    for path in removed:
-        text = _text(old, path)
-        if any(text) and by_text.get(text) not in {None, *renamed.values()}:
-            renamed[path] = by_text[text]
-    return ModuleChanges(
-        added=tuple(path for path in added if path not in renamed.values()),
-        removed=tuple(path for path in removed if path not in renamed),
-        renamed=tuple(renamed.items()),
+def compare_prompts(old: CheckedSchema, new: CheckedSchema) -> PromptChanges:
+    """Check the prompts of `old` against `new`; the schemas' names are not compared."""
+    listing = Combinations(old.rules).listing(MAX_CHECKED)
+    required = _required(old)
+    checker = _Checker(old, new, required)
+    lost = [broken for modules in listing.found if (broken := checker.broken(modules)) is not None]
+    lost.sort(key=lambda named: (len(named), sorted(named)))
+    return PromptChanges(
+        num_checked=len(listing.found),
+        all_checked=listing.complete,
+        num_lost=len(lost),
+        examples=tuple(_examples(lost, old, new, required)),
     )
 
 
-def _text(layout: Layout, path: str) -> tuple[tuple[object, ...], ...]:
-    """Return the tokens and parameters of a module's own runs."""
-    return tuple(
-        tuple(
-            (piece.parameter, piece.filler_ids) if isinstance(piece, Slot) else piece.token_ids
-            for piece in layout.runs[run].pieces
+class _Checker:
+    """Says quickly whether a combination of the old schema has a prompt that the new one refuses."""
+
+    def __init__(self, old: CheckedSchema, new: CheckedSchema, required: SlotArguments) -> None:
+        self._old = old
+        self._new = new
+        self._filled: dict[str, set[str]] = {}
+        for module, name in required:
+            self._filled.setdefault(module, set()).add(name)
+        self._choosy = {*self._filled, *(module for module, _ in _required(new))}
+
+    def broken(self, modules: frozenset[str]) -> frozenset[str] | None:
+        """Return the modules that such a prompt names – all, or all but those that defaults add – or None."""
+        forms = dict.fromkeys((modules, _without_defaults(modules, self._old)))
+        return next((named for named in forms if self._breaks(named)), None)
+
+    def _breaks(self, named: frozenset[str]) -> bool:
+        if not self._new.modules.keys() >= named:
+            return True
+        present = self._new.rules.complete(named)
+        if any(True for _ in self._new.rules.broken(present.keys())):
+            return True
+        return any(self._misfilled(module, named) for module in self._choosy if module in present)
+
+    def _misfilled(self, module: str, named: frozenset[str]) -> bool:
+        """Whether the arguments that a module had to have are refused, or do not suffice any more."""
+        parameters = self._new.parameters.get(module, {})
+        filled = self._filled.get(module, set()) if module in named or not module else set()
+        return not filled <= parameters.keys() or any(
+            parameter.required and name not in filled for name, parameter in parameters.items()
         )
-        for run in layout.runs_of[path]
-    )
 
 
-def _compare_slots(old: Layout, new: Layout, renamed: Mapping[str, str]) -> Iterator[SlotChange]:
-    before = {(renamed.get(slot.module, slot.module), slot.parameter): slot for slot in _slots(old)}
-    now = {(slot.module, slot.parameter): slot for slot in _slots(new)}
-    for key in dict.fromkeys((*before, *now)):
-        was, has = before.get(key), now.get(key)
-        now_required = has is not None and has.required and (was is None or not was.required)
-        if _range(was) != _range(has) or now_required:
-            yield SlotChange(
-                module=key[0], parameter=key[1], before=_range(was), now=_range(has), now_required=now_required
-            )
+def _required(schema: CheckedSchema) -> SlotArguments:
+    return {
+        (module, name): _ARGUMENT
+        for module, parameters in schema.parameters.items()
+        for name, parameter in parameters.items()
+        if parameter.required
+    }
 
 
-def _slots(layout: Layout) -> Iterator[Slot]:
-    return (slot for run in layout.runs for slot in run.slots)
+def _without_defaults(modules: frozenset[str], schema: CheckedSchema) -> frozenset[str]:
+    """Return the smallest set that a prompt can name, without arguments to fill, to select `modules`."""
+    if not schema.rules.defaults:
+        return modules
+    named = set(modules)
+    for module in reversed([path for path in schema.modules if path in modules]):
+        holds_named = any(path.startswith(f"{module}/") for path in named)
+        needs_argument = any(parameter.required for parameter in schema.parameters[module].values())
+        if not holds_named and not needs_argument and module in schema.rules.complete(named - {module}):
+            named.discard(module)
+    return frozenset(named)
 
 
-def _range(slot: Slot | None) -> tuple[int, int] | None:
-    return None if slot is None else (slot.start, slot.stop)
+def _examples(
+    lost: Sequence[frozenset[str]], old: CheckedSchema, new: CheckedSchema, required: SlotArguments
+) -> Iterator[LostPrompt]:
+    """Yield the smallest lost prompts with different reasons."""
+    seen: set[str] = set()
+    for named in lost[:_MAX_TRIED]:
+        prompt = prompt_for(old, named, required)
+        try:
+            resolve_prompt(replace(prompt, schema=new.name), new)
+        except PromptError as error:
+            first = error.diagnostics[0]
+            if first.message not in seen and len(seen) < _MAX_EXAMPLES:
+                seen.add(first.message)
+                yield LostPrompt(xml=prompt.to_xml(), code=first.code, message=first.message)
+
+
+def print_changes(changes: SchemaChanges, console: Console) -> None:
+    """Print what changed: modules, slots, encodings, prompts."""
+    before, now = changes.names
+    if before != now:
+        console.print(Text(f"schema '{before}' is now '{now}': every prompt has to say so", style=_REMOVED))
+    layout = changes.layout
+    for part in (
+        _modules(layout.modules),
+        _slots(layout.slots),
+        _encodings(layout.encodings),
+        () if layout.reserve is None else _reserves(layout.reserve),
+    ):
+        for line in part:
+            console.print(line, soft_wrap=True)
+    for line in _prompts(changes.prompts):
+        console.print(line, soft_wrap=True)
+
+
+def _modules(modules: ModuleChanges) -> Iterator[Text]:
+    changes = [(modules.added, "added"), (modules.removed, "removed"), (modules.renamed, "renamed")]
+    counts = [f"{len(found):,} {what}" for found, what in changes if found]
+    yield Text(f"modules: {', '.join(counts) or 'the same'}", style="bold")
+    yield from (Text(f"  + {path}", style=_ADDED) for path in modules.added)
+    yield from (Text(f"  - {path}", style=_REMOVED) for path in modules.removed)
+    yield from (Text(f"  {old} is now {new}", style=_CHANGED) for old, new in modules.renamed)
+
+
+def _slots(slots: tuple[SlotChange, ...]) -> Iterator[Text]:
+    yield Text(f"slots: {f'{len(slots):,} changed' if slots else 'the same'}", style="bold")
+    for slot in slots:
+        name = f"{slot.module}.{slot.parameter}" if slot.module else slot.parameter
+        style = _REMOVED if slot.harmful else _ADDED if slot.before is None else _CHANGED
+        yield Text(f"  {name}  {_moved(slot)}{', now required' if slot.now_required else ''}", style=style)
+
+
+def _moved(slot: SlotChange) -> str:
+    if slot.before is None or slot.now is None:
+        return f"new at {_range(slot.now)}" if slot.now is not None else "removed"
+    if slot.before == slot.now:
+        return f"still at {_range(slot.now)}"
+    return f"{_range(slot.before)} is now {_range(slot.now)}"
+
+
+def _range(positions: tuple[int, int] | None) -> str:
+    assert positions is not None, "asked for where it exists"
+    return f"[{positions[0]:,}, {positions[1]:,})"
+
+
+def _encodings(encodings: EncodingChanges) -> Iterator[Text]:
+    kept = f"{encodings.num_kept:,} kept ({counted(encodings.num_kept_tokens, 'token')})"
+    made = f"{len(encodings.made):,} to be made ({counted(encodings.num_made_tokens, 'token')})"
+    dropped = f"{encodings.num_dropped:,} dropped ({counted(encodings.num_dropped_tokens, 'token')})"
+    yield Text(f"encodings: {kept}, {made}, {dropped}", style="bold")
+    yield from map(_made, encodings.made)
+
+
+def _made(made: MadeEncoding) -> Text:
+    name = f"{made.module or _ROOT}{''.join(f' in {scaffold}' for scaffold in made.scaffolds)}"
+    why: str = made.reason
+    if made.reason is Reason.MOVED and made.start != made.old_start:
+        why = f"it moved from {made.old_start:,} to {made.start:,}"
+    style = _ADDED if made.reason is Reason.NEW else _CHANGED
+    return Text(f"  {name}  {counted(made.num_tokens, 'token')}: {why}", style=style)
+
+
+def _reserves(reserve: ReserveChanges) -> Iterator[Text]:
+    """Yield what reserves keep, where they are to be written, and the positions that they take."""
+    what = f"{counted(reserve.num_kept, 'encoding')} ({counted(reserve.num_kept_tokens, 'token')})"
+    in_new = all(module.in_new for module in reserve.modules)
+    yield Text(f"reserve: {f'in NEW it keeps {what}' if in_new else f'it would have kept {what}'}", style="bold")
+    for module in reserve.modules:
+        empty = f"{counted(module.num_empty, 'position')} empty in {'NEW' if module.in_new else 'OLD'}"
+        yield Text(f'  {module.module}  reserve="{module.reserve}", {empty}', style=_CHANGED)
+
+
+def _prompts(prompts: PromptChanges) -> Iterator[Text]:
+    which = "" if prompts.all_checked else "the first "
+    of = f"of {which}{counted(prompts.num_checked, 'combination')}"
+    verdict = f"{prompts.num_lost:,} {of} stop being valid" if prompts.num_lost else f"all {of} stay valid"
+    yield Text(f"prompts: {verdict}", style="bold")
+    for example in prompts.examples:
+        yield Text(f"  {example.code} {example.message}", style=_REMOVED)
+        yield from (Text(f"    {line}", style="cyan") for line in example.xml.rstrip("\n").split("\n"))

@@ -1,56 +1,217 @@
-"""What a schema looks like under a tokenizer: the work of `promptcache layout`.
+"""`promptcache layout`: show the positions, tokens and KV bytes of a schema, and what a prompt reuses of it.
 
-Comes in: a schema file and the name of a model. Goes out: a `View`, and the warnings on the way. No weights are
-loaded: the tokenizer and `config.json` suffice.
+The command reads the tokenizer and `config.json` of a model. It loads no weights.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from enum import StrEnum
+from pathlib import Path
 
-from promptcache.cli.files import checked_schema, read
-from promptcache.cli.layout_view import View, view_layout
+import click
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from promptcache.cli.completion import complete_prompts
+from promptcache.cli.console import stdout
+from promptcache.cli.exits import ExitCode, UsageMistake, ending
+from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
+from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
+from promptcache.cli.output import as_data, counted, print_diagnostics, size_text, tell, write_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity
-from promptcache.language.rules.counting import count_combinations
-from promptcache.layout import Layout, RunState, check_length, lay_out, run_states
-from promptcache.tokenizer import Dtype, HubTokenizer, model_folder, read_facts
+from promptcache.language import Count, count_combinations, resolve_prompt
+from promptcache.language.checked import CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.layout import (
+    Layout,
+    LayoutLeaf,
+    LayoutNode,
+    LeafKind,
+    Level,
+    Origin,
+    Plan,
+    RunState,
+    Slot,
+    check_length,
+    lay_out,
+    make_plan,
+    run_states,
+)
+from promptcache.picture import layout_html, layout_svg
+from promptcache.tokenizer import Dtype, HubTokenizer, ModelFacts, model_folder, read_facts
+
+_ROOT = "(root)"
+_MAX_SEEN = 4
+_MAX_PREVIEW = 40
+_REUSED, _NEW, _ABSENT = "green", "bold yellow", "dim"
+_ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
+
+
+@click.command("layout")
+@schema_argument
+@model_option()
+@click.option(
+    "--dtype", type=click.Choice([*map(str, Dtype)]), default="auto", help="Of the KV; auto is what config.json says."
+)
+@output_file("--svg", words="Draw the layout into an SVG file.")
+@output_file("--html", words="Draw it into a page, with a slot table.")
+@click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
+@context_option
+@json_option
+def command(
+    schema: str,
+    model: str,
+    dtype: str,
+    svg: Path | None,
+    html: Path | None,
+    prompt: str | None,
+    context: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the positions, tokens and KV bytes of a schema, and what each module may see.
+
+    SCHEMA is a schema file; - is standard input.
+    """
+    with ending(as_json=as_json, context=context) as sources:
+        if svg is not None and svg == html:
+            raise UsageMistake(f"--svg and --html both name {svg}")
+        shown = show_layout(schema, model, Dtype(dtype), prompt, sources)
+        token_bytes = shown.view.model.token_bytes
+        pictures = {
+            path: draw(shown.layout, plan=shown.plan, token_bytes=token_bytes)
+            for path, draw in ((svg, layout_svg), (html, layout_html))
+            if path is not None
+        }
+        write_made(pictures, files_read(sources, shown.layout.schema))
+        if as_json:
+            data = {**asdict(shown.view), "notes": list(shown.notes)}
+            write_json({**data, "diagnostics": [as_data(each) for each in shown.diagnostics]})
+        else:
+            print_layout(shown.view, stdout())
+            print_diagnostics(shown.diagnostics, beside=True)
+            tell(*(f"note: {note}" for note in shown.notes))
+        failed = any(each.severity is Severity.ERROR for each in shown.diagnostics)
+        raise click.exceptions.Exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+
+
+class NodeKind(StrEnum):
+    """What a node of the tree is."""
+
+    TEXT = "text"
+    SLOT = "slot"
+    TURN = "turn"
+    MODULE = "module"
+    UNION = "union"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOut:
-    """A layout to be shown, with what its author should know.
+class NodeView:
+    """A part of a schema in the positions `[start, stop)`.
 
     Attributes:
-        diagnostics: Warnings of language and layout; an error when the model has too few positions.
+        name: Path of a module, name of a parameter or union, role of a turn; the text itself of a text.
+        num_tokens: Tokens of its own while slots hold their fillers; modules inside have their own number.
+        kv_bytes: KV of a module's own text, 0 where it is not cached; None for everything else.
+        sees: The modules that a module's own text attends to besides itself; "" is the schema's text outside modules.
+        marks: What else matters: required, not cached, open, absent, ...
+        num_reused_tokens: Of its own tokens, those that the prompt reuses; None without a prompt.
+        num_new_tokens: Those that the prompt prefills there; None without a prompt.
+    """
+
+    kind: NodeKind
+    name: str
+    start: int
+    stop: int
+    num_tokens: int = 0
+    kv_bytes: int | None = None
+    sees: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    num_reused_tokens: int | None = None
+    num_new_tokens: int | None = None
+    children: tuple[NodeView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaffoldView:
+    """What a scaffold adds: tokens that are encoded once more, together."""
+
+    name: str
+    members: tuple[str, ...]
+    num_tokens: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootView:
+    """The schema's text outside modules, BOS included."""
+
+    num_tokens: int
+    kv_bytes: int
+    sees: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptView:
+    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it."""
+
+    level: Level
+    num_reused_tokens: int
+    num_new_tokens: int
+    start: int
+    next_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutView:
+    """Everything that `promptcache layout` says about a schema.
+
+    Attributes:
+        num_positions: Of the schema's longest prompt: slots whole, without text of the prompt's own.
+        num_tokens: All encoded tokens, those of scaffolds included.
+        num_combinations: Valid sets of modules; at least that many where `combinations_exact` is false.
+        prompt: None where no prompt was given.
+    """
+
+    schema: str
+    model: ModelFacts
+    num_positions: int
+    num_encodings: int
+    num_tokens: int
+    kv_bytes: int
+    num_combinations: int
+    combinations_exact: bool
+    root: RootView
+    nodes: tuple[NodeView, ...]
+    scaffolds: tuple[ScaffoldView, ...]
+    prompt: PromptView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLayout:
+    """A layout to be shown.
+
+    Attributes:
+        diagnostics: Warnings of language and layout; an error where the model has too few positions.
         notes: What the tokenizer says about itself.
     """
 
-    view: View
+    view: LayoutView
     layout: Layout
-    states: tuple[RunState, ...]
-    tokenizer: HubTokenizer
+    plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
 
-    @property
-    def has_errors(self) -> bool:
-        """Whether the model cannot serve the schema."""
-        return any(each.severity is Severity.ERROR for each in self.diagnostics)
 
-
-def layout_data(shown: LaidOut) -> dict[str, Any]:
-    """Return a layout as data; positions are half-open ranges, as everywhere."""
-    return {**asdict(shown.view), "notes": list(shown.notes)}
-
-
-def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOut:
-    """Lay a schema file out for a model.
+def show_layout(file: str, model: str, dtype: Dtype, prompt_file: str | None, sources: Sources) -> ShownLayout:
+    """Lay a schema file out for a model, and plan a prompt file.
 
     Raises:
-        SchemaError: every fault of the schema, a filler longer than its slot among them.
-        ModelNotFound: there is no such model, or it lacks a file.
+        LanguageError: Every fault of the schema or the prompt.
+        ModelNotFound: There is no such model, or a file of it is missing.
     """
     schema = checked_schema(read(file, sources))
     folder = model_folder(model)
@@ -64,11 +225,302 @@ def show_layout(file: str, model: str, dtype: Dtype, sources: Sources) -> LaidOu
         except SchemaError as error:  # shown with the layout, which says where the positions go
             diagnostics += error.diagnostics
     states = run_states(layout)
-    return LaidOut(
-        view=view_layout(layout, states, facts, count_combinations(schema.rules)),
+    plan = None
+    if prompt_file is not None:
+        prompt = parsed_prompt(read(prompt_file, sources))
+        plan = make_plan(resolve_prompt(prompt, schema), layout, states, tokenizer)
+    return ShownLayout(
+        view=view_layout(layout, states, facts, count_combinations(schema.rules), plan),
         layout=layout,
-        states=states,
-        tokenizer=tokenizer,
+        plan=plan,
         diagnostics=diagnostics,
         notes=tokenizer.warnings,
     )
+
+
+def view_layout(
+    layout: Layout, states: Sequence[RunState], model: ModelFacts, combinations: Count, plan: Plan | None = None
+) -> LayoutView:
+    """Return a layout as it is shown.
+
+    Args:
+        layout: Of the schema, under the model's tokenizer.
+        states: What `run_states(layout)` returned.
+        model: Says what a token costs.
+        combinations: Valid sets of the schema's modules.
+        plan: Of a prompt for this layout.
+    """
+    viewer = _Viewer(layout, states, model.token_bytes, plan)
+    num_tokens = sum(each.encoding.num_tokens for each in states)
+    return LayoutView(
+        schema=layout.schema.name,
+        model=model,
+        num_positions=layout.stop,
+        num_encodings=len(states),
+        num_tokens=num_tokens,
+        kv_bytes=num_tokens * model.token_bytes,
+        num_combinations=combinations.number,
+        combinations_exact=combinations.exact,
+        root=viewer.root(),
+        nodes=tuple(viewer.nodes(layout.tree)),
+        scaffolds=tuple(viewer.scaffolds()),
+        prompt=None if plan is None else _view_prompt(plan),
+    )
+
+
+class _Viewer:
+    """Adds tokens, bytes and contexts to the tree of a layout, and what a plan does with it."""
+
+    def __init__(self, layout: Layout, states: Sequence[RunState], token_bytes: int, plan: Plan | None) -> None:
+        self._layout = layout
+        self._states = states
+        self._token_bytes = token_bytes
+        self._uses = None if plan is None else _Uses(plan)
+        self._plain: dict[str, list[RunState]] = {}
+        for each in states:
+            if not each.scaffolds:
+                self._plain.setdefault(self._module_of(each), []).append(each)
+
+    def root(self) -> RootView:
+        """Return the text outside all modules."""
+        num_tokens = sum(each.encoding.num_tokens for each in self._plain.get("", ()))
+        return RootView(num_tokens=num_tokens, kv_bytes=num_tokens * self._token_bytes, sees=self._seen_by(""))
+
+    def scaffolds(self) -> Iterator[ScaffoldView]:
+        """Yield what each scaffold adds, in declared order."""
+        for scaffold in self._layout.schema.scaffolds:
+            num_tokens = sum(each.encoding.num_tokens for each in self._states if scaffold.name in each.scaffolds)
+            yield ScaffoldView(
+                name=scaffold.name,
+                members=scaffold.members,
+                num_tokens=num_tokens,
+                kv_bytes=num_tokens * self._token_bytes,
+            )
+
+    def nodes(self, nodes: Iterable[LayoutNode | LayoutLeaf]) -> Iterator[NodeView]:
+        """Yield a view of each node; BOS, headers and footers have none."""
+        for node in nodes:
+            if isinstance(node, LayoutNode):
+                yield self._node(node)
+            elif node.kind in (LeafKind.TEXT, LeafKind.SLOT):
+                yield self._leaf(node)
+
+    def _node(self, node: LayoutNode) -> NodeView:
+        own = [child for child in node.children if isinstance(child, LayoutLeaf)]
+        num_tokens = sum(leaf.num_tokens for leaf in own)
+        used = [self._use(leaf) for leaf in own]
+        kind, name, marks = _described(node.item)
+        is_module = isinstance(node.item, CheckedModule)
+        absent = isinstance(node.item, CheckedModule) and self._uses and node.item.path not in self._uses.modules
+        cached = isinstance(node.item, CheckedModule) and node.item.cache
+        return NodeView(
+            kind=kind,
+            name=name,
+            start=node.start,
+            stop=node.stop,
+            num_tokens=num_tokens,
+            kv_bytes=num_tokens * self._token_bytes * cached if is_module else None,
+            sees=self._seen_by(name) if is_module else (),
+            marks=(*marks, "absent") if absent else marks,
+            num_reused_tokens=sum(reused for reused, _ in used) if self._uses else None,
+            num_new_tokens=sum(new for _, new in used) if self._uses else None,
+            children=tuple(self.nodes(node.children)),
+        )
+
+    def _leaf(self, leaf: LayoutLeaf) -> NodeView:
+        piece = leaf.piece
+        reused, new = self._use(leaf)
+        kind, name, marks = NodeKind.TEXT, "", ()
+        if isinstance(piece, Slot):
+            parameter = self._layout.schema.parameters[piece.module][piece.parameter]
+            fillers = {"default": parameter.default, "placeholder": parameter.placeholder}
+            given = tuple(f"{name} {text!r}" for name, text in fillers.items() if text is not None)
+            kind, name, marks = NodeKind.SLOT, parameter.name, (*(("required",) if parameter.required else ()), *given)
+        else:
+            name = piece.text
+        return NodeView(
+            kind=kind,
+            name=name,
+            start=leaf.start,
+            stop=leaf.stop,
+            num_tokens=leaf.num_tokens,
+            marks=marks,
+            num_reused_tokens=reused if self._uses else None,
+            num_new_tokens=new if self._uses else None,
+        )
+
+    def _use(self, leaf: LayoutLeaf) -> tuple[int, int]:
+        module = self._layout.runs[leaf.run].module
+        if self._uses is None or (module and module not in self._uses.modules):
+            return 0, 0
+        return self._uses.count(leaf.start, leaf.stop)
+
+    def _seen_by(self, module: str) -> tuple[str, ...]:
+        """Return the modules whose text the plain states of a module attend to, in document order, without itself."""
+        indices = dict.fromkeys(index for each in self._plain.get(module, ()) for index in each.sees)
+        seen = [self._states[index] for index in indices]
+        bos = 0 if self._layout.has_bos else None  # everything sees it
+        paths = dict.fromkeys(self._module_of(each) for each in seen if each.run != bos)
+        return tuple(path for path in paths if path != module)
+
+    def _module_of(self, state: RunState) -> str:
+        return self._layout.runs[state.run].module
+
+
+class _Uses:
+    """The positions of a plan's reused and new tokens."""
+
+    def __init__(self, plan: Plan) -> None:
+        tokens = plan.tokens
+        self.modules = frozenset(plan.selection.modules)
+        self._reused = sorted(position for part in tokens.parts for position in part.position_ids)
+        self._new = tokens.position_ids
+
+    def count(self, start: int, stop: int) -> tuple[int, int]:
+        """Return how many positions in `[start, stop)` are reused, and how many new."""
+        reused, new = (bisect_left(found, stop) - bisect_left(found, start) for found in (self._reused, self._new))
+        return reused, new
+
+
+def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKind, str, tuple[str, ...]]:
+    """Return kind, name and marks of an item of a schema."""
+    match item:
+        case CheckedModule():
+            marks = [(item.required, "required"), (not item.cache, "not cached")]
+            return NodeKind.MODULE, item.path, tuple(mark for holds, mark in marks if holds)
+        case CheckedUnion():
+            chosen = "at most one" if not item.required and item.default is None else "exactly one"
+            default = () if item.default is None else (f"default {item.default}",)
+            return NodeKind.UNION, item.name or "", (chosen, *default)
+        case CheckedTurn():
+            return NodeKind.TURN, item.role, ("open",) if item.open else ()
+
+
+def _view_prompt(plan: Plan) -> PromptView:
+    added = [new.start for new in plan.prefill if new.origin in _ADDED]
+    return PromptView(
+        level=plan.level,
+        num_reused_tokens=plan.num_reused_tokens,
+        num_new_tokens=plan.num_new_tokens,
+        start=min(added, default=plan.stop),
+        next_position=plan.stop,
+    )
+
+
+def print_layout(view: LayoutView, console: Console) -> None:
+    """Print the tree of a layout, and the totals below it."""
+    console.print(_tree(view))
+    for line in _lines(view):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _tree(view: LayoutView) -> Tree:
+    """Return the tree of a layout with positions, costs and contexts."""
+    model = view.model
+    title = Text(view.schema, style="bold")
+    title.append(f"  positions [0, {view.num_positions:,})", style="not bold")
+    title.append(
+        f" · {model.name}, KV in {model.dtype}, {size_text(model.token_bytes)} per token", style="not bold dim"
+    )
+    tree = Tree(title, guide_style="dim")
+    _add(tree, view.nodes)
+    if view.prompt is not None and view.prompt.start < view.prompt.next_position:
+        start, stop = view.prompt.start, view.prompt.next_position
+        label = Text("added by the prompt", style=_NEW)
+        tree.add(label.append(f"  [{start:,}, {stop:,}) {counted(stop - start, 'token')}", style="not bold"))
+    return tree
+
+
+def _lines(view: LayoutView) -> Iterator[str | Text]:
+    """Yield the lines below the tree: the prompt, text outside modules, scaffolds, totals, the longest prompt."""
+    if view.prompt is not None:
+        prompt = view.prompt
+        line = Text("prompt: ").append(f"{counted(prompt.num_reused_tokens, 'token')} reused", style=_REUSED)
+        line.append(", ").append(f"{prompt.num_new_tokens:,} new", style=_NEW)
+        yield line.append(f" · {prompt.level} · the answer starts at position {prompt.next_position:,}")
+    outside = f"{_ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
+    yield f"{outside} · {size_text(view.root.kv_bytes)}{_sees(view.root.sees)}"
+    for scaffold in view.scaffolds:
+        cost = f"{counted(scaffold.num_tokens, 'token')} once more · {size_text(scaffold.kv_bytes)}"
+        yield f"scaffold {scaffold.name}: {' + '.join(scaffold.members)} · {cost}"
+    encodings = counted(view.num_encodings, "encoding")
+    yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}"
+    at_least = "" if view.combinations_exact else "at least "
+    yield f"valid combinations of modules: {at_least}{view.num_combinations:,}"
+    limit = view.model.max_positions
+    of = "" if limit is None else f" of {limit:,}"
+    yield f"longest prompt: {view.num_positions:,}{of} positions, without text of its own"
+
+
+_STYLES = {
+    NodeKind.TEXT: "dim",
+    NodeKind.SLOT: "magenta",
+    NodeKind.TURN: "blue",
+    NodeKind.MODULE: "bold",
+    NodeKind.UNION: "yellow",
+}
+
+
+def _add(tree: Tree, nodes: Sequence[NodeView], *, absent: bool = False) -> None:
+    for node in nodes:
+        is_absent = absent or "absent" in node.marks
+        branch = tree.add(_label(node, absent=is_absent))
+        alone = len(node.children) == 1 and node.children[0].kind is NodeKind.TEXT
+        if not alone:  # the text of a plain module would only repeat its line
+            _add(branch, node.children, absent=is_absent)
+
+
+def _label(node: NodeView, *, absent: bool) -> Text:
+    label = Text(_title(node), style=_style(node, absent=absent))
+    details = f"  [{node.start:,}, {node.stop:,})"
+    if node.kind is NodeKind.SLOT:
+        details += f" {counted(node.stop - node.start, 'position')}"
+    elif node.kind is not NodeKind.UNION:
+        details += f" {counted(node.num_tokens, 'token')}"
+    if node.kv_bytes:
+        details += f" · {size_text(node.kv_bytes)}"
+    details += "".join(f" · {_cut(mark)}" for mark in node.marks)
+    label.append(details, style="not bold")
+    label.append(_sees(node.sees), style="not bold dim")
+    used = [(node.num_reused_tokens, "reused", _REUSED), (node.num_new_tokens, "new", _NEW)]
+    for separator, (number, words, style) in zip((" · ", ", "), [each for each in used if each[0]], strict=False):
+        label.append(separator).append(f"{number:,} {words}", style=style)
+    return label
+
+
+def _style(node: NodeView, *, absent: bool) -> str:
+    """Return the style of a node's name: by its use where a prompt is shown, else by its kind."""
+    if absent:
+        return _ABSENT
+    if node.num_reused_tokens:
+        return _REUSED
+    return _NEW if node.num_new_tokens else _STYLES[node.kind]
+
+
+def _title(node: NodeView) -> str:
+    match node.kind:
+        case NodeKind.TEXT:
+            return _preview(node.name)
+        case NodeKind.MODULE:
+            return node.name
+        case NodeKind.TURN:
+            return f"<{node.name}>"
+        case _:
+            return f"{node.kind} {node.name}".strip()
+
+
+def _preview(text: str) -> str:
+    return f'"{_cut(" ".join(text.split()) or repr(text)[1:-1])}"'
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_PREVIEW else f"{text[:_MAX_PREVIEW]}…"
+
+
+def _sees(modules: Sequence[str]) -> str:
+    """Return in short what a text attends to besides its own earlier text."""
+    if not modules:
+        return ""
+    names = [module or _ROOT for module in modules[:_MAX_SEEN]]
+    more = [f"{len(modules) - _MAX_SEEN} more"] if len(modules) > _MAX_SEEN else []
+    return f" · sees {', '.join(names + more)}"

@@ -25,7 +25,7 @@ from promptcache.cli.output import counted, write_json, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import printable
-from promptcache.layout import Origin, Part, Plan, Rendering, render
+from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 
 _REUSED = "green"
@@ -50,7 +50,7 @@ class TokenLine(NamedTuple):
     position: int
     token_id: int
     text: str
-    part: Part
+    part: RenderedPart
 
 
 @click.command("render")
@@ -146,7 +146,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], style: str) -> Text:
     return Text("  ".join(numbers + words).rstrip(), style=style)
 
 
-def _style(part: Part) -> str:
+def _style(part: RenderedPart) -> str:
     return _REUSED if part.reused else _NEW
 
 
@@ -189,5 +189,5 @@ def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any
     return data
 
 
-def _source(part: Part) -> dict[str, Any]:
+def _source(part: RenderedPart) -> dict[str, Any]:
     return {"reused": part.reused, "origin": part.origin, "module": part.module, "parameter": part.parameter}

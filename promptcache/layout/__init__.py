@@ -1,28 +1,44 @@
-"""Layout: position IDs of a schema, what each run may see, and what one prompt reuses and prefills.
+"""Layout: position IDs of a schema, what each run attends to, and what one prompt reuses and prefills.
 
-Comes in: checked schemas, selections, and a tokenizer. Goes out: `Layout`, `Encoding` and `Plan`. This room knows no
-tensors.
+```
+lay_out(schema, tokenizer) -> Layout        run_states(layout) -> states with their encodings
+make_plan(selection, layout, states, tokenizer) -> Plan
+```
+
+The room knows no tensors and draws nothing.
 """
 
+from promptcache.layout.diff import (
+    EncodingChanges,
+    LayoutChanges,
+    MadeEncoding,
+    ModuleChanges,
+    ModuleReserve,
+    Reason,
+    ReserveChanges,
+    SlotChange,
+    compare_encodings,
+    compare_layouts,
+)
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.limits import check_length, check_positions
-from promptcache.layout.picture import layout_html, layout_svg
-from promptcache.layout.plan import make_plan
-from promptcache.layout.rendering import Part, Rendering, render
+from promptcache.layout.plan import check_length, check_positions, make_plan
+from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text
 from promptcache.layout.types import (
-    Extent,
     Layout,
+    LayoutLeaf,
+    LayoutNode,
+    LeafKind,
     Level,
     Origin,
-    Piece,
     Plan,
     Prefill,
     Reuse,
     Run,
+    RunPiece,
     RunState,
     Slot,
     Stretch,
@@ -30,31 +46,41 @@ from promptcache.layout.types import (
 
 __all__ = [
     "Encoding",
-    "Extent",
+    "EncodingChanges",
     "KVPart",
     "Layout",
+    "LayoutChanges",
+    "LayoutLeaf",
+    "LayoutNode",
+    "LeafKind",
     "Level",
+    "MadeEncoding",
+    "ModuleChanges",
+    "ModuleReserve",
     "Origin",
-    "Part",
-    "Piece",
     "Plan",
     "Prefill",
+    "Reason",
+    "RenderedPart",
     "Rendering",
     "RequestTokens",
+    "ReserveChanges",
     "Reuse",
     "Run",
+    "RunPiece",
     "RunState",
     "Slot",
+    "SlotChange",
     "SlotText",
     "Stretch",
     "check_length",
     "check_positions",
+    "compare_encodings",
+    "compare_layouts",
     "fill_tokens",
     "find_state",
     "fit_tokens",
     "lay_out",
-    "layout_html",
-    "layout_svg",
     "longest_text",
     "make_plan",
     "render",

@@ -1,12 +1,11 @@
-"""Checked schema to layout: a walk in document order that gives every run and slot its positions.
+"""Give every run and slot of a checked schema its positions: one walk in document order.
 
-Comes in: a checked schema, whose text is final, and a tokenizer. Goes out: a `Layout`. This file does not know what a
-run may see while it is encoded, nor what any prompt selects.
+The walk builds the runs and the tree of the layout together. What a run attends to is decided in `run_states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
@@ -19,36 +18,36 @@ from promptcache.language.checked import (
     FinalText,
 )
 from promptcache.language.schema import Parameter, Role, place
-from promptcache.layout.displayed import DisplayedLayout
-from promptcache.layout.types import Extent, Layout, Piece, Run, Slot, Stretch
+from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch
 from promptcache.tokenizer import Tokenizer
 
 
-def lay_out(schema: CheckedSchema, tokenizer: Tokenizer) -> Layout:
+def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[str, int] | None = None) -> Layout:
     """Give every run and slot of a schema its position IDs.
 
     Args:
         schema: Its texts are tokenized as they are, each apart from its neighbours.
         tokenizer: Gives text its token IDs, turns their headers and footers, and the prompt its BOS.
+        reserves: For paths of modules, positions to reserve in place of what the schema says.
 
     Returns:
-        The same layout for the same schema and tokenizer, always.
+        The same layout for the same arguments, always.
 
     Raises:
-        SchemaError: a placeholder or default has more tokens than its slot (PC502); every such fault is named. A
-            placeholder in the paper's dialect is cut instead, with a warning (PC511).
+        SchemaError: Every placeholder and default that has more tokens than its slot (PC502). A placeholder in the
+            paper's dialect is cut instead, with a warning (PC511).
     """
-    walk = _Walk(tokenizer)
-    walk.add_bos(schema.source.span)
-    walk.items(schema.children, _ROOT)
+    walk = _Walk(tokenizer, reserves or {})
+    tree = (*walk.add_bos(schema.source.span), *walk.items(schema.children, _ROOT))
     walk.end_run(_ROOT)
     if walk.faults:
         raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice has them twice
-    return DisplayedLayout(
+    return Layout(
         schema=schema,
+        tree=tree,
+        modules=walk.modules,
         runs=tuple(walk.runs),
         runs_of=_runs_of(schema, walk.runs),
-        extents=walk.extents,
         stop=max((run.stop for run in walk.runs), default=0),
         tokenizer=tokenizer.fingerprint,
         has_bos=bool(tokenizer.bos_ids),
@@ -69,40 +68,41 @@ _ROOT = _Owner("", cached=True)
 
 
 class _Walk:
-    """The state of one walk: where it stands, and the pieces of the run that is growing there."""
+    """The state of one walk: the current position, and the pieces of the run that is growing there."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int]) -> None:
         self.runs: list[Run] = []
-        self.extents: dict[str, Extent] = {}
+        self.modules: dict[str, LayoutNode] = {}
         self.faults: list[Diagnostic] = []
         self.warnings: list[Diagnostic] = []
         self._tokenizer = tokenizer
+        self._reserves = reserves
         self._token_ids: dict[str, tuple[int, ...]] = {}
-        self._pieces: list[Piece] = []
+        self._pieces: list[RunPiece] = []
         self._position = 0
 
-    def add_bos(self, span: Span) -> None:
+    def add_bos(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
         """Lay BOS out as a run of its own, where the tokenizer has one."""
         token_ids = self._tokenizer.bos_ids
-        if token_ids:
-            self._add_stretch(token_ids, self._tokenizer.detokenize(token_ids), span)
-            self.end_run(_ROOT)
+        leaves = self._stretch(LeafKind.BOS, token_ids, self._tokenizer.detokenize(token_ids), span)
+        self.end_run(_ROOT)
+        return leaves
 
-    def items(self, items: Sequence[CheckedItem], owner: _Owner) -> None:
-        """Lay out what stands in `owner`, in document order."""
+    def items(self, items: Sequence[CheckedItem], owner: _Owner) -> list[LayoutNode | LayoutLeaf]:
+        """Lay out the items inside `owner`, in document order."""
+        nodes: list[LayoutNode | LayoutLeaf] = []
         for item in items:
             if isinstance(item, FinalText):
-                self._add_stretch(self._tokenize(item.text), item.text, item.span)
+                nodes += self._stretch(LeafKind.TEXT, self._tokenize(item.text), item.text, item.span)
             elif isinstance(item, Parameter):
-                self._add_slot(item, owner)
-            elif isinstance(item, CheckedTurn):
-                self._turn(item, owner)
-            elif isinstance(item, CheckedModule):
-                self.end_run(owner)
-                self._module(item)
+                nodes.append(self._add_slot(item, owner))
             else:
                 self.end_run(owner)
-                self._union(item)
+                if isinstance(item, CheckedTurn):
+                    nodes.append(self._turn(item, owner))
+                else:
+                    nodes.append(self._module(item) if isinstance(item, CheckedModule) else self._union(item))
+        return nodes
 
     def end_run(self, owner: _Owner) -> None:
         """Close the growing run, if there is one."""
@@ -111,45 +111,54 @@ class _Walk:
             self.runs.append(run)
             self._pieces.clear()
 
-    def _turn(self, turn: CheckedTurn, owner: _Owner) -> None:
-        """Lay out a turn: its header starts a run, its footer ends one; an open turn has no footer."""
-        self.end_run(owner)
+    def _turn(self, turn: CheckedTurn, owner: _Owner) -> LayoutNode:
+        """Lay out a turn. Its header starts a run and its footer ends one; an open turn has no footer."""
+        start = self._position
         frame = self._tokenizer.frame(turn.role)
         if turn.role is Role.SYSTEM and frame == self._tokenizer.frame(Role.USER):
             self.warnings.append(_no_system_role(turn.span))
-        self._add_stretch(frame.header_ids, frame.header, turn.span)
-        self.items(turn.children, owner)
+        nodes = self._stretch(LeafKind.HEADER, frame.header_ids, frame.header, turn.span)
+        nodes += self.items(turn.children, owner)
         if not turn.open:
-            self._add_stretch(frame.footer_ids, frame.footer, turn.span)
+            nodes += self._stretch(LeafKind.FOOTER, frame.footer_ids, frame.footer, turn.span)
         self.end_run(owner)
+        return LayoutNode(item=turn, start=start, stop=self._position, children=tuple(nodes))
 
-    def _module(self, module: CheckedModule) -> None:
+    def _module(self, module: CheckedModule) -> LayoutNode:
         """Lay out a module and pad it to its reserve."""
         start = self._position
         owner = _Owner(module.path, module.cache)
-        self.items(module.children, owner)
+        children = tuple(self.items(module.children, owner))
         self.end_run(owner)
-        if module.reserve is not None:
-            if self._position > start + module.reserve:
+        reserve = self._reserves.get(module.path, module.reserve)
+        if reserve is not None:
+            if self._position > start + reserve:
                 self.warnings.append(_over_reserve(module, self._position - start))
-            self._position = max(self._position, start + module.reserve)
-        self.extents[module.path] = Extent(start=start, stop=self._position)
+            self._position = max(self._position, start + reserve)
+        node = LayoutNode(item=module, start=start, stop=self._position, children=children)
+        self.modules[module.path] = node
+        return node
 
-    def _union(self, union: CheckedUnion) -> None:
-        """Lay out every member from the same start; the longest decides where the union stops."""
+    def _union(self, union: CheckedUnion) -> LayoutNode:
+        """Lay out every member from the same start. The longest member decides where the union stops."""
         start = stop = self._position
+        members: list[LayoutNode] = []
         for member in union.members:
             self._position = start
-            self._module(member)
+            members.append(self._module(member))
             stop = max(stop, self._position)
         self._position = stop
+        return LayoutNode(item=union, start=start, stop=stop, children=tuple(members))
 
-    def _add_stretch(self, token_ids: tuple[int, ...], text: str, span: Span) -> None:
-        if token_ids:
-            self._pieces.append(Stretch(start=self._position, token_ids=token_ids, text=text, span=span))
-            self._position += len(token_ids)
+    def _stretch(
+        self, kind: LeafKind, token_ids: tuple[int, ...], text: str, span: Span
+    ) -> list[LayoutNode | LayoutLeaf]:
+        """Add a text to the growing run; a text without tokens has no leaf."""
+        if not token_ids:
+            return []
+        return [self._add(kind, Stretch(start=self._position, token_ids=token_ids, text=text, span=span))]
 
-    def _add_slot(self, parameter: Parameter, owner: _Owner) -> None:
+    def _add_slot(self, parameter: Parameter, owner: _Owner) -> LayoutLeaf:
         default_ids = self._content(parameter, "default", parameter.default)
         placeholder_ids = self._content(parameter, "placeholder", parameter.placeholder)
         slot = Slot(
@@ -162,11 +171,15 @@ class _Walk:
             required=parameter.required,
             span=parameter.span,
         )
-        self._pieces.append(slot)
-        self._position = slot.stop
+        return self._add(LeafKind.SLOT, slot)
+
+    def _add(self, kind: LeafKind, piece: RunPiece) -> LayoutLeaf:
+        self._pieces.append(piece)
+        self._position = piece.stop
+        return LayoutLeaf(kind=kind, run=len(self.runs), piece=piece)
 
     def _content(self, parameter: Parameter, kind: str, text: str | None) -> tuple[int, ...]:
-        """Tokenize a default or placeholder, noting a fault when the slot cannot hold it; one of the dialect is cut."""
+        """Tokenize a default or placeholder; one longer than its slot is a fault, or cut in the paper's dialect."""
         token_ids = () if text is None else self._tokenize(text)
         if len(token_ids) > parameter.length and kind == "placeholder" and parameter.cut_placeholder:
             self.warnings.append(_cut(parameter, len(token_ids)))

@@ -1,24 +1,25 @@
-"""Selection to plan: which stored tokens one request reuses, what it prefills, and where.
+"""Plan a prompt: which stored tokens it reuses, which tokens it prefills, and where.
 
-Comes in: a checked prompt with the layout of its schema and the states of its runs. Goes out: a `Plan`. The work grows
-with the selection, not with the schema. This file knows no tensors and no store.
+The work grows with the selection, not with the schema. The checks that a model has enough positions are here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
 from promptcache.language.checked import FilledSlot, Selection
-from promptcache.layout.displayed import DisplayedPlan
+from promptcache.language.prompt import Message
+from promptcache.language.schema import Role
 from promptcache.layout.encoding import KVPart
-from promptcache.layout.level import level_of
 from promptcache.layout.run_states import find_state
 from promptcache.layout.scaffolds import scaffolds_in_use
-from promptcache.layout.turns import added_tokens
-from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState, Slot, Stretch
+from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse, Run, RunState, Slot, Stretch
 from promptcache.tokenizer import Tokenizer
+
+Added: TypeAlias = tuple[Origin, tuple[int, ...]]
 
 
 def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer) -> Plan:
@@ -52,7 +53,7 @@ def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], 
             position += len(token_ids)
     _refuse_empty(selection, layout, reuse, prefill)
     _refeed_last(layout, reuse, prefill)
-    return DisplayedPlan(
+    return Plan(
         selection=selection,
         layout=layout,
         reuse=tuple(reuse),
@@ -80,7 +81,7 @@ class _Content:
 
 
 class _Contents:
-    """Says what stands in a slot in this request: the argument, else the default, else nothing."""
+    """The contents of slots in this request: the argument, else the default, else no tokens."""
 
     def __init__(self, selection: Selection, tokenizer: Tokenizer) -> None:
         self.faults: list[Diagnostic] = []
@@ -152,13 +153,13 @@ def _new_run(run: Run, contents: _Contents) -> list[Prefill]:
 
 
 def _refuse_empty(selection: Selection, layout: Layout, reuse: Sequence[Reuse], prefill: Sequence[Prefill]) -> None:
-    """Refuse a prompt in which nothing stands but BOS."""
+    """Refuse a prompt without any token but BOS."""
     if not prefill and len(reuse) == layout.has_bos:
         raise PromptError([_empty(selection)])
 
 
 def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> None:
-    """Where the highest token is a reused one, make it a new token: only a new token says what comes next."""
+    """If the highest token is a reused one, prefill it again: only a new token has logits for the next."""
     if not reuse:
         return
     part, run = reuse[-1].part, reuse[-1].run
@@ -171,6 +172,88 @@ def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> 
     prefill.append(
         Prefill(start=part.last, token_ids=part.token_ids[-1:], origin=Origin.LAST, module=layout.runs[run].module)
     )
+
+
+def added_tokens(selection: Selection, layout: Layout, tokenizer: Tokenizer) -> Iterator[Added]:
+    """Yield the tokens after the selected modules, up to the start of generation; some may be empty.
+
+    docs/layout.md, "A prompt", has the table of the cases.
+    """
+    schema, messages = selection.schema, selection.messages
+    bare = messages[0] if messages and messages[0].role is None else None
+    if not schema.has_turns and (bare or not messages):
+        if bare:
+            yield Origin.TEXT, tokenizer.tokenize(bare.text)
+        return
+    if layout.has_open_turn:
+        if bare:
+            yield Origin.TEXT, tokenizer.tokenize(schema.open_separator + bare.text)
+            messages = messages[1:]
+        yield Origin.FOOTER, tokenizer.frame(Role.USER).footer_ids
+    for message in messages:
+        yield from _turn(message, tokenizer, is_last=message is messages[-1])
+    if not messages or messages[-1].role is not Role.ASSISTANT:
+        yield Origin.HEADER, tokenizer.frame(Role.ASSISTANT).header_ids
+
+
+def _turn(message: Message, tokenizer: Tokenizer, *, is_last: bool) -> Iterator[Added]:
+    """Yield a turn; bare text is a user turn, and an assistant turn that comes last stays open."""
+    role = message.role or Role.USER
+    frame = tokenizer.frame(role)
+    yield Origin.HEADER, frame.header_ids
+    yield Origin.TEXT, tokenizer.tokenize(message.text)
+    if not (is_last and role is Role.ASSISTANT):
+        yield Origin.FOOTER, frame.footer_ids
+
+
+def level_of(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> Level:
+    """Return `exact` if and only if every reused token attended to exactly the tokens in use at lower positions.
+
+    Args:
+        parts: In position order; an encoding's range is split only at a hidden filler or at new tokens.
+        prefill: In position order.
+
+    The tokens of an encoding attended to its whole context and to all lower tokens of their own. So no new token may be
+    below a reused one, a reused part must begin its encoding, and its context must be the parts in use before it.
+    Otherwise the encoding attended to something that is not in use (a superseded state, a filler), or did not attend
+    to something that is.
+    """
+    if parts and prefill and prefill[0].start < parts[-1].last:
+        return Level.MODULAR
+    for index, part in enumerate(parts):
+        context = part.encoding.context
+        if part.start != 0 or len(context) != index or context != tuple(parts[:index]):
+            return Level.MODULAR
+    return Level.EXACT
+
+
+def check_length(layout: Layout, max_positions: int, model: str = "the model") -> None:
+    """Refuse a schema that needs more positions than the model has.
+
+    Args:
+        layout: Its `stop` is what the longest of its prompts takes without any text of its own.
+        max_positions: Of the model.
+        model: Name of the model for the message.
+
+    Raises:
+        SchemaError: PC503, with both numbers.
+    """
+    if layout.stop > max_positions:
+        message = f"schema '{layout.schema.name}' needs {layout.stop} positions, {model} has {max_positions}"
+        raise SchemaError([Diagnostic(code="PC503", message=message, span=layout.schema.source.span)])
+
+
+def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None:
+    """Refuse a request whose prompt and generated tokens together need more positions than the model has.
+
+    Raises:
+        ContextLengthExceeded: With the positions of the prompt, the tokens asked for, and the positions of the model.
+    """
+    if plan.stop + max_new_tokens > max_positions:
+        raise ContextLengthExceeded(
+            f"the prompt takes {plan.stop} positions and {shown(max_new_tokens)} new tokens were asked for, "
+            f"the model has {max_positions}"
+        )
 
 
 def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int) -> Diagnostic:

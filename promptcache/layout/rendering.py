@@ -1,8 +1,4 @@
-"""A plan as people read it: the text that the model sees, token by token, and where each token comes from.
-
-Comes in: a plan and the tokenizer that it was made with. Goes out: a `Rendering`. This file knows no tensors and prints
-nothing.
-"""
+"""Render a plan as text: what the model sees, and where each token comes from."""
 
 from __future__ import annotations
 
@@ -16,15 +12,15 @@ from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RenderedPart:
     """Neighbouring tokens of a prompt that come from one place.
 
     Attributes:
         position_ids: As long as `token_ids`, strictly increasing; a slot that is not full leaves a gap.
-        text: Of these tokens, control tokens in their written form; all parts together are the prompt's text.
-        module: Whose text it is; "" is the schema's text outside modules, and what the prompt adds itself.
-        origin: Where new tokens come from, None for reused ones.
-        parameter: The one that an argument or default fills.
+        text: Of these tokens, control tokens in their written form. The texts of all parts make the text of the prompt.
+        module: Path of the module; "" for the schema's text outside modules and for what the prompt adds.
+        origin: Where new tokens come from; None for reused tokens.
+        parameter: The parameter that an argument or default fills.
     """
 
     token_ids: tuple[int, ...]
@@ -42,10 +38,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """What the model sees of one prompt, in position order."""
+    """The text of one prompt and its parts, in position order."""
 
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[RenderedPart, ...]
 
 
 def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
@@ -61,18 +57,18 @@ def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
     return Rendering(text=text, parts=tuple(replace(part, text=own) for part, own in zip(parts, texts, strict=True)))
 
 
-def _reused(plan: Plan) -> Iterator[Part]:
+def _reused(plan: Plan) -> Iterator[RenderedPart]:
     for reuse in plan.reuse:
-        yield Part(
+        yield RenderedPart(
             token_ids=reuse.part.token_ids,
             position_ids=reuse.part.position_ids,
             module=plan.layout.runs[reuse.run].module,
         )
 
 
-def _new(plan: Plan) -> Iterator[Part]:
+def _new(plan: Plan) -> Iterator[RenderedPart]:
     for new in plan.prefill:
-        yield Part(
+        yield RenderedPart(
             token_ids=new.token_ids,
             position_ids=tuple(range(new.start, new.stop)),
             module=new.module,
@@ -82,10 +78,10 @@ def _new(plan: Plan) -> Iterator[Part]:
 
 
 def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer) -> list[str]:
-    """Divide a text among the tokens that it is made of.
+    """Divide a text among its parts.
 
-    Where a tokenizer decodes tokens otherwise beside others (a character cut in two, spaces between words), a part gets
-    what its tokens add to all before them.
+    Some tokenizers decode tokens differently beside others (a character cut in two, spaces between words). Then a part
+    gets the text that its tokens add to all tokens before them.
     """
     alone = [tokenizer.detokenize(part) for part in token_ids]
     if "".join(alone) == text:

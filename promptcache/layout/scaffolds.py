@@ -1,7 +1,4 @@
-"""Which modules a scaffold covers, and which scaffolds a prompt uses.
-
-Comes in: checked scaffolds and the modules that a prompt selects. Goes out: module paths. This file knows no tokens.
-"""
+"""The modules that a scaffold covers, and the scaffolds that a prompt uses."""
 
 from __future__ import annotations
 
@@ -13,17 +10,17 @@ from promptcache.language.checked import CheckedScaffold
 def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:
     """Yield those of `modules` that have a state of their own in `scaffold`.
 
-    These are its members and their descendants, as far as they are guaranteed when all members are present.
+    These are the members and their descendants that are guaranteed when all members are present.
     """
     members = frozenset(scaffold.members)
     return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(_lineage(path)))
 
 
 def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str]) -> dict[str, str]:
-    """Return the scaffold whose state serves a module, for every selected module that has one in use.
+    """Return the name of the scaffold in use for every selected module that has one.
 
-    A scaffold is used whole or not at all: in declared order, when all its members are selected and an earlier scaffold
-    has taken none of the modules it covers.
+    A scaffold is used whole or not at all. In declared order, it is used if all its members are selected and no earlier
+    scaffold has taken a module that it covers.
     """
     selected = frozenset(modules)
     taken: dict[str, str] = {}

@@ -1,6 +1,5 @@
-"""Texts for slots, measured in tokens: cut to a number of them, filled up to it, the shortest and the longest.
-
-Comes in: a parameter and a tokenizer. Goes out: texts that the parameter takes. This file knows no schema around it.
+"""Texts for slots, measured in tokens: the shortest and the longest that a parameter accepts, and texts cut or filled
+to a number of tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NEAR = 32
 
 
 class SlotText(NamedTuple):
-    """A text for a slot and its tokens; `extreme` says that no other text has fewer, or more, whichever was wanted."""
+    """A text for a slot with its number of tokens; `extreme` if no accepted text has fewer, or more, as was asked."""
 
     text: str
     num_tokens: int
@@ -39,7 +38,7 @@ class SlotText(NamedTuple):
 
 
 def shortest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None:
-    """Return the text with the fewest tokens that the parameter takes, be its slot ever so small; None without any."""
+    """Return the accepted text with the fewest tokens, even if it is longer than the slot; None if there is none."""
     known = (each for each in ("", "0", "a", *_own(parameter), *_least_matching(parameter)))
     counted = [(len(tokenizer.tokenize(text)), text) for text in known if refusal(parameter, text) is None]
     if not counted:
@@ -49,7 +48,7 @@ def shortest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None
 
 
 def longest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None:
-    """Return the text with the most tokens that the parameter takes and its slot holds, or None without any."""
+    """Return the accepted text with the most tokens that fits the slot, or None if there is none."""
     best = None
     for text in _long_texts(parameter, tokenizer):
         count = len(tokenizer.tokenize(text))

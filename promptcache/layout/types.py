@@ -1,8 +1,6 @@
-"""Positions: what the layout of a schema and the plan of a prompt are made of.
+"""The parts of a layout and of a plan. `lay_out`, `run_states` and `make_plan` build them.
 
-Comes in: nothing; `lay_out`, `run_states` and `make_plan` build these. Goes out: to the runtime, which computes what
-they say. This file knows no XML and no tensors. All ranges are half-open, all positions are the absolute position IDs
-given to the model.
+All ranges are half-open. All positions are the absolute position IDs that the model is given.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from enum import StrEnum
 from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
-from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.language.checked import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 
 
@@ -45,7 +43,7 @@ class Stretch(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Slot(Short):
-    """Positions reserved for a parameter; while encoding, `filler_ids` hold its place from `start` on."""
+    """Positions of a parameter. While its run is encoded, `filler_ids` occupy the first of them."""
 
     module: str
     parameter: str
@@ -57,20 +55,20 @@ class Slot(Short):
     span: Span
 
 
-Piece: TypeAlias = Stretch | Slot
+RunPiece: TypeAlias = Stretch | Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run(Short):
     """A maximal stretch of one module's own text: the unit that is encoded.
 
-    `module` owns it ("" is the root: always present). `[start, stop)` covers all its pieces, slots whole. Runs with
-    `cached=False` are prefilled anew in every request. A run has at least one piece.
+    `module` is its owner ("" is the root, which is always present). `[start, stop)` covers all pieces, slots whole. A
+    run with `cached=False` is prefilled in every request. A run has at least one piece.
     """
 
     index: int
     module: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RunPiece, ...]
     cached: bool
 
     @property
@@ -89,12 +87,55 @@ class Run(Short):
         return (piece for piece in self.pieces if isinstance(piece, Slot))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """The positions `[start, stop)` that a module takes with everything in it, its reserve included."""
+class LeafKind(StrEnum):
+    """What a leaf of a layout's tree is."""
 
+    BOS = "bos"
+    HEADER = "header"
+    FOOTER = "footer"
+    TEXT = "text"
+    SLOT = "slot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LayoutLeaf(Short):
+    """A piece of a run in the tree of a layout; `run` is the index of the run."""
+
+    kind: LeafKind
+    run: int
+    piece: RunPiece
+
+    @property
+    def start(self) -> int:
+        """The first position."""
+        return self.piece.start
+
+    @property
+    def stop(self) -> int:
+        """The first position after the piece."""
+        return self.piece.stop
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the piece has while its run is encoded."""
+        return len(self.piece.filler_ids if isinstance(self.piece, Slot) else self.piece.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LayoutNode(Short):
+    """A module, union or turn in the tree of a layout.
+
+    Attributes:
+        item: What the schema declares there.
+        start: The first position.
+        stop: The first position after everything inside, the reserve of a module included.
+        children: In document order. The members of a union all begin at `start`.
+    """
+
+    item: CheckedModule | CheckedUnion | CheckedTurn
     start: int
     stop: int
+    children: tuple[LayoutNode | LayoutLeaf, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -102,9 +143,10 @@ class Layout(Short):
     """Position IDs of every run and slot of a schema under one tokenizer.
 
     Attributes:
+        tree: BOS, then the schema's items in document order, each with its positions.
+        modules: The node of each module, by path.
         runs: In document order; `runs[i].index == i`. Run 0 is BOS where the tokenizer has one (its owner is "").
         runs_of: For each module path and "", the indices of its own runs, in document order.
-        extents: For each module path, the positions it takes.
         stop: The highest `stop` of any run: what the schema needs of the model.
         tokenizer: Fingerprint of the tokenizer.
         has_bos: Whether run 0 is BOS.
@@ -113,9 +155,10 @@ class Layout(Short):
     """
 
     schema: CheckedSchema
+    tree: tuple[LayoutNode | LayoutLeaf, ...]
+    modules: Mapping[str, LayoutNode]
     runs: tuple[Run, ...]
     runs_of: Mapping[str, tuple[int, ...]]
-    extents: Mapping[str, Extent]
     stop: int
     tokenizer: str
     has_bos: bool

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
-from promptcache.bench.plot import curves, plot
+from promptcache.bench.plot import panels, plot
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
@@ -153,7 +153,7 @@ def test_progress_counts_the_rounds_of_each_size(model: Model) -> None:
 
 
 def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
-    """Medians by size, for each alternative and each other setting; the file is what its name says."""
+    """Medians by size for each alternative, in a panel for each other setting; the file is what its name says."""
     pytest.importorskip("matplotlib")
     rows = [
         {"cached_tokens": cached, "new_tokens": new, "seconds": {"a": [0.3, cached / 1e3, 9.0], "b": [new / 1e3]}}
@@ -162,14 +162,24 @@ def test_plots_have_a_curve_for_every_alternative(tmp_path: Path) -> None:
     ]
     report = BenchReport(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
 
-    found = {curve.label: curve.points for curve in curves(report, "cached_tokens")}
-    plot(report, tmp_path / "p.svg")
+    found = panels(report, "cached_tokens")
+    plot(
+        report,
+        tmp_path / "p.svg",
+        model={"model": "tiny", "device": "cpu"},
+        hardware={"processor": "Fast", "threads": 2},
+    )
 
-    assert found["a, 1 new tokens"] == ((100, 300.0), (400, 400.0))
-    assert set(found) == {f"{name}, {new} new tokens" for name in "ab" for new in (1, 2)}
+    assert found["1 new tokens"]["a"] == ((100, 300.0), (400, 400.0))
+    assert {setting: set(curves) for setting, curves in found.items()} == {f"{n} new tokens": set("ab") for n in (1, 2)}
     drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<?xml")
-    assert re.findall(r'id="xtick_(\d+)"', drawn) == ["1", "2"]  # at the sizes that were measured, nowhere else
+    assert re.findall(r'id="xtick_(\d+)"', drawn) == [
+        "1",
+        "2",
+        "3",
+        "4",
+    ]  # the sizes that were measured, in both panels
 
 
 def test_settings_that_follow_the_axis_split_no_curve() -> None:
@@ -177,9 +187,7 @@ def test_settings_that_follow_the_axis_split_no_curve() -> None:
     rows = [{"cached_tokens": 8 * each, "module_tokens": each, "seconds": {"a": [each / 1e3]}} for each in (64, 128)]
     report = BenchReport(name="ttft", title="t", columns=(), cells=(), rows=tuple(rows))
 
-    assert [(curve.label, curve.points) for curve in curves(report, "cached_tokens")] == [
-        ("a", ((512, 64.0), (1024, 128.0)))
-    ]
+    assert panels(report, "cached_tokens") == {"": {"a": ((512, 64.0), (1024, 128.0))}}
 
 
 def test_nothing_to_plot_is_said() -> None:
@@ -189,7 +197,7 @@ def test_nothing_to_plot_is_said() -> None:
     )
 
     with pytest.raises(PromptCacheError, match="--new"):
-        plot(report, Path("p.svg"))
+        plot(report, Path("p.svg"), model={}, hardware={})
 
 
 @pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"]], ids=" ".join)

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 
-from promptcache.cli import diff_prompts
-from promptcache.cli.diff import SchemaChanges, compare_layouts
-from promptcache.cli.diff_encodings import compare_encodings
-from promptcache.cli.diff_prompts import compare_prompts
+from promptcache.cli import diff
+from promptcache.cli.diff import SchemaChanges, compare_prompts, compare_schemas
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, resolve_prompt
 from promptcache.language.prompt import Prompt
-from promptcache.layout import Encoding, Layout, lay_out, run_states
+from promptcache.layout import Encoding, Layout, compare_encodings, lay_out, run_states
 from promptcache.testing import strategies
 from promptcache.testing.selecting import list_selections
 from tests.cli.conftest import TRAVEL, Command
@@ -31,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 def changes(old: str, new: str) -> SchemaChanges:
     """Compare two schemas under the byte tokenizer."""
     layouts = [lay_out(read(f'<schema name="s">{inside}</schema>'), ByteTokenizer()) for inside in (old, new)]
-    return compare_layouts(layouts[0], layouts[1], ("old", "new"), "bytes")
+    return compare_schemas(layouts[0], layouts[1], ByteTokenizer(), ("old", "new"), "bytes")
 
 
 def contents(layout: Layout, known: dict[object, int]) -> dict[int, int]:
@@ -50,10 +48,11 @@ def test_schema_compared_with_itself_is_unchanged(schema: CheckedSchema) -> None
     """Between a schema and itself every encoding is kept and every prompt stays valid."""
     layout = lay_out(schema, ByteTokenizer())
 
-    same = compare_layouts(layout, layout, ("a", "a"), "bytes")
+    same = compare_schemas(layout, layout, ByteTokenizer(), ("a", "a"), "bytes")
 
     assert same.harmless
-    assert (same.slots, same.encodings.made, same.prompts.num_lost) == ((), (), 0)
+    assert (same.layout.slots, same.layout.encodings.made, same.layout.reserve) == ((), (), None)
+    assert same.prompts.num_lost == 0
 
 
 @pytest.mark.law
@@ -142,17 +141,69 @@ def selects(named: frozenset[str], schema: CheckedSchema) -> frozenset[str] | No
 )
 def test_made_encodings_have_their_reason(new: str, reasons: dict[str, str]) -> None:
     """An encoding has to be made because of its text, its place, what it sees, or because it is new."""
-    made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).encodings.made
+    made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).layout.encodings.made
 
     assert {each.module: each.reason for each in made} == reasons
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reserves"),
+    [
+        ("A text.", "A longer text.", (("a", 14, 7, False),)),
+        ("A longer text.", "A text.", (("a", 14, 7, True),)),
+        ('<module name="c">In.</module>', '<module name="c">Inside.</module>', (("a/c", 7, 4, False),)),
+        ("A text.", "Other t", ()),
+    ],
+    ids=["grown", "shrunk", "grown inside", "same length"],
+)
+def test_reserves_that_keep_what_moved(old: str, new: str, reserves: tuple[Any, ...]) -> None:
+    """Where only a module's length moves others, its reserve is told: on the innermost module, with its price."""
+    schema = '<module name="a">{}</module><module name="b">B text.</module>'
+
+    found = changes(schema.format(old), schema.format(new)).layout.reserve
+
+    told = () if found is None else found.modules
+    assert tuple((each.module, each.reserve, each.num_empty, each.in_new) for each in told) == reserves
+    if found is not None:
+        assert (found.num_kept, found.num_kept_tokens) == (1, len("\nB text."))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(old=strategies.schemas(), new=strategies.schemas())
+def test_reserves_keep_what_they_promise(old: CheckedSchema, new: CheckedSchema) -> None:
+    """Laid out with the reserves that are told, the schemas share as many tokens more as is said."""
+    tokenizer = ByteTokenizer()
+    plain = [lay_out(schema, tokenizer) for schema in (old, new)]
+    found = compare_schemas(plain[0], plain[1], tokenizer, ("old", "new"), "bytes").layout
+
+    if found.reserve is not None:
+        reserves = {each.module: each.reserve for each in found.reserve.modules}
+        before = {now: was for was, now in found.modules.renamed}
+        padded = lay_out(old, tokenizer, reserves={before.get(path, path): reserves[path] for path in reserves})
+        kept = compare_encodings(padded, lay_out(new, tokenizer, reserves=reserves), {})
+        assert kept.num_kept_tokens == found.encodings.num_kept_tokens + found.reserve.num_kept_tokens
+        assert found.reserve.num_kept_tokens > 0
+
+
+def test_reserve_is_printed(command: Command, folder: Path) -> None:
+    """The reserve, what it keeps and what it costs are lines of the report; the JSON has them, too."""
+    (folder / "new.xml").write_text(TRAVEL.replace('length="6"', 'length="5"'))
+
+    result = command("diff", "travel.xml", "new.xml")
+    data = json.loads(command("diff", "travel.xml", "new.xml", "--json").stdout)
+
+    assert "reserve: in NEW it keeps " in result.stdout
+    assert '"8", 1 position empty in NEW' in result.stdout
+    assert data["reserve"]["modules"] == [{"module": "plan", "reserve": 8, "num_empty": 1, "in_new": True}]
 
 
 def test_renamed_module_keeps_its_encodings() -> None:
     """A module under another name is recognised by its text; its encoding is kept, its prompts are not."""
     found = changes('<module name="a">A text.</module>', '<module name="b">A text.</module>')
 
-    assert found.modules.renamed == (("a", "b"),)
-    assert (found.modules.added, found.modules.removed, found.encodings.made) == ((), (), ())
+    assert found.layout.modules.renamed == (("a", "b"),)
+    assert (found.layout.modules.added, found.layout.modules.removed, found.layout.encodings.made) == ((), (), ())
     assert found.prompts.num_lost == 1
 
 
@@ -189,7 +240,7 @@ def test_default_that_goes_is_missed() -> None:
 
 def test_cap_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more combinations than are checked, that is said."""
-    monkeypatch.setattr(diff_prompts, "MAX_CHECKED", 3)
+    monkeypatch.setattr(diff, "MAX_CHECKED", 3)
     schema = read('<schema name="s"><module name="a">A</module><module name="b">B</module></schema>')
 
     found = compare_prompts(schema, replace(schema))

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from promptcache.cli.console import stdout
-from promptcache.cli.layout_tree import print_layout
-from promptcache.cli.layout_view import View, view_layout
+from promptcache.cli.layout import LayoutView, print_layout, view_layout
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.rules.counting import count_combinations
 from promptcache.layout import lay_out, run_states
@@ -34,7 +33,7 @@ SCHEMA = """\
 """
 
 
-def view(text: str = SCHEMA) -> View:
+def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)

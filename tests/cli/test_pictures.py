@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from promptcache.cli.layout import print_layout, view_layout
+from promptcache.language import count_combinations
+from promptcache.layout import run_states
+from promptcache.tokenizer import Dtype, ModelFacts
 from tests.cli.conftest import Command
+from tests.layout.samples import plan_of
 
 
 def test_pictures_are_written_beside_the_tree(command: Command, folder: Path) -> None:
@@ -29,12 +39,56 @@ def test_a_prompt_is_drawn_into_the_layout(command: Command, folder: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_prompt_that_is_drawn_nowhere_is_a_mistake(command: Command) -> None:
-    """A prompt without a file to draw into is refused as wrong usage."""
+def test_a_prompt_is_shown_in_the_tree(command: Command) -> None:
+    """The tree says what the prompt reuses, what is new and what is absent; the words need no colour."""
     result = command("layout", "travel.xml", "--prompt", "prompts/miami.xml")
 
-    assert result.exit_code == 2
-    assert "--svg FILE or --html FILE" in result.stderr
+    lines = {line.strip("├─└│ ").partition("  ")[0]: line for line in result.stdout.splitlines()}
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert lines["slot days"].endswith("1 new")
+    assert "reused" in lines["miami"]
+    assert " · absent" in lines["paris"]
+    assert any(line.startswith("prompt: ") and "the answer starts at position" in line for line in lines.values())
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_use_of_a_prompt_is_data(command: Command) -> None:
+    """With --json every node has the tokens that are reused and new there, and they add up to those of the prompt."""
+    data = json.loads(command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--json").stdout)
+    plain = json.loads(command("layout", "travel.xml", "--json").stdout)
+
+    def modules(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for node in nodes:
+            yield from [node] if node["kind"] in ("module", "turn") else ()
+            yield from modules(node["children"])
+
+    prompt = data["prompt"]
+    added = prompt["next_position"] - prompt["start"]
+    assert sum(node["num_new_tokens"] for node in modules(data["nodes"])) + added == prompt["num_new_tokens"]
+    assert plain["prompt"] is None
+    assert {node["num_new_tokens"] for node in modules(plain["nodes"])} == {None}
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("1", False)])
+def test_the_tree_is_coloured_on_a_terminal(
+    no_color: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal what is reused is green and what is new yellow; NO_COLOR leaves the words alone."""
+    for name, value in (("NO_COLOR", no_color), ("TERM", "xterm"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    plan = plan_of(
+        '<schema name="s"><module name="a">Text.<parameter name="p" length="2"/></module></schema>',
+        '<prompt schema="s"><a p="x"/>Go.</prompt>',
+    )
+    facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=None)
+    view = view_layout(plan.layout, run_states(plan.layout), facts, count_combinations(plan.layout.schema.rules), plan)
+    stream = io.StringIO()
+
+    print_layout(view, Console(file=stream, force_terminal=True, highlight=False))
+
+    colours = {"\x1b[32m", "\x1b[1;33m"}
+    assert all((colour in stream.getvalue()) is coloured for colour in colours)
 
 
 @pytest.mark.usefixtures("folder")

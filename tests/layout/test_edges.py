@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from promptcache.layout import Level, find_state, layout_html, layout_svg, run_states
+from promptcache.layout import Level, find_state, run_states
+from promptcache.picture import layout_html, layout_svg
 from tests.layout.samples import layout_of, plan_of
 
 
@@ -40,8 +41,8 @@ def test_little_is_drawn(schema: str) -> None:
     """A layout without slots has no table of them, and a page all the same."""
     layout = layout_of(schema)
 
-    page = layout_html(layout, run_states(layout))
+    page = layout_html(layout)
 
     assert "0 slots" in page
     assert "<table" not in page
-    assert layout_svg(layout, run_states(layout)).startswith("<svg")
+    assert layout_svg(layout).startswith("<svg")

@@ -63,7 +63,7 @@ def test_union_members_share_their_start(schema):
     layout = lay_out(schema, ByteTokenizer())
 
     for union in unions(schema.children):
-        assert len({layout.extents[member.path].start for member in union.members}) == 1
+        assert len({layout.modules[member.path].start for member in union.members}) == 1
 
 
 @pytest.mark.law
@@ -122,7 +122,7 @@ def test_reserve_pads_a_module():
     """A module with reserve takes that many positions; its text stays at their start."""
     layout = layout_of('<schema name="s"><module name="a" reserve="9">12</module>z</schema>')
 
-    assert (layout.extents["a"].start, layout.extents["a"].stop) == (1, 10)
+    assert (layout.modules["a"].start, layout.modules["a"].stop) == (1, 10)
 
 
 def test_text_longer_than_its_reserve_is_a_warning():

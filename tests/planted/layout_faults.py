@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptcache.language.schema import Context
-from promptcache.layout import Level, Origin, Run, Slot
+from promptcache.layout import LayoutNode, Level, Origin, Run, Slot
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -21,29 +21,32 @@ PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declare
 def _short_slot(patch: Patch) -> None:
     original = lay_out._Walk._add_slot
 
-    def short(self: Any, parameter: Any, owner: Any) -> None:
-        original(self, parameter, owner)
+    def short(self: Any, parameter: Any, owner: Any) -> Any:
+        leaf = original(self, parameter, owner)
         self._position -= 1
+        return leaf
 
     patch.setattr(lay_out._Walk, "_add_slot", short)
 
 
 @fault("union members are laid out one after another", law=PLACE)
 def _consecutive_members(patch: Patch) -> None:
-    def union(self: Any, union: Any) -> None:
-        for member in union.members:
-            self._module(member)
+    def union(self: Any, union: Any) -> Any:
+        start = self._position
+        members = tuple(self._module(member) for member in union.members)
+        return LayoutNode(item=union, start=start, stop=self._position, children=members)
 
     patch.setattr(lay_out._Walk, "_union", union)
 
 
 @fault("a union stops with its last member, not its longest", law=PLACE)
 def _union_of_last(patch: Patch) -> None:
-    def union(self: Any, union: Any) -> None:
-        start = self._position
+    def union(self: Any, union: Any) -> Any:
+        start, members = self._position, []
         for member in union.members:
             self._position = start
-            self._module(member)
+            members.append(self._module(member))
+        return LayoutNode(item=union, start=start, stop=self._position, children=tuple(members))
 
     patch.setattr(lay_out._Walk, "_union", union)
 
@@ -77,7 +80,7 @@ def _no_reserve(patch: Patch) -> None:
 
 @fault("BOS is left out", law=PLACE)
 def _no_bos(patch: Patch) -> None:
-    patch.setattr(lay_out._Walk, "add_bos", lambda self, span: None)
+    patch.setattr(lay_out._Walk, "add_bos", lambda self, span: [])
 
 
 @fault("a closed turn has no footer", law=PLACE)
@@ -221,14 +224,14 @@ def _slot_not_whole(patch: Patch) -> None:
 
 @fault("added text starts one position late", law=PLACE, quick=True)
 def _late_text(patch: Patch) -> None:
-    original = plan.DisplayedPlan
+    original = plan.Plan
 
     def late(**fields: Any) -> Any:
         added = {Origin.TEXT, Origin.HEADER, Origin.FOOTER}
         moved = (replace(each, start=each.start + (each.origin in added)) for each in fields.pop("prefill"))
         return original(prefill=tuple(moved), **fields)
 
-    patch.setattr(plan, "DisplayedPlan", late)
+    patch.setattr(plan, "Plan", late)
 
 
 @fault("the last token is not fed again behind other new tokens", law=PLACE)

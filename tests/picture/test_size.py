@@ -6,10 +6,12 @@ import random
 import time
 
 import pytest
+from lxml import html
 
-from promptcache.layout import Layout, layout_svg, run_states
-from tests.layout.picture_reading import drawn
+from promptcache.layout import Layout
+from promptcache.picture import layout_html, layout_svg
 from tests.layout.samples import layout_of
+from tests.picture.reading import drawn
 
 
 def big_schema(num_modules: int) -> str:
@@ -58,19 +60,19 @@ def many(request: pytest.FixtureRequest) -> Layout:
     return layout_of(SHAPES[request.param])
 
 
-def test_two_thousand_modules_make_a_bearable_file_in_time(many):
-    """2,000 modules take at most about 2 MB and a second of one core."""
-    states = run_states(many)
+@pytest.mark.parametrize(("draw", "max_bytes"), [(layout_svg, 100_000), (layout_html, 2_600_000)])
+def test_two_thousand_modules_make_a_bearable_file_in_time(many, draw, max_bytes):
+    """2,000 modules take a second of one core at most; the page holds every part, the SVG an overview."""
     began = time.process_time()
 
-    text = layout_svg(many, states, token_bytes=131_072)
+    text = draw(many, token_bytes=131_072)
 
     assert time.process_time() - began < 1.5
-    assert len(text.encode()) < 2_100_000
+    assert len(text.encode()) < max_bytes
 
 
 def test_nothing_of_two_thousand_modules_vanishes(many):
-    """Parts too small to be drawn apart are drawn together, and named: no module, run or slot is left out."""
+    """What is folded is named by its row: no module, run or slot is left out."""
     groups = list(drawn(many).groups())
 
     assert frozenset().union(*(group.modules for group in groups)) == frozenset(range(2_000))
@@ -79,9 +81,22 @@ def test_nothing_of_two_thousand_modules_vanishes(many):
     assert frozenset().union(*(group.slots for group in groups)) == frozenset(range(num_slots))
 
 
-def test_labels_of_two_thousand_modules_never_overlap(many):
-    """Labels that do not fit are shortened or dropped; there are labels all the same."""
+def test_two_thousand_modules_are_an_overview(many):
+    """The picture is about two screens high, and each fold says what it holds."""
     picture = drawn(many)
 
     assert picture.overlapping() == []
-    assert sum(words.text.startswith("m") for words in picture.words()) > 500
+    assert picture.height < 3_000
+    assert sum(words.text.startswith("▸ m") for words in picture.words()) > 10
+
+
+def test_every_module_of_two_thousand_can_be_opened(many):
+    """The page has a row for each module; at first few are open, and what a fold holds has a scale of its own."""
+    page = html.document_fromstring(layout_html(many))
+
+    rows = page.find_class("row")
+    names = {row.find("span").text_content().split(" · ")[0] for row in rows}
+    hidden = {id(row) for fold in page.iter("details") if fold.get("open") is None for row in fold.find_class("row")}
+    assert {path.rpartition("/")[2] for path in many.modules} <= names
+    assert len(rows) - len(hidden) < 150
+    assert len(page.find_class("axis")) > 10

@@ -1,7 +1,6 @@
-"""Text that can be shown: in one line, without control characters, cut to a length.
+"""Text for pictures: in one line, without control characters, cut to a length.
 
-Comes in: any text. Goes out: text that XML can hold and whose width can be told. This file does not know what the text
-is.
+XML can hold every text that these functions return, and its width in a monospaced font is known.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _LEAST_COLUMNS = 4  # of a shortened label: less says nothing
 
 
 def shown(text: str) -> str:
-    """Return `text` with signs in place of line breaks and of what cannot be printed; format characters are gone."""
+    """Return `text` with signs for line breaks and control characters, and without format characters."""
     return text if text.isprintable() else "".join(map(_sign, text))
 
 
@@ -26,7 +25,7 @@ def excerpt(text: str, max_chars: int) -> str:
 
 
 def listed(names: Sequence[str], max_names: int) -> str:
-    """Return names in a row, those past `max_names` as a number."""
+    """Return names in a list; those past `max_names` are counted."""
     rest = len(names) - max_names
     if rest <= 1:  # one name is as short as its number
         return ", ".join(names)
@@ -54,12 +53,12 @@ def columns(text: str) -> int:
 
 
 def fit(labels: Iterable[str], max_columns: int, *, keep_end: bool = True) -> str:
-    """Return the first label that fits, else the last one shortened, else nothing.
+    """Return the first label that fits, else the last one shortened, else the empty text.
 
     Args:
         labels: The longest first.
-        max_columns: The room there is.
-        keep_end: Whether a shortened label keeps its end, too: names often differ there.
+        max_columns: Width in columns.
+        keep_end: Whether a shortened label keeps its end: names often differ there.
     """
     label = ""
     for label in map(shown, labels):

@@ -7,24 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.layout.picture.excerpt import columns, excerpt, fit, listed, shown
-from promptcache.layout.picture.palette import FADED, FILLS, INK
+from promptcache.picture.style import FADED, FILLS, INK, LIT, PAPER
+from promptcache.picture.text import columns, excerpt, fit, listed, shown
 
 LABELS = st.lists(st.text(), min_size=1, max_size=3)
-BEHIND_LABELS = [
-    "module",
-    "union",
-    "turn",
-    "request",
-    "cached",
-    "frame",
-    "uncached",
-    "slot-paper",
-    "filler",
-    "reused",
-    "new",
-]
-BEHIND_FADED_LABELS = ["module", "union", "turn"]
+BEHIND = {**FILLS, "paper": PAPER, "lit": LIT}
+BEHIND_LABELS = ["paper", "lit", "cached", "frame", "uncached", "slot", "filler", "reused", "new"]
+BEHIND_FADED_LABELS = ["paper", "lit"]
 READABLE = 4.5  # WCAG 2.2, level AA
 
 
@@ -67,7 +56,7 @@ def test_long_texts_and_lists_are_cut():
 )
 def test_labels_can_be_read(ink, style, scheme):
     """Every label has the contrast that WCAG asks for, in light and in dark surroundings."""
-    lighter, darker = sorted((luminance(ink[scheme]), luminance(FILLS[style][scheme])), reverse=True)
+    lighter, darker = sorted((luminance(ink[scheme]), luminance(BEHIND[style][scheme])), reverse=True)
 
     assert (lighter + 0.05) / (darker + 0.05) >= READABLE
 

@@ -1,17 +1,12 @@
-"""What is told about a part of the picture while the pointer rests on it: lines of words.
-
-Comes in: runs, slots and modules of a layout, what is in use of them, and what a token costs. Goes out: lines. This
-file does not know how or where they are shown.
-"""
+"""The lines that a reader sees on hovering a part of a picture: its text, positions, tokens, bytes and context."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.language.checked import CheckedModule
-from promptcache.layout.picture.excerpt import counted, excerpt, fit, listed, size
-from promptcache.layout.picture.parts import Look, Section
-from promptcache.layout.types import Layout, Prefill, Run, RunState, Slot, Stretch
+from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, Stretch
+from promptcache.picture.text import counted, excerpt, fit, listed, size
 
 _MANY_RUNS = 400
 _MAX_CHARS, _MAX_CHARS_OF_MANY = 160, 48  # of an excerpt
@@ -19,16 +14,18 @@ _MAX_SEEN, _MAX_SEEN_OF_MANY = 6, 3
 _MAX_PATH = 80
 
 Lines = tuple[str, ...]
+Sections = Iterable[tuple[int, int, str]]
+"""Start, stop and look of parts of a piece."""
 
 
 class Notes:
-    """Writes the lines for every part of a layout; a plan tells itself by the sections that it makes of them."""
+    """Writes the lines for every part of a layout. What a plan does with a part is in its sections."""
 
     def __init__(self, layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> None:
         self._layout = layout
         self._all_states = states
         self._token_bytes = token_bytes
-        has_many = len(layout.runs) > _MANY_RUNS  # so many that the picture would get large
+        has_many = self._has_many = len(layout.runs) > _MANY_RUNS  # so many that the picture would get large
         self._max_chars = _MAX_CHARS_OF_MANY if has_many else _MAX_CHARS
         self._max_seen = _MAX_SEEN_OF_MANY if has_many else _MAX_SEEN
         self._bos_run = 0 if layout.has_bos else None
@@ -37,19 +34,19 @@ class Notes:
         for state in states:
             self._states.setdefault(state.run, []).append(state)
 
-    def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sequence[Section]) -> Lines:
-        """Tell a text; `what` names one that is no text of the schema: BOS, or a turn's header or footer."""
+    def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sections) -> Lines:
+        """Describe a text. `what` names BOS and the header or footer of a turn."""
         num_tokens = len(stretch.token_ids)
         return (
             what if what and not run.module else f"{what or 'text'} {_owner(run.module)}",
             excerpt(stretch.text, self._max_chars),
             self._cost(stretch.start, stretch.stop, num_tokens, run.cached),
             *_use(sections),
-            *self._sees(run),
+            *([] if self._has_many else self._sees(run)),
         )
 
-    def slot(self, run: Run, slot: Slot, sections: Sequence[Section], argument: str | None) -> Lines:
-        """Tell a slot: its filler, what a prompt puts there, and what that sees."""
+    def slot(self, run: Run, slot: Slot, sections: Sections, argument: str | None) -> Lines:
+        """Describe a slot: its filler, and what a prompt puts there."""
         parameter = self._layout.schema.parameters[slot.module][slot.parameter]
         fillers = {"placeholder": parameter.placeholder, "default": parameter.default}
         required = ", required" if slot.required else ""
@@ -59,23 +56,21 @@ class Notes:
             *(f"{name} {excerpt(text, self._max_chars)}" for name, text in fillers.items() if text is not None),
             *([] if argument is None else [f"argument {excerpt(argument, self._max_chars)}"]),
             *_use(sections),
-            "an argument sees every token in use before it",
+            *([] if self._has_many else ["an argument sees every token in use before it"]),
         )
 
-    def module(self, module: CheckedModule, *, present: bool) -> Lines:
-        """Tell a module: what it takes with all that is in it, what its own text costs and sees."""
-        extent = self._layout.extents[module.path]
-        runs = [self._layout.runs[index] for index in self._layout.runs_of[module.path]]
-        num_tokens = sum(len(p.token_ids if isinstance(p, Stretch) else p.filler_ids) for r in runs for p in r.pieces)
+    def module(self, node: LayoutNode, module: CheckedModule, num_tokens: int, *, present: bool) -> Lines:
+        """Describe a module: the positions of everything inside, and the cost and context of its own text."""
+        runs = self._layout.runs_of[module.path]
         facts = {"required": module.required, "not cached": not module.cache, "absent": not present}
         return (
             ", ".join([f"module {_path(module.path)}", *(name for name, holds in facts.items() if holds)]),
-            self._cost(extent.start, extent.stop, num_tokens, module.cache, "of its own"),
-            *(self._sees(runs[-1]) if runs else ()),
+            self._cost(node.start, node.stop, num_tokens, module.cache, "of its own"),
+            *(self._sees(self._layout.runs[runs[-1]]) if runs else ()),
         )
 
     def added(self, new: Prefill, text: str | None) -> Lines:
-        """Tell what a prompt adds after the schema."""
+        """Describe a text that a prompt adds after the schema."""
         quoted = [] if text is None else [excerpt(text, self._max_chars)]
         cost = self._cost(new.start, new.stop, len(new.token_ids), True)
         return (f"{new.origin} added by the prompt", *quoted, cost, "new; sees every token in use before it")
@@ -116,7 +111,7 @@ class Notes:
 
 
 def gap(start: int, stop: int, why: str) -> Lines:
-    """Tell positions that nothing takes."""
+    """Describe positions without text."""
     return (why, f"{positions(start, stop)} without text")
 
 
@@ -127,12 +122,12 @@ def positions(start: int, stop: int) -> str:
     return f"positions {start:,}–{stop - 1:,} ({stop - start:,})"
 
 
-def _use(sections: Iterable[Section]) -> Iterator[str]:
+def _use(sections: Sections) -> Iterator[str]:
     """Yield what a prompt does with a piece; nothing where no plan is drawn."""
-    for section in sections:
-        if section.look in (Look.REUSED, Look.NEW):
-            yield f"{section.look}: {counted(section.stop - section.start, 'token')} from position {section.start:,}"
-        elif section.look is Look.ABSENT:
+    for start, stop, look in sections:
+        if look in ("reused", "new"):
+            yield f"{look}: {counted(stop - start, 'token')} from position {start:,}"
+        elif look == "absent":
             yield "absent from this prompt"
 
 

@@ -10,29 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import lay_out, layout_svg, run_states
-from promptcache.layout.picture.measure import measure
-from promptcache.layout.picture.parts import Look, Mark, Part
+from promptcache.layout import Plan, lay_out, run_states
+from promptcache.picture import layout_svg
+from promptcache.picture.rows import ChartRow, Look, Section, make_chart
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.picture_reading import Group, Picture, drawn
-from tests.layout.samples import new_tokens, plan_selection, reused_tokens
+from tests.layout.samples import new_tokens, plan_of, plan_selection, reused_tokens
+from tests.picture.reading import Group, Picture, drawn
 
 HALF_A_PIXEL_AND_ROUNDING = 0.52
 WIDTHS = st.sampled_from([240, 400, 1000])
 
 
-def covers(group: Group, line: int, start: float, stop: float) -> bool:
-    """Whether a part reaches over a stretch of a line."""
+def covers(group: Group, picture: Picture, start: int, stop: int) -> bool:
+    """Whether a part reaches over the positions `[start, stop)`."""
     outline, slack = group.outline, HALF_A_PIXEL_AND_ROUNDING
-    return outline.line == line and outline.x <= start + slack and outline.x + outline.width >= stop - slack
-
-
-def assert_drawn(picture: Picture, groups: list[Group], start: int, stop: int) -> None:
-    """Some of `groups` covers the positions `[start, stop)` on every line that shows them."""
-    for line, first, last in picture.lines(start, stop):
-        assert any(covers(group, line, first, last) for group in groups), (line, first, last, groups)
+    return outline.x <= picture.x(start) + slack and outline.x + outline.width >= picture.x(stop) - slack
 
 
 def unions(items: Sequence[CheckedItem]) -> Iterator[CheckedUnion]:
@@ -45,30 +39,29 @@ def unions(items: Sequence[CheckedItem]) -> Iterator[CheckedUnion]:
             yield from unions(item.children)
 
 
-def marks(part: Part) -> Iterator[Mark]:
-    """Every mark in a part."""
-    if isinstance(part, Mark):
-        yield part
-    else:
-        for each in part.parts:
-            yield from marks(each)
+def rows_of(plan: Plan) -> list[ChartRow]:
+    """All rows of a plan's picture, folded ones too."""
+    chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
+    return [each for row in chart.rows for each in row.everything]
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_every_run_and_slot_is_drawn_to_scale(schema, width):
-    """Each text and slot has a part that names it and covers its positions, on every line that shows them."""
+    """Each text and slot has a part that names it and covers its positions."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)
 
     groups, num_slots = list(picture.groups()), 0
     for run in layout.runs:
+        named = [group for group in groups if run.index in group.runs]
         for piece in run.pieces:
-            assert_drawn(picture, [group for group in groups if run.index in group.runs], piece.start, piece.stop)
+            assert any(covers(group, picture, piece.start, piece.stop) for group in named)
         for slot in run.slots:
-            assert_drawn(picture, [group for group in groups if num_slots in group.slots], slot.start, slot.stop)
+            named = [group for group in groups if num_slots in group.slots]
+            assert any(covers(group, picture, slot.start, slot.stop) for group in named)
             num_slots += 1
 
 
@@ -76,25 +69,28 @@ def test_every_run_and_slot_is_drawn_to_scale(schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_every_module_is_drawn_to_scale(schema, width):
-    """Each module has a part that names it and covers its positions, reserve included."""
+    """Each module has a row that names it, from its first position to its last, reserve included."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)
 
     groups = list(picture.groups())
     for index, path in enumerate(schema.modules):
-        extent = layout.extents[path]
+        node = layout.modules[path]
         named = [group for group in groups if index in group.modules]
-        assert named
-        if extent.start < extent.stop:
-            assert_drawn(picture, named, extent.start, extent.stop)
+        assert any(covers(group, picture, node.start, node.stop) for group in named)
+        for group in named:
+            if len(group.modules) == 1:
+                last = max(picture.x(node.stop), picture.x(node.start) + 2)
+                assert abs(group.outline.x - picture.x(node.start)) <= HALF_A_PIXEL_AND_ROUNDING
+                assert abs(group.outline.x + group.outline.width - last) <= HALF_A_PIXEL_AND_ROUNDING
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
-    """What names one slot only, and is no gathering of small parts, ends where the slot ends."""
+    """What names one slot only, and is no fold, ends where the slot ends."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)
@@ -103,9 +99,7 @@ def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
     for group in picture.groups():
         if len(group.slots) == 1 and group.outline.style == "slot":
             slot = slots[min(group.slots)]
-            _, start, stop = next(
-                each for each in picture.lines(slot.start, slot.stop) if each[0] == group.outline.line
-            )
+            start, stop = picture.x(slot.start), picture.x(slot.stop)
             assert group.outline.x >= start - HALF_A_PIXEL_AND_ROUNDING
             assert group.outline.x + group.outline.width <= max(stop, start + 2) + HALF_A_PIXEL_AND_ROUNDING
 
@@ -114,7 +108,7 @@ def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_union_members_stand_below_each_other(schema, width):
-    """On every line, the members of a union take different heights and start at the same place."""
+    """The members of a union take different heights and start at the same place."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)
@@ -122,15 +116,10 @@ def test_union_members_stand_below_each_other(schema, width):
     order = list(schema.modules)
     for union in unions(schema.children):
         members = [{order.index(member.path)} for member in union.members]
-        boxes = [[group.outline for group in picture.groups() if group.modules == member] for member in members]
-        first = {
-            line: min(box.x for each in boxes for box in each if box.line == line)
-            for each in boxes
-            for line in [box.line for box in each]
-        }
-        places = sorted((box.y, box.y + box.height) for each in boxes for box in each)
+        boxes = [group.outline for group in picture.groups() if set(group.modules) in members]
+        places = sorted((box.y, box.y + box.height) for box in boxes)
         assert all(above[1] <= below[0] for above, below in pairwise(places))
-        assert all(abs(box.x - first[box.line]) <= 2 * HALF_A_PIXEL_AND_ROUNDING for each in boxes for box in each)
+        assert len({box.x for box in boxes}) <= 1
 
 
 @pytest.mark.law
@@ -141,7 +130,7 @@ def test_labels_never_overlap(data, schema, width):
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
     for each in (None, plan):
-        picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=each, width=width))
+        picture = Picture(layout_svg(plan.layout, plan=each, width=width))
         assert picture.overlapping() == []
         assert max(words.stop for words in picture.words()) <= picture.width
 
@@ -153,9 +142,10 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
     """Reused and new positions of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    root = measure(plan.layout, run_states(plan.layout), plan, None)
+    marks = [mark for row in rows_of(plan) for mark in row.marks]
 
-    sections = [section for mark in marks(root) for section in mark.sections]
+    sections = [section for each in marks for section in each.sections]
+    sections += [Section(each.start, each.stop, each.look) for each in marks]
     shown = {
         look: sorted(position for each in sections if each.look is look for position in range(each.start, each.stop))
         for look in Look
@@ -171,10 +161,47 @@ def test_what_a_prompt_leaves_out_is_faded(data, schema):
     """A part is drawn as absent if and only if the prompt uses none of the modules that it shows."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=plan))
+    picture = Picture(layout_svg(plan.layout, plan=plan))
 
     order = list(schema.modules)
     for group in picture.groups():
         if group.modules:
             is_used = any(order[index] in plan.selection.modules for index in group.modules)
             assert ("absent" in group.outline.style) is not is_used
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.1))
+@given(schema=strategies.schemas())
+def test_hovering_lights_up_what_a_module_attends_to(schema):
+    """The rows that light up while a module is hovered hold the runs that its plain states see, and no others."""
+    layout = lay_out(schema, ByteTokenizer())
+    states = run_states(layout)
+
+    chart = make_chart(layout, states, None, None)
+
+    rows = [each for row in chart.rows for each in row.everything]
+    order = list(schema.modules)
+    for row in rows:
+        if row.sees is None:
+            continue
+        path = order[row.modules.start]
+        own = [state for state in states if not state.scaffolds and layout.runs[state.run].module == path]
+        seen = {states[index].run for state in own for index in state.sees}
+        seen -= {*layout.runs_of[path], *range(layout.has_bos)}
+        lit = {run for other in rows if row.sees in other.seen_in for part in other.marks for run in part.runs}
+        assert seen <= lit
+        for other in rows:
+            holds = any(run in seen for part in other.marks for run in part.runs)
+            assert (row.sees in other.seen_in) is holds
+
+
+def test_what_a_prompt_uses_is_not_folded():
+    """Of many modules, those that a prompt uses have rows of their own; the others share rows."""
+    modules = "".join(f'<module name="m{index}">Text.</module>' for index in range(500))
+    plan = plan_of(f'<schema name="s">{modules}</schema>', '<prompt schema="s"><m7/><m300/>Go.</prompt>')
+
+    open_rows = [row for row in make_chart(plan.layout, run_states(plan.layout), plan, None).rows if row.is_open]
+
+    assert {"m7", "m300"} <= {row.labels[0] for row in open_rows}
+    assert len(open_rows) < 20

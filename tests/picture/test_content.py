@@ -9,12 +9,12 @@ import pytest
 from lxml import etree, html
 
 from promptcache.language import Prompt, resolve_prompt
-from promptcache.layout import layout_html, layout_svg, make_plan, run_states
-from promptcache.layout.picture.measure import measure
-from promptcache.layout.picture.parts import Box
+from promptcache.layout import make_plan, run_states
+from promptcache.picture import layout_html, layout_svg
+from promptcache.picture.rows import make_chart
 from tests.fakes import ByteTokenizer
-from tests.layout.picture_reading import SVG, Picture, drawn
 from tests.layout.samples import layout_of, plan_of
+from tests.picture.reading import SVG, Picture, drawn
 
 SCHEMA = """\
 <schema name="trip">
@@ -38,7 +38,7 @@ def test_the_picture_needs_nothing_from_outside():
     """There is no script, no handler, no link and no style from elsewhere."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    text = layout_svg(plan.layout, run_states(plan.layout), plan=plan)
+    text = layout_svg(plan.layout, plan=plan)
 
     root = etree.fromstring(text)
     names = {etree.QName(element).localname for element in root.iter()}
@@ -60,8 +60,8 @@ def test_text_is_never_markup(text):
     prompt = Prompt("s").use("m", p=text).text(text)
     plan = make_plan(resolve_prompt(prompt, layout.schema), layout, states, ByteTokenizer())
 
-    picture = Picture(layout_svg(layout, states, plan=plan))
-    page = html.document_fromstring(layout_html(layout, states, plan=plan))
+    picture = Picture(layout_svg(layout, plan=plan))
+    page = html.document_fromstring(layout_html(layout, plan=plan))
 
     assert {etree.QName(each).localname for each in picture.root.iter()} <= ELEMENTS
     assert any(MARKUP in group.notes for group in picture.groups())
@@ -73,7 +73,7 @@ def test_hovering_tells_what_stands_there():
     """A text tells its words, positions, tokens, bytes and what it may see; a slot its filler."""
     layout = layout_of(SCHEMA)
 
-    picture = Picture(layout_svg(layout, run_states(layout), token_bytes=512))
+    picture = Picture(layout_svg(layout, token_bytes=512))
 
     told = [group.notes for group in picture.groups()]
     assert (
@@ -91,7 +91,7 @@ def test_hovering_tells_what_a_prompt_does():
     """With a plan, a slot tells its argument, a text whether it is reused, and the end where generation starts."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    picture = Picture(layout_svg(plan.layout, run_states(plan.layout), plan=plan))
+    picture = Picture(layout_svg(plan.layout, plan=plan))
 
     told = [group.notes for group in picture.groups()]
     assert any("argument “three”\nnew: 5 tokens" in notes for notes in told)
@@ -109,7 +109,7 @@ def test_the_legend_explains_what_occurs(style):
     swatches = [
         group.find(f"{SVG}rect").get("class")
         for group in picture.root.iter(f"{SVG}g")
-        if group.find(f"{SVG}title") is None
+        if group.get("class") == "legend"
     ]
     assert style in swatches
 
@@ -118,12 +118,13 @@ def test_the_page_has_a_row_for_every_slot():
     """The page shows the picture, and each slot with its positions and what the prompt puts there."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    page = html.document_fromstring(layout_html(plan.layout, run_states(plan.layout), plan=plan))
+    page = html.document_fromstring(layout_html(plan.layout, plan=plan))
 
     cells = [[cell.text for cell in row] for row in page.findall(".//tbody/tr")]
     assert page.findtext("head/title") == "trip: layout"
     assert cells == [["plan", "days", "20–27", "8", "“two”", "–", "–", "“three”"]]
-    assert len(page.findall(".//body//svg")) == 1
+    names = [row.find("span").text for row in page.find_class("row")]
+    assert [name for name in names if name in ("plan", "rome", "car")] == ["plan", "rome", "car"]
 
 
 def test_the_page_says_what_a_prompt_leaves_out():
@@ -134,19 +135,11 @@ def test_the_page_says_what_a_prompt_leaves_out():
     <module name="many">{slots}</module></schema>"""
     plan = plan_of(schema, '<prompt schema="s"><b/>Go.</prompt>')
 
-    page = html.document_fromstring(layout_html(plan.layout, run_states(plan.layout), plan=plan))
+    page = html.document_fromstring(layout_html(plan.layout, plan=plan))
 
     rows = page.findall(".//tbody/tr")
     assert [row[-1].text for row in rows[:3]] == ["absent", "its default", "nothing"]
-    assert (len(rows), page.findall(".//body/p")[-1].text) == (1_000, "and 3 more")
-
-
-def test_layout_and_plan_show_themselves_in_a_notebook():
-    """The notebook view is the picture."""
-    plan = plan_of(SCHEMA, PROMPT)
-
-    assert plan.layout._repr_html_() == layout_svg(plan.layout, run_states(plan.layout))
-    assert plan._repr_html_() == layout_svg(plan.layout, run_states(plan.layout), plan=plan)
+    assert (len(rows), page.findall(".//p")[-1].text) == (1_000, "and 3 more")
 
 
 def test_an_empty_schema_has_a_picture():
@@ -156,11 +149,10 @@ def test_an_empty_schema_has_a_picture():
     assert [group.modules for group in picture.groups()] == [frozenset({0})]
 
 
-def test_the_root_box_is_as_long_as_the_longest_prompt():
+def test_the_scale_is_as_long_as_the_longest_prompt():
     """The scale reaches to the end of what is drawn, the prompt's own text included."""
     plan = plan_of(SCHEMA, PROMPT)
 
-    root = measure(plan.layout, run_states(plan.layout), plan, None)
+    chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
 
-    assert isinstance(root, Box)
-    assert root.stop == max(plan.layout.stop, plan.stop + 1)
+    assert chart.stop == max(plan.layout.stop, plan.stop + 1)

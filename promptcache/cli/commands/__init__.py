@@ -1,1 +1,0 @@
-"""`layout` and `diff`."""

@@ -1,0 +1,298 @@
+"""Compare two layouts under one tokenizer: what moved, which encodings are kept, and which reserves would keep more.
+
+Two encodings are the same where their digests are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from promptcache.layout.lay_out import lay_out
+from promptcache.layout.run_states import run_states
+from promptcache.layout.types import Layout, RunState, Slot
+from promptcache.tokenizer import Tokenizer
+
+_Place: TypeAlias = tuple[str, int, tuple[str, ...]]
+_MAX_LAID_OUT = 5_000  # modules, to find out which reserves are needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotChange:
+    """A slot that moved or has another length: `[start, stop)` before and now, None where it does not exist.
+
+    Attributes:
+        now_required: Whether prompts now have to fill it and did not before.
+    """
+
+    module: str
+    parameter: str
+    before: tuple[int, int] | None
+    now: tuple[int, int] | None
+    now_required: bool
+
+    @property
+    def harmful(self) -> bool:
+        """Whether a prompt that filled it, or did not, may be invalid now."""
+        if self.before is None or self.now is None:
+            return self.now is None or self.now_required
+        shorter = self.now[1] - self.now[0] < self.before[1] - self.before[0]
+        return shorter or self.now_required
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleChanges:
+    """Modules that only one of the schemas has; a renamed one has the same text under another path."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+
+
+class Reason(StrEnum):
+    """Why an encoding has to be made."""
+
+    NEW = "new"
+    TEXT = "its text changed"
+    MOVED = "it moved"
+    CONTEXT = "what it sees changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeEncoding:
+    """An encoding that the old schema does not have.
+
+    Attributes:
+        start: Its first position.
+        old_start: The first position of the encoding that it replaces, None where it replaces none.
+    """
+
+    module: str
+    scaffolds: tuple[str, ...]
+    num_tokens: int
+    reason: Reason
+    start: int
+    old_start: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingChanges:
+    """The encodings of two schemas, each computation counted once."""
+
+    num_kept: int
+    num_kept_tokens: int
+    num_dropped: int
+    num_dropped_tokens: int
+    made: tuple[MadeEncoding, ...]
+
+    @property
+    def num_made_tokens(self) -> int:
+        """Tokens that have to be encoded."""
+        return sum(each.num_tokens for each in self.made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleReserve:
+    """Positions that a module would have to reserve so that nothing after it moves.
+
+    Attributes:
+        module: Its path in the new schema.
+        reserve: As long as the longer of its two versions.
+        num_empty: Positions that the reserve leaves empty behind the shorter version.
+        in_new: Whether the new schema has the shorter version, so that writing the reserve there helps now.
+    """
+
+    module: str
+    reserve: int
+    num_empty: int
+    in_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveChanges:
+    """What would be kept besides if both schemas had these reserves."""
+
+    modules: tuple[ModuleReserve, ...]
+    num_kept: int
+    num_kept_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChanges:
+    """Everything that differs between two layouts; `reserve` is None where no reserve would keep an encoding."""
+
+    modules: ModuleChanges
+    slots: tuple[SlotChange, ...]
+    encodings: EncodingChanges
+    reserve: ReserveChanges | None
+
+
+def compare_layouts(old: Layout, new: Layout, tokenizer: Tokenizer) -> LayoutChanges:
+    """Compare two layouts under the tokenizer that both were made with."""
+    modules = _compare_modules(old, new)
+    renamed = dict(modules.renamed)
+    return LayoutChanges(
+        modules=modules,
+        slots=tuple(_compare_slots(old, new, renamed)),
+        encodings=compare_encodings(old, new, renamed),
+        reserve=_find_reserves(old, new, renamed, tokenizer),
+    )
+
+
+def _compare_modules(old: Layout, new: Layout) -> ModuleChanges:
+    added = [path for path in new.schema.modules if path not in old.schema.modules]
+    removed = [path for path in old.schema.modules if path not in new.schema.modules]
+    by_text = {_text(new, path): path for path in reversed(added)}
+    renamed: dict[str, str] = {}
+    for path in removed:
+        text = _text(old, path)
+        if any(text) and by_text.get(text) not in {None, *renamed.values()}:
+            renamed[path] = by_text[text]
+    return ModuleChanges(
+        added=tuple(path for path in added if path not in renamed.values()),
+        removed=tuple(path for path in removed if path not in renamed),
+        renamed=tuple(renamed.items()),
+    )
+
+
+def _text(layout: Layout, path: str) -> tuple[tuple[object, ...], ...]:
+    """Return the tokens and parameters of a module's own runs."""
+    return tuple(
+        tuple(
+            (piece.parameter, piece.filler_ids) if isinstance(piece, Slot) else piece.token_ids
+            for piece in layout.runs[run].pieces
+        )
+        for run in layout.runs_of[path]
+    )
+
+
+def _compare_slots(old: Layout, new: Layout, renamed: Mapping[str, str]) -> Iterator[SlotChange]:
+    before = {(renamed.get(slot.module, slot.module), slot.parameter): slot for slot in _slots(old)}
+    now = {(slot.module, slot.parameter): slot for slot in _slots(new)}
+    for key in dict.fromkeys((*before, *now)):
+        was, has = before.get(key), now.get(key)
+        now_required = has is not None and has.required and (was is None or not was.required)
+        if _range(was) != _range(has) or now_required:
+            yield SlotChange(
+                module=key[0], parameter=key[1], before=_range(was), now=_range(has), now_required=now_required
+            )
+
+
+def _slots(layout: Layout) -> Iterator[Slot]:
+    return (slot for run in layout.runs for slot in run.slots)
+
+
+def _range(slot: Slot | None) -> tuple[int, int] | None:
+    return None if slot is None else (slot.start, slot.stop)
+
+
+def compare_encodings(old: Layout, new: Layout, renamed: Mapping[str, str]) -> EncodingChanges:
+    """Compare the encodings of two layouts.
+
+    Args:
+        old: What may be stored already.
+        new: What is wanted now.
+        renamed: New paths of modules by their old ones.
+    """
+    before, after = _by_digest(old), _by_digest(new)
+    at_place = {_place(each, old, renamed, ordinal): each for ordinal, each in _numbered(before.values(), old)}
+    made = [
+        _made(each, new, at_place.get(_place(each, new, {}, ordinal)))
+        for ordinal, each in _numbered([after[key] for key in after if key not in before], new)
+    ]
+    kept = [each for key, each in before.items() if key in after]
+    dropped = [each for key, each in before.items() if key not in after]
+    return EncodingChanges(
+        num_kept=len(kept),
+        num_kept_tokens=_num_tokens(kept),
+        num_dropped=len(dropped),
+        num_dropped_tokens=_num_tokens(dropped),
+        made=tuple(made),
+    )
+
+
+def _by_digest(layout: Layout) -> dict[str, RunState]:
+    """Return one state for each computation, by the digest of its encoding."""
+    found: dict[str, RunState] = {}
+    for state in run_states(layout):
+        found.setdefault(state.encoding.digest, state)
+    return found
+
+
+def _numbered(found: Iterable[RunState], layout: Layout) -> Iterator[tuple[int, RunState]]:
+    """Yield states with the place of their run among the runs of its module."""
+    for each in found:
+        yield layout.runs_of[layout.runs[each.run].module].index(each.run), each
+
+
+def _place(each: RunState, layout: Layout, renamed: Mapping[str, str], ordinal: int) -> _Place:
+    module = layout.runs[each.run].module
+    return renamed.get(module, module), ordinal, each.scaffolds
+
+
+def _made(each: RunState, layout: Layout, old: RunState | None) -> MadeEncoding:
+    return MadeEncoding(
+        module=layout.runs[each.run].module,
+        scaffolds=each.scaffolds,
+        num_tokens=each.encoding.num_tokens,
+        reason=_reason(each, old),
+        start=each.encoding.position_ids[0],
+        old_start=None if old is None else old.encoding.position_ids[0],
+    )
+
+
+def _reason(each: RunState, old: RunState | None) -> Reason:
+    if old is None:
+        return Reason.NEW
+    if each.encoding.token_ids != old.encoding.token_ids:
+        return Reason.TEXT
+    return Reason.MOVED if each.encoding.position_ids != old.encoding.position_ids else Reason.CONTEXT
+
+
+def _num_tokens(found: Sequence[RunState]) -> int:
+    return sum(each.encoding.num_tokens for each in found)
+
+
+def _find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokenizer: Tokenizer) -> ReserveChanges | None:
+    """Return the fewest reserves with which as much as possible would be kept, or None where they keep nothing."""
+    sizes: dict[str, tuple[int, int]] = {}
+    old_paths: dict[str, str] = {}
+    for old_path, before in old.modules.items():
+        path = renamed.get(old_path, old_path)
+        if path in new.modules:
+            size = before.stop - before.start, new.modules[path].stop - new.modules[path].start
+            if size[0] != size[1]:
+                sizes[path], old_paths[path] = size, old_path
+    if not sizes:
+        return None
+
+    def kept(paths: Iterable[str]) -> list[RunState]:
+        longer = {path: max(sizes[path]) for path in paths}
+        padded = lay_out(old.schema, tokenizer, reserves={old_paths[path]: longer[path] for path in longer})
+        after = _by_digest(lay_out(new.schema, tokenizer, reserves=longer))
+        return [state for digest, state in _by_digest(padded).items() if digest in after]
+
+    now, best = kept(()), kept(sizes)
+    if _num_tokens(best) <= _num_tokens(now):
+        return None
+    needed = list(sizes)
+    if len(needed) * len(new.modules) <= _MAX_LAID_OUT:
+        for path in sorted(sizes, key=lambda path: path.count("/")):  # a module before those inside it
+            fewer = [each for each in needed if each != path]
+            if _num_tokens(kept(fewer)) >= _num_tokens(best):
+                needed = fewer
+    return ReserveChanges(
+        modules=tuple(
+            ModuleReserve(
+                module=path,
+                reserve=max(sizes[path]),
+                num_empty=abs(sizes[path][0] - sizes[path][1]),
+                in_new=sizes[path][1] < sizes[path][0],
+            )
+            for path in needed
+        ),
+        num_kept=len(best) - len(now),
+        num_kept_tokens=_num_tokens(best) - _num_tokens(now),
+    )

@@ -1,0 +1,251 @@
+"""A chart as HTML that fills the width it is given, for a page of its own and for notebooks.
+
+There is no script: `<details>` folds, and a style sheet highlights. All text goes through the element tree, so none of
+it can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lxml import etree
+
+from promptcache.language import CheckedSchema
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.layout import Layout, Plan, Slot
+from promptcache.picture.rows import Chart, ChartRow, Mark, RowKind, indices
+from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
+from promptcache.picture.svg import extent_style, mark_style, number, tick_step
+from promptcache.picture.text import counted, excerpt, shown
+
+if TYPE_CHECKING:
+    from promptcache.runtime import Completion
+
+_MAX_CHARS = 60
+_MAX_ROWS = 1_000
+_USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # of all bars, and of a mark that is worth a label
+_MAX_TICKS = 6
+_HEADINGS = ("module", "parameter", "positions", "length", "default", "placeholder", "required")
+
+
+def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
+    """Return a document with the picture, and a table of the slots below it."""
+    html = etree.Element("html", {"lang": "en"})
+    head = etree.SubElement(html, "head")
+    etree.SubElement(head, "meta", {"charset": "utf-8"})
+    etree.SubElement(head, "meta", {"name": "viewport", "content": "width=device-width"})
+    _add(head, "title", f"{layout.schema.name}: layout")
+    _style(head, page_style())
+    picture = _picture(etree.SubElement(html, "body"), chart)
+    slots = [slot for run in layout.runs for slot in run.slots]
+    _add(picture, "h2", counted(len(slots), "slot"))
+    if slots:
+        _table(picture, slots[:_MAX_ROWS], layout, plan)
+    if len(slots) > _MAX_ROWS:
+        _add(picture, "p", f"and {len(slots) - _MAX_ROWS:,} more")
+    return f"{_text_of(html, doctype='<!DOCTYPE html>')}\n"
+
+
+def html_fragment(chart: Chart) -> str:
+    """Return the picture for a notebook."""
+    return _text_of(_picture(None, chart))
+
+
+def completion_fragment(completion: Completion, chart: Chart) -> str:
+    """Return an answer, what it cost, and the picture of its plan for a notebook."""
+    usage = completion.usage
+    facts = [
+        f"{usage.num_reused_tokens:,} tokens reused",
+        f"{usage.num_new_tokens:,} new",
+        f"{usage.num_generated_tokens:,} generated",
+        f"level {completion.level}{', lossy' if completion.lossy else ''}",
+        f"first token after {1e3 * completion.timing.ttft_s:,.0f} ms",
+        f"ended by {completion.finish_reason}",
+    ]
+    root = etree.Element("div", {"class": ROOT_CLASS})
+    _style(root, html_style(chart.num_contexts))
+    answer = _add(root, "p", "", {"class": "answer"})
+    answer.text = "\n".join(map(shown, completion.text.split("\n")))
+    _add(root, "p", " · ".join(facts), {"class": "say"})
+    _rows_of(root, chart)
+    return _text_of(root)
+
+
+def schema_fragment(schema: CheckedSchema) -> str:
+    """Return the modules and slots of a schema for a notebook; positions need a tokenizer."""
+    root = etree.Element("div", {"class": ROOT_CLASS})
+    _style(root, html_style(0))
+    head = _add(root, "p", "", {"class": "head"})
+    _add(head, "b", schema.name)
+    num_slots = sum(map(len, schema.parameters.values()))
+    _add(head, "span", f"{counted(len(schema.modules), 'module')} · {counted(num_slots, 'slot')}")
+    _outline(root, schema.children, 0)
+    return _text_of(root)
+
+
+def _picture(parent: etree._Element | None, chart: Chart) -> etree._Element:
+    attributes = {"class": ROOT_CLASS}
+    root = etree.Element("div", attributes) if parent is None else etree.SubElement(parent, "div", attributes)
+    _style(root, html_style(chart.num_contexts))
+    _rows_of(root, chart)
+    return root
+
+
+def _rows_of(root: etree._Element, chart: Chart) -> None:
+    head = _add(root, "p", "", {"class": "head"})
+    _add(head, "b", chart.title)
+    _add(head, "span", chart.summary)
+    keys = _add(root, "p", "", {"class": "legend"})
+    for style, meaning in legend(chart.looks):
+        key = _add(keys, "span", "")
+        _add(key, "i", "", {"class": style}).tail = meaning
+    _axis(root, 0, chart.stop)
+    _rows(root, chart.rows, 0, 0, chart.stop)
+
+
+def _rows(parent: etree._Element, rows: Iterable[ChartRow], depth: int, start: int, stop: int) -> None:
+    """Add rows whose bars reach from position `start` to `stop`; what is folded has a scale of its own."""
+    for row in rows:
+        if not row.children:
+            _row(_add(parent, "div", ""), row, depth, start, stop)
+            continue
+        details = _add(parent, "details", "", {"open": "open"} if row.is_open else {})
+        _row(_add(details, "summary", ""), row, depth, start, stop)
+        if row.kind is RowKind.FOLD:
+            inside = _add(details, "div", "", {"class": "fold-inside"})
+            _axis(inside, row.start, row.stop)
+            _rows(inside, row.children, depth, row.start, row.stop)
+        else:
+            _rows(details, row.children, depth + 1, start, stop)
+
+
+def _row(element: etree._Element, row: ChartRow, depth: int, start: int, stop: int) -> None:
+    context = [] if row.sees is None else [f"s{row.sees}"]
+    classes = ["row", *context, *(f"t{number}" for number in row.seen_in), *([] if row.present else ["gone"])]
+    element.attrib.update({"class": " ".join(classes), "title": _notes(row.notes), **dict(indices([row], ()))})
+    _add(element, "span", row.labels[0], {"class": "name", **({"style": f"--depth:{depth}"} if depth else {})})
+    bar = _add(element, "span", "", {"class": "bar"})
+    _add(bar, "i", "", {"class": extent_style(row), "style": _place(row.start, row.stop, start, stop)})
+    for mark in row.marks:
+        _mark(bar, mark, start, stop)
+    _add(element, "span", "" if row.num_tokens is None else f"{row.num_tokens:,}", {"class": "num"})
+
+
+def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
+    place = {"style": _place(mark.start, mark.stop, start, stop), **dict(indices((), [mark]))}
+    element = _add(bar, "b", "", {"class": mark_style(mark), "title": _notes(mark.notes), **place})
+    for section in mark.sections:
+        inside = _place(section.start, section.stop, mark.start, mark.stop)
+        _add(element, "i", "", {"class": section.look, "style": inside})
+    pixels = (mark.stop - mark.start) / max(stop - start, 1) * _USUAL_PIXELS
+    if pixels >= _LABEL_PIXELS and mark.labels:
+        _add(element, "span", mark.labels[0])
+
+
+def _axis(parent: etree._Element, start: int, stop: int) -> None:
+    row = _add(parent, "div", "", {"class": "row axis"})
+    _add(row, "span", "", {"class": "name"})
+    bar = _add(row, "span", "", {"class": "bar"})
+    step = tick_step(stop - start, _MAX_TICKS)
+    for position in range(-(-start // step) * step, stop, step):
+        if (stop - position) / (stop - start) > 0.04:  # room for its name
+            left = 100 * (position - start) / (stop - start)
+            _add(bar, "span", f"{position:,}", {"class": "tick", "style": f"left:{number(left)}%"})
+    _add(row, "span", "tokens", {"class": "num"})
+
+
+def _place(first: int, last: int, start: int, stop: int) -> str:
+    """Return where positions are between `start` and `stop`, as a style."""
+    scale = 100 / max(stop - start, 1)
+    return f"left:{number((first - start) * scale)}%;width:{number((last - first) * scale)}%"
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return "\n".join(map(shown, notes))
+
+
+def _outline(parent: etree._Element, items: Iterable[CheckedItem], depth: int) -> None:
+    """Add a row for every module, union and turn, with the beginning of its own text."""
+    for item in items:
+        if isinstance(item, CheckedModule | CheckedUnion | CheckedTurn):
+            children: Sequence[CheckedItem] = item.members if isinstance(item, CheckedUnion) else item.children
+            has_rows = any(isinstance(child, CheckedModule | CheckedUnion | CheckedTurn) for child in children)
+            block = _add(parent, "details", "", {"open": "open"} if depth < 2 else {}) if has_rows else parent
+            row = _add(block, "summary" if has_rows else "div", "", {"class": "row"})
+            _add(row, "span", _item_name(item), {"class": "name", "style": f"--depth:{depth}"})
+            _add(row, "span", "".join(_own_text(children))[:200], {"class": "say"})
+            if has_rows:
+                _outline(block, children, depth + 1)
+
+
+def _item_name(item: CheckedModule | CheckedUnion | CheckedTurn) -> str:
+    match item:
+        case CheckedModule():
+            facts = {"required": item.required, "not cached": not item.cache}
+            return " · ".join([item.path.rpartition("/")[2], *(name for name, holds in facts.items() if holds)])
+        case CheckedTurn():
+            return f"{item.role} turn"
+        case _:
+            chosen = "exactly one" if item.required or item.default is not None else "at most one"
+            return f"union {item.name or ''} · {chosen}".replace("  ", " ")
+
+
+def _own_text(items: Sequence[CheckedItem]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, FinalText):
+            yield item.text
+        elif not isinstance(item, CheckedModule | CheckedUnion | CheckedTurn):
+            yield f"‹{item.name}: {item.length}›"
+
+
+def _table(parent: etree._Element, slots: Sequence[Slot], layout: Layout, plan: Plan | None) -> None:
+    table = _add(_add(parent, "div", "", {"class": "table"}), "table", "")
+    _cells(_add(table, "thead", ""), "th", [*_HEADINGS, *([] if plan is None else ["in this prompt"])])
+    body = _add(table, "tbody", "")
+    for slot in slots:
+        _cells(body, "td", [*_facts(slot, layout), *([] if plan is None else [_content(slot, plan)])])
+
+
+def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
+    """Yield what the schema says about a slot, in the order of the headings."""
+    parameter = layout.schema.parameters[slot.module][slot.parameter]
+    yield slot.module or "–"
+    yield slot.parameter
+    yield f"{slot.start:,}–{slot.stop - 1:,}"
+    yield f"{slot.stop - slot.start:,}"
+    yield "–" if parameter.default is None else excerpt(parameter.default, _MAX_CHARS)
+    yield "–" if parameter.placeholder is None else excerpt(parameter.placeholder, _MAX_CHARS)
+    yield "yes" if slot.required else "–"
+
+
+def _content(slot: Slot, plan: Plan) -> str:
+    """Return what a prompt puts into a slot."""
+    if slot.module and slot.module not in plan.selection.modules:
+        return "absent"
+    given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
+    text = given.get((slot.module, slot.parameter))
+    if text is not None:
+        return excerpt(text, _MAX_CHARS)
+    return "its default" if slot.default_ids else "nothing"
+
+
+def _cells(parent: etree._Element, name: str, cells: Sequence[str]) -> None:
+    row = _add(parent, "tr", "")
+    for cell in cells:
+        _add(row, name, cell)
+
+
+def _style(parent: etree._Element, sheet: str) -> None:
+    etree.SubElement(parent, "style").text = sheet
+
+
+def _add(parent: etree._Element, name: str, text: str, attributes: Mapping[str, str] | None = None) -> etree._Element:
+    element = etree.SubElement(parent, name, dict(attributes or {}))
+    if text:
+        element.text = shown(text)
+    return element
+
+
+def _text_of(element: etree._Element, doctype: str | None = None) -> str:
+    return etree.tostring(element, method="html", encoding="unicode", doctype=doctype)

@@ -1,0 +1,50 @@
+"""Views in notebooks: IPython shows schemas, layouts, plans and answers as pictures.
+
+The views are registered by the names of the types, so registering imports neither IPython nor the types.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from promptcache.layout import Layout, Plan, run_states
+from promptcache.picture.html import completion_fragment, html_fragment, schema_fragment
+from promptcache.picture.rows import Chart, make_chart
+
+if TYPE_CHECKING:
+    from promptcache.runtime import Completion
+
+
+def register() -> None:
+    """Register the views where IPython runs; elsewhere do nothing."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        views = shell.display_formatter.formatters["text/html"]
+        for path, view in VIEWS.items():
+            views.for_type_by_name(*path.rsplit(".", 1), view)
+
+
+def _layout_chart(layout: Layout, plan: Plan | None = None) -> Chart:
+    return make_chart(layout, run_states(layout), plan, None)
+
+
+def _layout_view(layout: Layout) -> str:
+    return html_fragment(_layout_chart(layout))
+
+
+def _plan_view(plan: Plan) -> str:
+    return html_fragment(_layout_chart(plan.layout, plan))
+
+
+def _completion_view(completion: Completion) -> str:
+    return completion_fragment(completion, _layout_chart(completion.plan.layout, completion.plan))
+
+
+VIEWS: dict[str, Any] = {
+    "promptcache.language.checked.CheckedSchema": schema_fragment,
+    "promptcache.layout.types.Layout": _layout_view,
+    "promptcache.layout.types.Plan": _plan_view,
+    "promptcache.runtime.completion.Completion": _completion_view,
+}
+"""The view of each type, by its full name."""

@@ -1,0 +1,557 @@
+"""A layout as rows: one row for each module, union and turn, with the text and slots of its own as marks.
+
+`make_chart` reads the tree of a layout and, if there is one, a plan. In a large layout neighbours share one row, and a
+reader can open it. This module knows neither pixels nor markup.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain, count, groupby
+from typing import NamedTuple
+
+from promptcache.language.checked import CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.layout import (
+    Layout,
+    LayoutLeaf,
+    LayoutNode,
+    LeafKind,
+    Origin,
+    Plan,
+    Prefill,
+    Run,
+    RunPiece,
+    RunState,
+    Slot,
+)
+from promptcache.picture.notes import Notes, gap, positions
+from promptcache.picture.text import counted, listed, size
+
+_NO_INDICES = range(0)
+_MAX_LABEL = 100
+_MAX_NAMES = 12
+_MAX_ROWS = 120  # that are open at first
+_MAX_SIBLINGS = 40
+_MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # that hovering shows
+_ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
+
+
+class Look(StrEnum):
+    """How positions look. A plan is drawn with `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
+
+    CACHED = "cached"
+    FRAME = "frame"
+    UNCACHED = "uncached"
+    SLOT = "slot"
+    FILLER = "filler"
+    GAP = "gap"
+    TEXT = "text"
+    REUSED = "reused"
+    NEW = "new"
+    ABSENT = "absent"
+    NEXT = "next"
+
+
+class RowKind(StrEnum):
+    """What a row shows: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
+
+    ROOT = "root"
+    TURN = "turn"
+    MODULE = "module"
+    UNION = "union"
+    PROMPT = "prompt"
+    FOLD = "fold"
+
+
+_APART = (RowKind.ROOT, RowKind.PROMPT)
+
+
+class Section(NamedTuple):
+    """Positions `[start, stop)` of a mark that look alike."""
+
+    start: int
+    stop: int
+    look: Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A text, a slot or a gap.
+
+    Attributes:
+        labels: The longest first.
+        notes: Lines that a reader sees on hovering.
+        sections: Parts of it that look different.
+        runs: Index of its run in the layout.
+        slots: Index of its slot, counted in document order.
+    """
+
+    start: int
+    stop: int
+    look: Look
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    present: bool = True
+    runs: range = _NO_INDICES
+    slots: range = _NO_INDICES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartRow:
+    """A module, union or turn in the positions `[start, stop)`.
+
+    Attributes:
+        labels: The longest first.
+        notes: Lines that a reader sees on hovering.
+        num_tokens: Tokens of its own while slots hold their fillers; None where the number says nothing.
+        present: Whether the prompt uses it; true where no plan is drawn.
+        is_open: Whether its children are shown at first.
+        sees: Number of the set of runs that it attends to.
+        seen_in: Numbers of the sets that it belongs to.
+        modules: Index of its module in document order.
+    """
+
+    kind: RowKind
+    start: int
+    stop: int
+    labels: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    num_tokens: int | None = None
+    marks: tuple[Mark, ...] = ()
+    children: tuple[ChartRow, ...] = ()
+    present: bool = True
+    is_open: bool = True
+    sees: int | None = None
+    seen_in: tuple[int, ...] = ()
+    modules: range = _NO_INDICES
+
+    @property
+    def everything(self) -> Iterator[ChartRow]:
+        """Yield the row and all rows below it."""
+        yield self
+        for child in self.children:
+            yield from child.everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Everything that a picture shows; `num_contexts` is the number of sets of runs that modules attend to."""
+
+    title: str
+    summary: str
+    stop: int
+    rows: tuple[ChartRow, ...]
+    num_contexts: int
+
+    @property
+    def looks(self) -> set[str]:
+        """The looks that occur in it, and `many` where rows are folded."""
+        rows = [each for row in self.rows for each in row.everything]
+        found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
+        return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
+
+
+def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> Chart:
+    """Return the rows of a layout.
+
+    Args:
+        layout: What is drawn.
+        states: What `run_states(layout)` returned.
+        plan: Of a prompt for this layout; None draws the layout alone.
+        token_bytes: KV of one token, where bytes are to be shown.
+    """
+    builder = _Builder(layout, states, plan, token_bytes)
+    rows = tuple(builder.all())
+    return Chart(
+        title=layout.schema.name,
+        summary=_about(layout, states, token_bytes) if plan is None else _about_prompt(plan, token_bytes),
+        stop=max([1, layout.stop, *(row.stop for row in rows)]),
+        rows=folded(rows),
+        num_contexts=builder.num_contexts,
+    )
+
+
+def looks_of(mark: Mark) -> Iterator[str]:
+    """Yield the looks of a mark and its sections."""
+    yield mark.look if mark.present else Look.ABSENT
+    yield from (section.look for section in mark.sections)
+
+
+class _Builder:
+    """Turns the tree of a layout into rows, in document order."""
+
+    def __init__(self, layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> None:
+        self._layout = layout
+        self._plan = plan
+        self._use = _Use(plan)
+        self._notes = Notes(layout, states, token_bytes)
+        self._slots = count()
+        self._modules = {path: index for index, path in enumerate(layout.schema.modules)}
+        self._contexts, self._seen_in = _contexts(layout, states)
+        self.num_contexts = len(set(self._contexts.values()))
+
+    def all(self) -> Iterator[ChartRow]:
+        """Yield the rows of the schema, and the row of what the prompt adds."""
+        marks, rows = self._inside(self._layout.tree, "")
+        if marks:
+            yield ChartRow(
+                kind=RowKind.ROOT,
+                start=marks[0].start,
+                stop=max(each.stop for each in marks),
+                labels=("(root)",),
+                notes=("text outside modules and turns: it is in every prompt",),
+                num_tokens=_own_tokens(self._layout.tree),
+                marks=marks,
+                seen_in=self._sets_with(marks),
+            )
+        yield from rows
+        if self._plan is not None:
+            yield self._prompt(self._plan)
+
+    def _inside(
+        self, nodes: Iterable[LayoutNode | LayoutLeaf], owner: str, turn: str = ""
+    ) -> tuple[tuple[Mark, ...], tuple[ChartRow, ...]]:
+        """Return the texts and slots among `nodes` as marks, and everything else as rows."""
+        marks: list[Mark] = []
+        rows: list[ChartRow] = []
+        for node in nodes:
+            if isinstance(node, LayoutLeaf):
+                marks.append(self._mark(node, turn))
+            elif isinstance(node.item, CheckedModule):
+                rows.append(self._module(node, node.item))
+            elif isinstance(node.item, CheckedUnion):
+                rows.append(self._union(node, node.item))
+            elif node.children:
+                rows.append(self._turn(node, node.item, owner))
+        return tuple(marks), tuple(rows)
+
+    def _module(self, node: LayoutNode, module: CheckedModule) -> ChartRow:
+        present = self._use.has(module.path)
+        marks, rows = self._inside(node.children, module.path)
+        stop = max((each.stop for each in node.children), default=node.start)
+        if stop < node.stop:
+            marks += (_gap(stop, node.stop, f"reserve of module {module.path}", present=present),)
+        name = module.path.rpartition("/")[2]
+        facts = {"required": module.required, "not cached": not module.cache}
+        tags = [tag for tag, holds in facts.items() if holds]
+        num_tokens, index = _own_tokens(node.children), self._modules[module.path]
+        return ChartRow(
+            kind=RowKind.MODULE,
+            start=node.start,
+            stop=node.stop,
+            labels=(" · ".join([name, *tags]), name) if tags else (name,),
+            notes=self._notes.module(node, module, num_tokens, present=present),
+            num_tokens=num_tokens,
+            marks=marks,
+            children=rows,
+            present=present,
+            sees=self._contexts.get(module.path),
+            seen_in=self._sets_with(marks),
+            modules=range(index, index + 1),
+        )
+
+    def _union(self, node: LayoutNode, union: CheckedUnion) -> ChartRow:
+        _, members = self._inside(node.children, union.parent)
+        name = f"union {union.name}" if union.name else "union"
+        chosen = "exactly one" if union.required or union.default is not None else "at most one"
+        default = f", default {union.default}" if union.default is not None else ""
+        why = f"{name} is as long as its longest member"
+        return ChartRow(
+            kind=RowKind.UNION,
+            start=node.start,
+            stop=node.stop,
+            labels=(f"{name} · {chosen} of {len(members)}", name),
+            notes=(f"{name}: {chosen} of {len(members)} members{default}", positions(node.start, node.stop)),
+            children=tuple(_padded(member, node.stop, why) for member in members),
+            present=any(member.present for member in members),
+        )
+
+    def _turn(self, node: LayoutNode, turn: CheckedTurn, owner: str) -> ChartRow:
+        marks, rows = self._inside(node.children, owner, f"the {turn.role} turn")
+        state = "open: the prompt continues and closes it" if turn.open else "closed"
+        return ChartRow(
+            kind=RowKind.TURN,
+            start=node.start,
+            stop=node.stop,
+            labels=(f"{turn.role} turn{' · open' if turn.open else ''}", str(turn.role)),
+            notes=(f"{turn.role} turn, {state}", positions(node.start, node.stop)),
+            num_tokens=_own_tokens(node.children),
+            marks=marks,
+            children=rows,
+            present=self._use.has(owner),
+            seen_in=self._sets_with(marks),
+        )
+
+    def _sets_with(self, marks: Iterable[Mark]) -> tuple[int, ...]:
+        """Return the numbers of the sets of runs that hold a run of these marks."""
+        runs = {run for mark in marks for run in mark.runs}
+        return tuple(sorted({number for run in runs for number in self._seen_in.get(run, ())}))
+
+    def _mark(self, leaf: LayoutLeaf, turn: str) -> Mark:
+        run, piece = self._layout.runs[leaf.run], leaf.piece
+        present = self._use.has(run.module)
+        sections = tuple(self._use.sections(run, piece, leaf.kind))
+        runs = range(run.index, run.index + 1)
+        if isinstance(piece, Slot):
+            argument = self._use.argument(piece)
+            index = next(self._slots)
+            given = [] if argument is None else [f"{piece.parameter}: {argument[:_MAX_LABEL]}"]
+            return Mark(
+                start=piece.start,
+                stop=piece.stop,
+                look=Look.SLOT,
+                labels=(*given, piece.parameter),
+                notes=self._notes.slot(run, piece, sections, argument),
+                sections=sections,
+                present=present,
+                runs=runs,
+                slots=range(index, index + 1),
+            )
+        what = {
+            LeafKind.BOS: "BOS, the start of every prompt",
+            LeafKind.HEADER: f"header of {turn}",
+            LeafKind.FOOTER: f"footer of {turn}",
+        }.get(leaf.kind, "")
+        alone = len(sections) == 1 and sections[0].stop - sections[0].start == piece.stop - piece.start
+        return Mark(
+            start=piece.start,
+            stop=piece.stop,
+            look=sections[0].look if alone else Look.TEXT,
+            labels=(piece.text.strip()[:_MAX_LABEL],),
+            notes=self._notes.stretch(run, piece, what, sections),
+            sections=() if alone else sections,
+            present=present,
+            runs=runs,
+        )
+
+    def _prompt(self, plan: Plan) -> ChartRow:
+        """Return what the prompt adds after the schema, and the place where generation starts."""
+        texts = iter([message.text for message in plan.selection.messages if message.text])
+        marks = [
+            self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
+            for new in plan.prefill
+            if new.origin in _ADDED
+        ]
+        start = f"generation starts at position {plan.stop:,}"
+        marks.append(Mark(start=plan.stop, stop=plan.stop + 1, look=Look.NEXT, notes=(start,)))
+        num_tokens = plan.stop - marks[0].start
+        return ChartRow(
+            kind=RowKind.PROMPT,
+            start=marks[0].start,
+            stop=plan.stop + 1,
+            labels=("added by the prompt", "prompt"),
+            notes=(f"added by the prompt: {num_tokens:,} tokens", start),
+            num_tokens=num_tokens,
+            marks=tuple(marks),
+        )
+
+    def _added(self, new: Prefill, text: str | None) -> Mark:
+        return Mark(
+            start=new.start,
+            stop=new.stop,
+            look=Look.NEW,
+            labels=(str(new.origin) if text is None else text.strip()[:_MAX_LABEL],),
+            notes=self._notes.added(new, text),
+        )
+
+
+class _Use:
+    """Says which positions hold what: in one request, or without a plan while runs are encoded."""
+
+    def __init__(self, plan: Plan | None) -> None:
+        given = () if plan is None else plan.selection.arguments
+        self._arguments = {(argument.module, argument.parameter): argument.text for argument in given}
+        self._modules = None if plan is None else frozenset(("", *plan.selection.modules))
+        self._sections = [] if plan is None else sorted(_sections(plan))
+        self._stops = [section.stop for section in self._sections]  # sorted, too: present tokens are disjoint
+
+    def has(self, module: str) -> bool:
+        """Whether the request uses a module."""
+        return self._modules is None or module in self._modules
+
+    def argument(self, slot: Slot) -> str | None:
+        """Return the text that the request puts into a slot, where it gives one."""
+        return self._arguments.get((slot.module, slot.parameter))
+
+    def sections(self, run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
+        """Yield what holds the positions of a piece, in order; the empty part of a slot is left out."""
+        if self._modules is None:
+            yield from _as_encoded(run, piece, kind)
+        elif run.module in self._modules:
+            for section in self._sections[bisect_right(self._stops, piece.start) :]:
+                if section.start >= piece.stop:
+                    return
+                yield Section(max(piece.start, section.start), min(piece.stop, section.stop), section.look)
+        elif not isinstance(piece, Slot):
+            yield Section(piece.start, piece.stop, Look.ABSENT)
+
+
+def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
+    if isinstance(piece, Slot):
+        if piece.filler_ids:
+            yield Section(piece.start, piece.start + len(piece.filler_ids), Look.FILLER)
+    else:
+        look = Look.UNCACHED if not run.cached else Look.CACHED if kind is LeafKind.TEXT else Look.FRAME
+        yield Section(piece.start, piece.stop, look)
+
+
+def _sections(plan: Plan) -> Iterator[Section]:
+    """Yield everything that a request reuses and prefills."""
+    for reuse in plan.reuse:
+        for _, group in groupby(enumerate(reuse.part.position_ids), key=lambda pair: pair[1] - pair[0]):
+            found = [position for _, position in group]
+            yield Section(found[0], found[-1] + 1, Look.REUSED)
+    for new in plan.prefill:
+        yield Section(new.start, new.stop, Look.NEW)
+
+
+def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int], dict[int, list[int]]]:
+    """Number the sets of runs that modules attend to, as far as they are few enough to be shown on hovering.
+
+    BOS is left out, and so are the module's own runs.
+
+    Returns:
+        For each module the number of the set that its plain states attend to, and for each run the numbers of the sets
+        that it belongs to.
+    """
+    attended: dict[str, set[int]] = {}
+    for state in states:
+        owner = layout.runs[state.run].module
+        if owner and not state.scaffolds:
+            attended.setdefault(owner, set()).update(states[index].run for index in state.sees)
+    numbers: dict[frozenset[int], int] = {}
+    sees: dict[str, int] = {}
+    seen_in: dict[int, list[int]] = {}
+    room = _MAX_CONTEXT_RUNS
+    for owner, runs in attended.items():
+        others = frozenset(runs).difference(layout.runs_of[owner], range(layout.has_bos))
+        if others not in numbers:
+            room -= len(others)
+            if room < 0 or len(numbers) == _MAX_CONTEXTS:
+                break
+            for run in others:
+                seen_in.setdefault(run, []).append(len(numbers))
+        sees[owner] = numbers.setdefault(others, len(numbers))
+    return sees, seen_in
+
+
+def _own_tokens(nodes: Iterable[LayoutNode | LayoutLeaf]) -> int:
+    return sum(node.num_tokens for node in nodes if isinstance(node, LayoutLeaf))
+
+
+def _gap(start: int, stop: int, why: str, *, present: bool) -> Mark:
+    return Mark(start=start, stop=stop, look=Look.GAP, notes=gap(start, stop, why), present=present)
+
+
+def _padded(member: ChartRow, stop: int, why: str) -> ChartRow:
+    """Return a member of a union with a gap up to the end of the union."""
+    if member.stop == stop:
+        return member
+    return replace(member, marks=(*member.marks, _gap(member.stop, stop, why, present=member.present)))
+
+
+def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
+    """Return rows of which a reader can take in what is open; what a prompt uses stays open, if it is not too much."""
+    if sum(1 for row in rows for _ in row.everything) <= _MAX_ROWS:
+        return tuple(rows)
+    grouped = _grouped(rows)
+    depth = 1
+    while depth < 16 and _num_open(grouped, depth + 1) <= _MAX_ROWS:
+        depth += 1
+    return _closed(grouped, depth, has_plan=any(row.kind is RowKind.PROMPT for row in rows))
+
+
+def _grouped(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
+    """Gather neighbours where there are too many; those that a prompt uses stay apart from those that it does not."""
+    rows = [replace(row, children=_grouped(row.children)) for row in rows]
+    if len(rows) <= _MAX_SIBLINGS:
+        return tuple(rows)
+    step = next(size for size in _steps() if len(rows) <= size * _MAX_SIBLINGS)
+    found: list[ChartRow] = []
+    for (present, _), neighbours in groupby(rows, key=lambda row: (row.present, row.kind in _APART)):
+        same = list(neighbours)
+        alone = len(same) < 4 or (present and len(same) < len(rows) and len(same) <= _MAX_SIBLINGS)
+        width = 1 if alone else step
+        found += (_fold(same[index : index + width]) for index in range(0, len(same), width))
+    return tuple(found)
+
+
+def _steps() -> Iterator[int]:
+    for power in count(1):
+        yield from (10**power, 2 * 10**power, 5 * 10**power)
+
+
+def _fold(rows: list[ChartRow]) -> ChartRow:
+    if len(rows) == 1:
+        return rows[0]
+    start, stop = min(row.start for row in rows), max(row.stop for row in rows)
+    names = [row.labels[-1] for row in rows]
+    return ChartRow(
+        kind=RowKind.FOLD,
+        start=start,
+        stop=stop,
+        labels=(f"{names[0]} … {names[-1]}",),
+        notes=(f"{counted(len(rows), 'part')}, folded", positions(start, stop), listed(names, _MAX_NAMES)),
+        num_tokens=sum(each.num_tokens or 0 for row in rows for each in row.everything),
+        children=folded(rows),
+        present=any(row.present for row in rows),
+        is_open=False,
+    )
+
+
+def _num_open(rows: Sequence[ChartRow], depth: int) -> int:
+    inner = (row.children for row in rows if depth > 1 and row.kind is not RowKind.FOLD)
+    return len(rows) + sum(_num_open(children, depth - 1) for children in inner)
+
+
+def _closed(rows: Sequence[ChartRow], depth: int, *, has_plan: bool) -> tuple[ChartRow, ...]:
+    """Close folds, and the rows below a depth."""
+    found = []
+    for row in rows:
+        if row.kind is not RowKind.FOLD:
+            is_used = has_plan and any(child.present for child in row.children)
+            is_open = not row.children or depth > 1 or is_used
+            row = replace(row, is_open=is_open, children=_closed(row.children, depth - 1, has_plan=has_plan))
+        found.append(row)
+    return tuple(found)
+
+
+def _about(layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> str:
+    num_tokens = sum(state.encoding.num_tokens for state in states)
+    facts = [
+        counted(layout.stop, "position"),
+        counted(len(layout.schema.modules), "module"),
+        f"{counted(num_tokens, 'token')} in {counted(len(states), 'encoding')}",
+        *([] if token_bytes is None else [f"KV {size(num_tokens * token_bytes)}"]),
+    ]
+    return " · ".join(facts)
+
+
+def _about_prompt(plan: Plan, token_bytes: int | None) -> str:
+    kept = "" if token_bytes is None else f" (KV {size(plan.num_reused_tokens * token_bytes)})"
+    facts = [
+        f"one prompt: {counted(plan.num_reused_tokens, 'token')} reused{kept}",
+        f"{plan.num_new_tokens:,} new",
+        f"level {plan.level}",
+        f"generation from position {plan.stop:,}",
+    ]
+    return " · ".join(facts)
+
+
+def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
+    """Yield the indices of modules, runs and slots that an element shows: "3", or "3-9" for a range."""
+    parts = list(marks)
+    shown = {
+        "modules": [row.modules for row in rows],
+        "runs": [each.runs for each in parts],
+        "slots": [each.slots for each in parts],
+    }
+    for name, ranges in shown.items():
+        found = list(chain.from_iterable(ranges))
+        if found:
+            first, last = min(found), max(found)
+            yield f"data-{name}", f"{first}-{last}" if last > first else f"{first}"

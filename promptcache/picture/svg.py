@@ -1,0 +1,198 @@
+"""A chart as SVG: one document without scripts, fonts or anything else from outside.
+
+Folded rows are drawn closed, so thousands of modules are an overview. All text goes through the element tree, so none
+of it can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, floor, log10
+
+from lxml import etree
+
+from promptcache.picture.rows import Chart, ChartRow, Look, Mark, RowKind, indices, looks_of
+from promptcache.picture.style import FONT_SIZE, ROOT_CLASS, legend, svg_style
+from promptcache.picture.text import columns, fit, shown
+
+MARGIN = 16.0
+CHAR_WIDTH = 0.61 * FONT_SIZE  # of a monospaced font; the widest common one has 0.602
+_SVG = "http://www.w3.org/2000/svg"
+_MIN_WIDTH = 240
+_ROW, _BAR = 22.0, 18.0
+_INDENT, _PAD = 12.0, 4.0
+_MIN_PIXELS = 2.0  # so that nothing vanishes
+_NAMES, _MAX_NAMES = 0.24, 260.0  # the column of names: a share of the width, and pixels
+_TICK_PIXELS = 64.0
+
+
+class _Geometry:
+    """Where names and positions are, in pixels."""
+
+    def __init__(self, width: int, stop: int) -> None:
+        self.width = float(max(width, _MIN_WIDTH))
+        self.left = MARGIN + min((self.width - 2 * MARGIN) * _NAMES, _MAX_NAMES)
+        self.pixels = (self.width - MARGIN - self.left) / stop
+
+    def x(self, position: int) -> float:
+        """Return where a position begins."""
+        return self.left + position * self.pixels
+
+
+def svg_element(chart: Chart, width: int) -> etree._Element:
+    """Return the picture as an `svg` element of a fixed width."""
+    at = _Geometry(width, chart.stop)
+    root = etree.Element(f"{{{_SVG}}}svg", nsmap={None: _SVG})
+    _add(root, "style").text = svg_style(chart.num_contexts)
+    _patterns(root)
+    paper = _add(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
+    room = floor((at.width - 2 * MARGIN) / CHAR_WIDTH)
+    _text(root, MARGIN, 24, fit([chart.title], room), "head")
+    _text(root, MARGIN, 42, fit([chart.summary], room, keep_end=False), "faded")
+    y = _legend(root, chart, at, 54.0)
+    rows = list(_visible(chart.rows))
+    _axis(root, at, chart.stop, y, y + 20 + len(rows) * _ROW)
+    y += 22
+    for row, depth in rows:
+        _row(root, row, depth, at, y)
+        y += _ROW
+    height = y + MARGIN
+    paper.set("height", number(height))
+    attributes = {
+        "class": ROOT_CLASS,
+        "role": "img",
+        "width": number(at.width),
+        "height": number(height),
+        "viewBox": f"0 0 {number(at.width)} {number(height)}",
+        "data-left": number(at.left),
+        "data-stop": str(chart.stop),
+    }
+    for name, value in attributes.items():
+        root.set(name, value)
+    return root
+
+
+def tick_step(stop: int, max_ticks: int) -> int:
+    """Return the least of 1, 2, 5, 10, 20, 50, … that makes at most so many ticks."""
+    least = max(1, ceil(stop / max(1, max_ticks)))
+    magnitude = 10 ** floor(log10(least))
+    return int(next(digit * magnitude for digit in (1, 2, 5, 10) if digit * magnitude >= least))
+
+
+def number(value: float) -> str:
+    """Write a number with at most two digits after the point."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _visible(rows: Sequence[ChartRow], depth: int = 0) -> Iterator[tuple[ChartRow, int]]:
+    for row in rows:
+        yield row, depth
+        if row.is_open:
+            yield from _visible(row.children, depth + 1)
+
+
+def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: float) -> None:
+    """Draw a line and a name for round positions."""
+    step = tick_step(stop, floor((at.width - MARGIN - at.left) / _TICK_PIXELS))
+    ticks = range(0, stop + 1, step)
+    path = "".join(f"M{number(at.x(position))} {number(y)}V{number(bottom)}" for position in ticks)
+    _add(root, "path", {"class": "axis", "d": path})
+    for position in ticks:
+        name = f"{position:,}"
+        if at.x(position) + columns(name) * CHAR_WIDTH + _PAD <= at.width:
+            _text(root, at.x(position) + _PAD, y + 12, name, "faded")
+
+
+def _row(root: etree._Element, row: ChartRow, depth: int, at: _Geometry, y: float) -> None:
+    """Draw a row: its name, the extent of everything inside, and its own texts and slots over it."""
+    hidden = [] if row.is_open else [each for each in row.everything if each is not row]
+    inside = [mark for each in hidden for mark in each.marks]
+    context = "" if row.sees is None else f" s{row.sees}"
+    targets = "".join(f" t{number}" for number in row.seen_in)
+    group = _add(root, "g", {"class": f"row{context}{targets}"})
+    title = _add(group, "g", dict(indices([row, *hidden], inside)))
+    _add(title, "title").text = "\n".join(map(shown, row.notes))
+    width = at.width - 2 * MARGIN + 2 * _PAD
+    _rect(title, MARGIN - _PAD, y, width, _ROW, "back")
+    _rect(title, at.x(row.start), y + 2, (row.stop - row.start) * at.pixels, _BAR, extent_style(row))
+    room = floor((at.left - MARGIN - _PAD - depth * _INDENT) / CHAR_WIDTH)
+    sign = "" if row.is_open else "▸ "
+    label = fit([sign + label for label in row.labels], max(room, 0), keep_end=row.kind is not RowKind.UNION)
+    _text(title, MARGIN + depth * _INDENT, y + 15, label, "" if row.present else "faded")
+    for mark in row.marks:
+        _mark(group, mark, at, y + 2)
+
+
+def _mark(parent: etree._Element, mark: Mark, at: _Geometry, y: float) -> None:
+    group = _add(parent, "g", dict(indices((), [mark])))
+    _add(group, "title").text = "\n".join(map(shown, mark.notes))
+    x, width = at.x(mark.start), (mark.stop - mark.start) * at.pixels
+    inset = 0.5 if width >= 4 else 0.0
+    style = mark_style(mark)
+    _rect(group, x + inset, y, width - 2 * inset, _BAR, style)
+    for section in mark.sections:
+        _rect(group, at.x(section.start), y + 1, (section.stop - section.start) * at.pixels, _BAR - 2, section.look)
+    is_slot = mark.look is Look.SLOT
+    room = floor((width - 2 * _PAD) / CHAR_WIDTH)
+    label = fit(mark.labels, room, keep_end=is_slot) if room > 0 and any(mark.labels) else ""
+    faded = " faded" if not mark.present else ""
+    _text(group, x + _PAD, y + 13, label, f"{'name' if is_slot and mark.present else 'words'}{faded}")
+
+
+def extent_style(row: ChartRow) -> str:
+    """Return the classes of the bar from the start to the stop of a row."""
+    if row.is_open or row.kind is not RowKind.FOLD:
+        return row.kind if row.present else f"{row.kind} absent"
+    looks = {look for each in row.everything for mark in each.marks for look in looks_of(mark)}
+    return next((look for look in (Look.REUSED, Look.NEW) if look in looks), "fold" if row.present else "fold absent")
+
+
+def mark_style(mark: Mark) -> str:
+    """Return the classes of a mark."""
+    look = mark.look
+    return look if mark.present or look is Look.ABSENT else f"{look} absent"
+
+
+def _legend(root: etree._Element, chart: Chart, at: _Geometry, y: float) -> float:
+    """Draw the legend and return the height where it ends."""
+    x = MARGIN
+    for style, meaning in legend(chart.looks):
+        room = floor((at.width - 2 * MARGIN - 18) / CHAR_WIDTH)
+        words = fit([meaning], room, keep_end=False)
+        width = 18 + columns(words) * CHAR_WIDTH
+        if x > MARGIN and x + width > at.width - MARGIN:
+            x, y = MARGIN, y + 18
+        group = _add(root, "g", {"class": "legend"})
+        _rect(group, x, y, 12, 12, style)
+        _text(group, x + 18, y + 10, words, "")
+        x += width + 16
+    return y + 24
+
+
+def _patterns(root: etree._Element) -> None:
+    """Define the stripes of slots and the dots of gaps."""
+    definitions = _add(root, "defs")
+    stripes = _pattern(definitions, "promptcache-stripes", 7)
+    _add(stripes, "rect", {"class": "slot-paper", "width": "7", "height": "7"})
+    _add(stripes, "path", {"class": "stripe", "d": "M-1 1L1 -1M0 7L7 0M6 8L8 6"})
+    dots = _pattern(definitions, "promptcache-dots", 5)
+    _add(dots, "circle", {"class": "dot", "cx": "2.5", "cy": "2.5", "r": "0.8"})
+
+
+def _pattern(definitions: etree._Element, name: str, size: int) -> etree._Element:
+    size_of = {"width": str(size), "height": str(size)}
+    return _add(definitions, "pattern", {"id": name, "patternUnits": "userSpaceOnUse", **size_of})
+
+
+def _rect(parent: etree._Element, x: float, y: float, width: float, height: float, style: str) -> None:
+    size = {"width": number(max(width, _MIN_PIXELS)), "height": number(height)}
+    _add(parent, "rect", {"class": style, "x": number(x), "y": number(y), **size})
+
+
+def _text(parent: etree._Element, x: float, y: float, text: str, style: str) -> None:
+    if text:
+        _add(parent, "text", {"class": style, "x": number(x), "y": number(y)}).text = text
+
+
+def _add(parent: etree._Element, name: str, attributes: Mapping[str, str] | None = None) -> etree._Element:
+    return etree.SubElement(parent, f"{{{_SVG}}}{name}", dict(attributes or {}))

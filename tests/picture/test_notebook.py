@@ -1,0 +1,109 @@
+"""IPython shows schemas, layouts, plans and answers as pictures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from lxml import html
+
+from promptcache.picture import register
+from promptcache.picture.notebook import VIEWS
+from promptcache.runtime import Completion
+from tests.layout.samples import plan_of
+
+SCHEMA = """<schema name="trip"><system>Be brief.</system>
+<module name="plan" required="true">Trip of <parameter name="days" length="8"/> &lt;b&gt;days</module>
+<union name="city"><module name="rome">Rome</module><module name="miami">Miami</module></union></schema>"""
+PLAN = plan_of(SCHEMA, '<prompt schema="trip"><plan days="two"/><rome/>Go.</prompt>')
+
+
+def completion() -> Any:
+    """An answer with what its view reads."""
+    usage = SimpleNamespace(num_reused_tokens=20, num_new_tokens=5, num_generated_tokens=7)
+    told = SimpleNamespace(usage=usage, level="exact", lossy=False, timing=SimpleNamespace(ttft_s=0.012))
+    return SimpleNamespace(text="<i>Yes</i>\n\x1b", plan=PLAN, finish_reason="stop", **vars(told))
+
+
+def shown(name: str, value: Any) -> html.HtmlElement:
+    """The view of a value, and no element in it that could run or load something."""
+    view = next(view for path, view in VIEWS.items() if path.endswith(f".{name}"))
+    element = html.fragment_fromstring(view(value))
+    assert element.get("class") == "promptcache"
+    assert not {"script", "img", "link", "a", "b>"} & {each.tag for each in element.iter()}
+    return element
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_views_are_registered_for_types_that_exist(path: str) -> None:
+    """IPython compares these names with the module and the name of a type."""
+    module, _, name = path.rpartition(".")
+
+    found = getattr(import_module(module), name)
+
+    assert (found.__module__, found.__name__) == (module, name)
+
+
+def test_a_layout_and_a_plan_show_their_rows() -> None:
+    """Every module has a row; a plan fades those that it does not use."""
+    for name, value, faded in (("Layout", PLAN.layout, set()), ("Plan", PLAN, {"miami"})):
+        rows = {row.find("span").text: row.get("class") for row in shown(name, value).find_class("row")}
+        assert {"plan · required", "rome", "miami"} <= rows.keys()
+        assert {row for row, style in rows.items() if "gone" in style.split()} == faded
+
+
+def test_a_schema_shows_its_modules_and_slots() -> None:
+    """A schema has no positions yet: its view has the modules, the texts and the slots."""
+    element = shown("CheckedSchema", PLAN.layout.schema)
+
+    words = element.text_content()
+    assert "plan · required" in words
+    assert "‹days: 8›" in words
+    assert "<b>days" in words
+
+
+def test_an_answer_shows_its_text_and_what_it_cost() -> None:
+    """The answer is text, whatever it holds."""
+    words = shown("Completion", completion()).text_content()
+
+    assert "<i>Yes</i>\n\ufffd" in words
+    assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
+    fields = Completion.__dataclass_fields__
+    assert {"text", "plan", "usage", "level", "lossy", "timing", "finish_reason"} <= fields.keys()
+
+
+def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registering names every type, by module and name; without a shell it does nothing."""
+    asked: list[tuple[str, str]] = []
+    formatter = SimpleNamespace(for_type_by_name=lambda module, name, view: asked.append((module, name)))
+    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
+    ipython = ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+    for running in (None, shell):
+        ipython.get_ipython = lambda running=running: running  # type: ignore[attr-defined]
+        register()
+
+    assert [".".join(pair) for pair in asked] == list(VIEWS)
+
+
+def test_importing_the_package_in_ipython_registers_the_views() -> None:
+    """A user of a notebook does nothing but import the package; elsewhere the pictures are not even loaded."""
+    code = """
+import sys, types
+if {running}:
+    sys.modules["IPython"] = types.ModuleType("IPython")
+    sys.modules["IPython"].get_ipython = lambda: print("asked")
+import promptcache
+print("promptcache.picture" in sys.modules)
+"""
+    told = [
+        subprocess.run([sys.executable, "-c", code.format(running=running)], capture_output=True, text=True, check=True)
+        for running in (True, False)
+    ]
+
+    assert [each.stdout.split() for each in told] == [["asked", "True"], ["False"]]
