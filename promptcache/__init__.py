@@ -1,4 +1,4 @@
-"""Prompt Cache: modular prompts whose attention states are computed once and linked without copying.
+"""Prompt Cache: modular prompts whose KV is computed once and linked without copying.
 
     from promptcache import Engine
 
@@ -6,7 +6,7 @@
     engine.add_schema("schemas/travel.xml")
     print(engine.generate('<prompt schema="travel">…</prompt>').text)
 
-Names are loaded when they are first used: whoever only checks documents does not wait for torch.
+Names are imported on first use, so that checking documents does not import torch.
 """
 
 from __future__ import annotations

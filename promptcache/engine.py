@@ -1,6 +1,6 @@
-"""The engine: schemas in, answers out. It wires the rooms together and decides nothing itself.
+"""The engine: the facade of the library. It adds schemas and answers prompts, and connects the rooms.
 
-Comes in: a model, schemas and prompts. Goes out: completions. Thread-safe: any number of threads may call any method.
+All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from promptcache.runtime import (
 from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
-"""KV of own tokens in one batch, unless the caller says otherwise."""
+"""Default limit of the KV of own tokens in one batch."""
 
 
 class Engine(Unpicklable):
-    """Serves prompts written against schemas, computing the attention states of every module once.
+    """Serves prompts written against schemas. The KV of every module is computed once.
 
     Attributes:
-        model: The model, owned by the engine from here on.
-        tokenizer: Text to token IDs.
-        store: Where encodings rest.
+        model: The model; the engine changes it in place.
+        tokenizer: Turns text into token IDs.
+        store: Holds the KV of all encodings.
     """
 
-    _instead = "make one in each process; what processes share is a folder, Engine(…, store=…)"
+    _instead = "make one in each process; processes share a folder, Engine(…, store=…)"
 
     def __init__(
         self,
@@ -73,17 +73,18 @@ class Engine(Unpicklable):
         store: StoreSource | None = None,
         context_length: int | None = None,
     ) -> None:
-        """Take over a loaded model and its tokenizer.
+        """Create an engine for a loaded model and its tokenizer.
 
         Args:
-            model: A causal language model of transformers, on its device and in its dtype.
+            model: A causal language model of transformers, on its device and in its dtype. It is changed in place.
             tokenizer: Its tokenizer, of transformers or any `Tokenizer`.
-            store: Where encodings rest: a folder, a URL, a `StoreConfig` or a `Store`; None keeps them in memory.
-            context_length: Positions that may be used; None takes what the model declares.
+            store: A folder, a URL, a `StoreConfig` or a `Store`; None keeps KV in memory only.
+            context_length: Number of positions to use; None uses all that the model declares.
 
         Raises:
-            UnsupportedModel: Its computation cannot be reproduced from linked KV, or one of the two is none; says why.
-            StoreError: What `store` names cannot be one.
+            UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
+                usable.
+            StoreError: `store` does not name a store.
         """
         self.model = as_model(model, context_length)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
@@ -106,19 +107,19 @@ class Engine(Unpicklable):
         context_length: int | None = None,
         **options: Any,
     ) -> Engine:
-        """Load a model with its tokenizer and return an engine for it.
+        """Load a model with its tokenizer and create an engine for it.
 
         Args:
-            model: "demo" (ships with the package), a folder, or a hub id.
-            device: For example "cpu" or "cuda"; None takes a GPU where there is one.
-            dtype: Of the weights; "auto" is the checkpoint's own, float32 where that is float16 and the device a CPU.
+            model: "demo" (part of this package), a folder, or a hub id.
+            device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
+            dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
             store: As for `Engine`.
-            context_length: Positions that may be used; None takes what the model declares.
+            context_length: Number of positions to use; None uses all that the model declares.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
-            ModelNotFound: No such folder or hub id, or files missing in it.
-            UnsupportedModel: A model or tokenizer that cannot be cached by modules; says why.
+            ModelNotFound: There is no such folder or hub id, or files are missing in it.
+            UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
         source = checked_source(store)  # before a large model is loaded
         loaded, tokenizer = load_model(model, device=device, dtype=dtype, context_length=context_length, **options)
@@ -126,7 +127,7 @@ class Engine(Unpicklable):
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
-        """The schemas that prompts can name, by name."""
+        """The added schemas by name."""
         return {state.schema.name: state.schema for state in self._catalog.states}
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ class Engine(Unpicklable):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest over model and tokenizer: KV made under one fingerprint is never used under another."""
+        """Digest of model and tokenizer. KV with another fingerprint is never used."""
         return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
 
     def add_schema(
@@ -144,17 +145,18 @@ class Engine(Unpicklable):
         context: Mapping[str, object] | None = None,
         keep: Codec | str = Codec.FULL,
     ) -> CheckedSchema:
-        """Make a schema known; one of the same name is replaced at once, and requests in flight keep the old one.
+        """Add a schema. A schema of the same name is replaced; requests in flight keep the old one.
 
-        Nothing is encoded yet: `warm` does that, or the first request that needs it.
+        Nothing is encoded yet: `warm` encodes the schema, or the first request that needs it.
 
         Args:
-            source: XML text (starting with "<"), a path, or a `Schema`, checked (as `schemas` has them) or not.
-            context: What a template, `*.xml.j2`, may use: plain data, as JSON has it.
-            keep: "full" as computed, or quantized: "int8", "int4"; answers that use it say so (`Completion.lossy`).
+            source: XML text (starting with "<"), a path, a `Schema` or a `CheckedSchema`.
+            context: Variables of a template (`*.xml.j2`), as plain data like JSON.
+            keep: "full", or quantized: "int8", "int4". Answers from quantized KV have `Completion.lossy` set.
 
         Raises:
-            SchemaError: Every fault with its place, or more positions needed than the model has.
+            SchemaError: The schema is not valid (lists every fault with its place), or it needs more positions than the
+                model has.
         """
         codec = codec_named(keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
@@ -166,7 +168,7 @@ class Engine(Unpicklable):
         return self._catalog.find(schema).layout
 
     def remove_schema(self, name: str) -> None:
-        """Remove a schema; requests in flight keep it, and KV that no other schema has leaves the engine's memory.
+        """Remove a schema. Requests in flight keep it; KV that no other schema needs is freed.
 
         Raises:
             UnknownSchema: No schema of that name was added.
@@ -174,43 +176,47 @@ class Engine(Unpicklable):
         self._catalog.remove(name)
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
-        """Encode everything that a schema may need and that is not there yet, and bring it to every folder and URL.
+        """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
-        What a folder or URL does not hold in the end, the report counts, and says why.
+        The report counts the encodings that a folder or URL does not hold in the end, and gives the reason.
 
         Args:
-            schema: Its name; None means all schemas.
-            progress: Called with the tokens that are done so far, found or encoded, and all of a schema's tokens.
+            schema: Its name; None warms all schemas.
+            progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
         """
         (FUNCTION | None).check("progress", progress, InvalidValue)
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._executor, progress) for each in chosen)
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
-        """Return the store's keys of a schema's encodings, or of one module with all in it; errors as for `pin`."""
+        """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
+        `pin`.
+        """
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def pin(self, schema: str, module: str | None = None) -> None:
-        """Keep a schema's encodings, or those of one module with all in it, from eviction; in a folder, for everybody.
+        """Pin the encodings of a schema, or of one module with the modules in it, so that they are not evicted.
+
+        In a folder, pins hold for all processes.
 
         Raises:
-            PromptCacheError: No such schema or module.
+            PromptCacheError: There is no such schema or module.
             StoreError: The store cannot pin, or did not answer.
         """
         self.store.pin(self.keys(schema, module))
 
     def unpin(self, schema: str, module: str | None = None) -> None:
-        """Take back `pin`; arguments and errors are the same."""
+        """Undo `pin`. Arguments and errors are the same."""
         self.store.unpin(self.keys(schema, module))
 
     def plan(self, prompt: PromptSource) -> Plan:
-        """Return what a prompt would reuse and prefill, and where; no model work.
+        """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
 
         Raises:
-            PromptError: Every fault with its place.
+            PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
         return self._planner.plan(prompt)
@@ -220,15 +226,15 @@ class Engine(Unpicklable):
 
         Args:
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
-            max_new_tokens: Length of the answer at most, in tokens; by default 256, or what the context has left.
-            generation: Anything that transformers' `generate` takes (`do_sample`, `num_beams`, `streamer`, ...).
-                Processors and penalties see the new tokens of the prompt, not the cached ones.
+            max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
+            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
+                penalties see the new tokens of the prompt, not the cached ones.
 
         Raises:
-            PromptError: Every fault of the prompt with its place; nothing was computed.
+            PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
-            InvalidGeneration: An option that this library sets itself or cannot honour.
+            InvalidGeneration: An option that this library sets itself or cannot support.
         """
         started = time.perf_counter()
         request = self._request(prompt, read_options(generation, max_new_tokens), started)
@@ -242,18 +248,18 @@ class Engine(Unpicklable):
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
     ) -> tuple[Completion, ...]:
-        """Answer several prompts together, of one schema or several; each answer is the one that it has alone.
+        """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
-        What several of them reuse is held once and attended to once per layer.
+        KV that several prompts reuse is held once, and attended to once per layer.
 
         Args:
-            prompts: In any number; more than fit together are answered in several batches.
-            max_new_tokens: As for `generate`, for each of them.
-            batch_bytes: KV of own tokens, prompt and answer, that one batch may take.
-            generation: As for `generate`, but beams, several sequences, assistants and streamers.
+            prompts: Any number; they are cut into batches that fit into `batch_bytes`.
+            max_new_tokens: As for `generate`, for each prompt.
+            batch_bytes: Limit of the KV of own tokens, prompt and answer, of one batch.
+            generation: As for `generate`, without beams, several sequences, assistants and streamers.
 
         Raises:
-            As `generate`, for the first prompt at fault, before anything is computed.
+            As `generate`, for the first prompt that is not valid, before anything is computed.
         """
         BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
@@ -262,11 +268,10 @@ class Engine(Unpicklable):
         return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
-        """Answer a prompt piece by piece; arguments and errors as for `generate`, raised before the first piece.
+        """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
-            An iterator over pieces of text; its `completion` is there when it is exhausted. Closing it stops
-            generation.
+            An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
@@ -283,7 +288,7 @@ class Engine(Unpicklable):
         return self._executor.logits(self._planner.plan(prompt).tokens)
 
     def reference(self, prompt: PromptSource) -> torch.Tensor:
-        """Return what `logits` must equal, `[N, V]`: one forward pass without cache under an explicit mask. Slow."""
+        """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._planner.plan(prompt).tokens, self.model)
 
     @cached_property

@@ -21,36 +21,36 @@ from tests.runtime.test_families import PROMPT, distance, linked, model_of, plan
 
 HEAD = """# Models
 
-Any causal language model of transformers whose layers keep plain keys and values, with full or sliding-window attention. A self-test
-when the model is loaded compares linked KV with the model's own computation and chooses the way of linking; a model that passes
-neither is refused by name. There are three groups:
+The library supports causal language models of transformers whose layers store plain keys and values, with full or sliding-window attention. When a model is loaded, a self-test
+compares linked KV with the model's own computation and selects how KV is linked: in place or by concatenation. A model that passes
+with neither is refused by name. There are three groups:
 
-1. **Tested** types: every test of this library that concerns models runs on them. They get a short self-test.
+1. **Tested** types: every test about models runs on them. They get a short self-test.
 2. **Accepted by the self-test**: all other types, if they pass a longer self-test.
 3. **Refused**, with the reason.
 
 ## The longer self-test
 
-It decides about a model type and its configuration, in float32, once per process; every dtype gets the same verdict. It builds a
+It tests a model type and its configuration in float32, once per process. The result holds for every dtype. The self-test builds a
 small random copy of the model on the CPU. The copy keeps the kind of every layer, the pattern of windows and the width of heads. It
-has fewer heads, layers, experts and tokens, and shorter windows. The text of the self-test is longer than every integer of the copy's
-configuration that may be a window, up to 8,192: than each one that is shorter than the context and not the size of a weight. The copy
+has fewer heads, layers, experts and tokens, and shorter windows. The text of the self-test is longer than every integer in the copy's
+configuration that may be a window, up to 8,192. An integer may be a window if it is smaller than the context and not the size of a weight. The copy
 must pass these comparisons within {tolerance:g} (|a-b| / |b|):
 
 | compared | a difference means |
 |---|---|
-| the model's forward without position IDs, and with 0, 1, 2, … | it numbers positions in its own way (RoBERTa: from `pad_token_id + 1`) |
+| the model's forward without position IDs, and with 0, 1, 2, … | its positions do not start at 0 (RoBERTa: at `pad_token_id + 1`) |
 | the model's forward, and one under an explicit mask with unseen tokens in between | its attention is not causal (BERT with `is_decoder=False`), or counts cache slots (GPT-Neo's local layers, the temperature of Llama 4) |
 | linked KV, and the reference, with a gap beyond the windows, a filler and an argument | KV cannot be linked |
 
-Most types take 0.2 to 0.5 s of CPU time. A field of unknown meaning with a large value takes longer, 15 s for 8,192. Where no copy can
-be built (remote code whose class needs more than a configuration), the model itself is tested in float32. That needs memory for a
-float32 copy of its weights. What cannot be confirmed is refused.
+Most types take 0.2 to 0.5 s of CPU time. A field of unknown meaning with a large value takes longer, 15 s for 8,192. If no copy can
+be built (remote code whose class needs more than a configuration), the model itself is tested in float32. This needs memory for a
+float32 copy of its weights. A model that cannot be tested is refused.
 
 ## Tested types
 
-The table is made by `python -m tests.models_page > docs/models.md` (torch {torch}, transformers {transformers}): a random tiny model of
-each family, weights scaled up, and a prompt with an argument in the middle, a union, a gap, an uncached module and a scaffold.
+`python -m tests.models_page > docs/models.md` writes this page (torch {torch}, transformers {transformers}). Each row is a tiny random model of
+the family with scaled-up weights, and a prompt with an argument in the middle, a union, a gap, an uncached module and a scaffold.
 *Distance* is max|a-b| / max|b| between cached logits and the reference, which is one forward pass without cache under an explicit mask.
 The law is 1e-5 in float32.
 
@@ -59,12 +59,12 @@ The law is 1e-5 in float32.
 """
 
 TAIL = """
-- *segmented*: stored KV is read in place; nothing is copied. *concatenated*: the model is outside transformers' attention interface,
+- *segmented*: stored KV is read in place and not copied. *concatenated*: the model does not use the attention interface of transformers,
   and KV is copied into a plain cache for each request.
 - *pinned*: RoPE frequencies that depend on the length of the input are fixed at those for the engine's context length
-  (`context_length=`, by default what the model declares); otherwise a module's KV would depend on its neighbours.
-- Gemma 2's own attention computes its softmax in float32 even in a float64 model: that is the distance in its last column.
-- Sliding windows count positions, not cache slots: a module that is left out leaves a gap that counts.
+  (`context_length=`, by default what the model declares). Otherwise a module's KV would depend on its neighbours.
+- The attention of Gemma 2 computes its softmax in float32 even in a float64 model. This is the distance in its last column.
+- Sliding windows count positions, not cache slots. The gap of an absent module counts.
 
 Refused by the tests, with the reason:
 

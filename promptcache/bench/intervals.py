@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from promptcache.demo.questions import Rate
+from promptcache.demo import Rate
 
 _RESAMPLES = 2000
 

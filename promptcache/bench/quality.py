@@ -17,7 +17,7 @@ from promptcache.bench.harness import BenchReport, Progress, Samples, interleave
 from promptcache.bench.intervals import mean_interval, paired_difference
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers
 from promptcache.bench.quality_documents import CACHED, SETS, Way, all_ways
-from promptcache.demo.questions import Rate, draw_cases
+from promptcache.demo import Rate, draw_cases
 from promptcache.engine import Engine
 
 _CHUNK = 16  # documents whose KV is in memory at one time

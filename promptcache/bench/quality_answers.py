@@ -13,7 +13,7 @@ import torch
 from transformers import DynamicCache
 
 from promptcache.bench.quality_documents import CACHED, Way, all_ways, prompt_xml, schema_xml
-from promptcache.demo.questions import Case, is_right
+from promptcache.demo import Case, is_right
 from promptcache.engine import Engine
 from promptcache.runtime import reference_tokens, token_tensor
 

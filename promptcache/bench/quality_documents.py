@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from xml.sax.saxutils import escape, quoteattr
 
-from promptcache.demo.documents import Fact
-from promptcache.demo.questions import Case, QuestionSet
+from promptcache.demo import Case, Fact, QuestionSet
 
 _SLOT_LENGTH = 12  # tokens; values are shorter
 

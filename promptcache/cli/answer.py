@@ -21,7 +21,7 @@ from promptcache.cli.request import CheckedRequest, RunOptions
 from promptcache.cli.stores import store_config
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.runtime import Completion, FinishReason, Source, Usage
+from promptcache.runtime import Completion, FinishReason, KVSource, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def usage_line(answered: Answered) -> str:
     level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)
     parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", level]
     modules = [each for each in answered.first.modules if each.module] or answered.first.modules
-    loaded = Counter(each.tier for each in modules if each.source is Source.LOAD)
+    loaded = Counter(each.tier for each in modules if each.source is KVSource.LOAD)
     parts += [f"{counted(number, 'module')} from {tier}" for tier, number in loaded.items()]
     if answered.num_warmed_tokens:
         parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")

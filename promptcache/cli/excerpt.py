@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from promptcache.diagnostics import Diagnostic, Part, Severity, excerpt_pieces
+from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _STYLES = {
-    Part.MESSAGE: "bold",
-    Part.FRAME: "blue",
-    Part.PLAIN: "",
-    Part.RELATED_MARK: "bold blue",
-    Part.HELP: "green",
+    ExcerptPart.MESSAGE: "bold",
+    ExcerptPart.FRAME: "blue",
+    ExcerptPart.PLAIN: "",
+    ExcerptPart.RELATED_MARK: "bold blue",
+    ExcerptPart.HELP: "green",
 }
 
 

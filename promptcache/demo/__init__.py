@@ -1,11 +1,14 @@
-"""The demo model: a small Llama that reads facts, its training code and its shipped weights.
+"""The demo model: a small Llama that reads facts, with its training code and its shipped weights.
 
-In: nothing but a seed. Out: `MODEL_FOLDER`, a folder that transformers loads offline. This room knows nothing of
-schemas, caches or the engine: the model is trained on ordinary causal prompts only, so that it can measure the rest.
+`MODEL_FOLDER` loads offline. The model is trained on ordinary causal prompts and knows nothing of schemas or caches,
+so that it can measure the rest of the library.
 """
 
 from pathlib import Path
 
+from promptcache.demo.documents import Fact
+from promptcache.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
+
 MODEL_FOLDER = Path(__file__).parent / "model"
 
-__all__ = ["MODEL_FOLDER"]
+__all__ = ["MODEL_FOLDER", "Case", "Fact", "QuestionSet", "Rate", "draw_cases", "is_right"]

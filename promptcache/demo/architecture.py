@@ -1,12 +1,10 @@
-"""The model's shape and how its weights start.
+"""Shape and initial weights of the demo model.
 
-Comes in: a tokenizer and a seed. Goes out: an untrained `LlamaForCausalLM`. Knows nothing of documents or training.
-
-Reading a fact means finding where the last few tokens stood before, and copying what came next there. Small models
-spend most of their early training on discovering that. Here the weights start near it: the first layer's heads look
-1, 2, 3 ... tokens back (by the biases of queries and keys), and queries and keys from the third layer on compare what
-those heads bring. Tokens that differ by a leading space only start as neighbours, which are compared as one and the
-same. All weights are trained afterwards.
+To read a fact, a model finds the last few tokens earlier in the text and copies the token that came next. Small models
+spend most of their early training on learning that. Here the weights start near it. Heads of the first layer look 1,
+2, 3 ... tokens back, by the biases of queries and keys. Queries and keys from the third layer on compare the tokens
+that those heads bring. Tokens that differ only by a leading space start as neighbours, so they compare as equal. All
+weights are trained afterwards.
 """
 
 import math
@@ -41,7 +39,7 @@ def make_config(
     head_dim: int = 64,
     intermediate_size: int = 512,
 ) -> LlamaConfig:
-    """The configuration that is shipped; tests shrink it."""
+    """Return the configuration of the shipped model; tests make it smaller."""
     return LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=hidden_size,
@@ -62,7 +60,7 @@ def make_config(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """The few numbers of a configuration that the weights' start depends on."""
+    """The numbers of a configuration that the initial weights depend on."""
 
     hidden_size: int
     vocab_size: int
@@ -78,12 +76,12 @@ class _Shape:
 
     @property
     def code_size(self) -> int:
-        """Directions of the hidden state that a looking-back head writes to: 5/8 of all, shared among the heads."""
+        """Number of directions that one looking-back head writes to: 5/8 of the hidden size, shared among the heads."""
         return self.hidden_size * 5 // 8 // self.num_heads
 
     @property
     def own_size(self) -> int:
-        """Directions that the embeddings start in: those that no head writes to."""
+        """Number of directions of the embeddings: those that no head writes to."""
         return self.hidden_size - self.num_heads * self.code_size
 
     @property
@@ -112,12 +110,12 @@ def _shape(config: LlamaConfig) -> _Shape:
 
 @torch.no_grad()
 def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int) -> LlamaForCausalLM:
-    """An untrained model that starts near looking back, comparing and copying.
+    """Return an untrained model whose weights start near looking back, comparing and copying.
 
     Args:
-        config: The shape.
-        twins: IDs of tokens that differ by a leading space only, the bare one first.
-        seed: Of every random number.
+        config: Shape of the model.
+        twins: IDs of tokens that differ only by a leading space, the bare one first.
+        seed: Seed of all random numbers.
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
@@ -125,7 +123,7 @@ def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int)
     directions = _orthogonal(shape.hidden_size).T  # rows are directions of the hidden state
     own, rest = directions[: shape.own_size], directions[shape.own_size :]
     basis = _orthogonal(shape.own_size) @ own
-    code = basis[: shape.code_size]  # what of a token the heads bring along
+    code = basis[: shape.code_size]  # the part of a token that the heads copy
     model.model.embed_tokens.weight.copy_(_embeddings(shape, twins, basis))
     model.model.norm.weight.fill_(_LOGIT_SCALE)
     views = [code, *torch.split(rest, shape.code_size)]
@@ -140,7 +138,7 @@ def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int)
 
 
 def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
-    """Random directions, shared by twins but for one direction, outside the code, that tells them apart."""
+    """Return random embeddings. Twins share theirs, but for one direction outside the code that tells them apart."""
     texts = torch.randn(shape.vocab_size, shape.own_size - 1) @ basis[:-1]
     space = math.sqrt(shape.own_size) * basis[-1]
     bare, spaced = torch.tensor(twins, dtype=torch.long).reshape(-1, 2).T
@@ -168,7 +166,7 @@ def _look_back(attention: LlamaAttention, shape: _Shape, views: list[Tensor]) ->
 
 
 def _rotated(shape: _Shape, position: int) -> Tensor:
-    """A vector of equal amplitude in all rotary planes, turned to `position` (transformers' half-split order)."""
+    """Return a vector of equal amplitude in all rotary planes, rotated to `position` (half-split order)."""
     angles = [position * shape.theta ** (-2 * i / shape.head_dim) for i in range(shape.head_dim // 2)]
     return _SHARPNESS * torch.tensor([*map(math.cos, angles), *map(math.sin, angles)])
 
@@ -177,7 +175,7 @@ def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own:
     """Let queries match keys one token further on, and copy the token found there.
 
     Each distance has its own random projection, so that only tokens at the same distance match. The KV heads compare
-    different numbers of tokens. Only slow rotary planes are used: a match must not depend on how far away it is.
+    different numbers of tokens. Only slow rotary planes are used, so that a match does not depend on the distance.
     """
     dim, slow = shape.head_dim, shape.slow
     for kv_head in range(shape.num_kv_heads):
@@ -197,6 +195,6 @@ def _compare(attention: LlamaAttention, shape: _Shape, views: list[Tensor], own:
 
 
 def _columns(rows: int, columns: int) -> Tensor:
-    """A random matrix `[rows, columns]` with orthonormal columns, or rows where there are fewer rows."""
+    """Return a random matrix `[rows, columns]` with orthonormal columns; orthonormal rows if there are fewer rows."""
     square = _orthogonal(max(rows, columns))
     return square[:rows, :columns]

@@ -1,8 +1,8 @@
-"""Measures a trained model: `python -m promptcache.demo.evaluate FOLDER`.
+"""Measures the demo model: `python -m promptcache.demo.evaluate FOLDER` prints a Markdown table.
 
-Comes in: a model folder. Goes out: whole answers right, per set of documents, with 95 % intervals, as a Markdown table.
-Every question is asked alone, about a document drawn from a seed that training never uses. Knows nothing of caches:
-`promptcache bench quality` asks the same questions through schemas.
+Each row is the share of whole answers that are right, with a 95 % interval. Every question is asked alone, about a
+document from a seed that training never uses. No cache is used: `promptcache bench quality` asks the same questions
+through schemas.
 """
 
 import argparse
@@ -16,23 +16,22 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from promptcache.demo.batches import collate, score
-from promptcache.demo.documents import Document
+from promptcache.demo.documents import FactSheet
 from promptcache.demo.questions import QuestionSet, Rate, draw_cases
-from promptcache.demo.samples import LayoutSettings, Sample, lay_out
+from promptcache.demo.samples import LayoutSettings, Sample, collate, lay_out, score
 from promptcache.demo.tokenizer import single_token_texts
 
 _BATCH_TOKENS = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of the table: a set of questions, and how its documents are laid out.
+class EvaluationRow:
+    """One row of the table: a question set, and the layout of its documents.
 
     Args:
-        questions: The set.
+        questions: The question set.
         gaps: Share of documents with gaps between the position IDs of modules.
-        slots: Share of documents in which every value is tokenized apart, as an argument is.
+        slots: Share of documents in which every value is tokenized separately, like an argument.
     """
 
     questions: QuestionSet
@@ -45,37 +44,37 @@ class Row:
         return f"{shape} | {self.questions.names} | {self.gaps:.0%} | {self.slots:.0%} | {asked[self.questions.asked]}"
 
 
-def _rows() -> Iterator[Row]:
+def _rows() -> Iterator[EvaluationRow]:
     for shape in ((1, 1), (2, 3), (4, 1), (4, 3), (8, 1), (4, 6), (8, 3), (24, 1)):
-        yield Row(questions=_set(shape))
+        yield EvaluationRow(questions=_set(shape))
     for shape in ((2, 3), (4, 1), (4, 3), (8, 1), (8, 3)):
-        yield Row(questions=_set(shape, asked="left out"))
-    yield Row(questions=_set((4, 3), asked="near"))
+        yield EvaluationRow(questions=_set(shape, asked="left out"))
+    yield EvaluationRow(questions=_set((4, 3), asked="near"))
     for names in ("mixed", "unseen"):
         for asked in ("fact", "left out"):
-            yield Row(questions=_set((4, 3), asked=asked, names=names))
+            yield EvaluationRow(questions=_set((4, 3), asked=asked, names=names))
     for gaps in (0.0, 1.0):
-        yield Row(questions=_set((4, 3)), gaps=gaps)
+        yield EvaluationRow(questions=_set((4, 3)), gaps=gaps)
     for slots in (0.5, 1.0):
-        yield Row(questions=_set((4, 3)), slots=slots)
+        yield EvaluationRow(questions=_set((4, 3)), slots=slots)
 
 
 def _set(shape: tuple[int, int], *, asked: str = "fact", names: str = "words") -> QuestionSet:
     return QuestionSet(num_entities=shape[0], num_attributes=shape[1], asked=asked, names=names)
 
 
-def make_samples(row: Row, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
-    """Draw `count` documents of a set, each laid out with its one question."""
+def make_samples(row: EvaluationRow, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[Sample]:
+    """Yield `count` documents of a row, each laid out with its one question."""
     rng = Random(f"layout {seed} {row}")
     layout = LayoutSettings(gaps=row.gaps, slots=row.slots, filled=(1.0,))
     for case in draw_cases(row.questions, seed, count, single_token_texts(tokenizer)):
-        document = Document(introduction=None, modules=case.present, questions=(case.question,))
+        document = FactSheet(introduction=None, modules=case.present, questions=(case.question,))
         yield lay_out(document, tokenizer, rng, layout)
 
 
 @torch.inference_mode()
 def measure(model: LlamaForCausalLM, samples: Sequence[Sample]) -> Rate:
-    """Count whole answers right, the closing token included."""
+    """Return the share of whole answers that are right, the closing token included."""
     waiting = sorted(samples, key=lambda sample: len(sample.token_ids))
     right, pad_token_id = 0, model.config.pad_token_id
     assert isinstance(pad_token_id, int)
@@ -88,7 +87,7 @@ def measure(model: LlamaForCausalLM, samples: Sequence[Sample]) -> Rate:
 
 
 def table(model: LlamaForCausalLM, tokenizer: Tokenizer, *, seed: int, count: int) -> Iterator[str]:
-    """Lines of a Markdown table, one per question set."""
+    """Yield the lines of a Markdown table, one per question set."""
     yield "| modules x facts | names | gaps | slots | asked about | whole answers right, % (95 % interval) |"
     yield "|---|---|---|---|---|---|"
     for row in _rows():
@@ -96,7 +95,7 @@ def table(model: LlamaForCausalLM, tokenizer: Tokenizer, *, seed: int, count: in
 
 
 def main() -> None:
-    """Print the table for a folder."""
+    """Print the table for a model folder."""
     parser = argparse.ArgumentParser(description="Measure whole answers of the demo model.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=400, help="questions per set")

@@ -1,7 +1,6 @@
-"""Sets of questions about documents that training never saw, and the judge of an answer.
+"""Question sets about documents that training never used, and the check of an answer.
 
-Comes in: a kind of document and a seed. Goes out: cases of plain strings; for an answer, whether it is right; for many,
-how sure their share is. Knows neither tokens nor models nor schemas.
+A case is plain text: this file knows no tokens, models or schemas.
 """
 
 import math
@@ -9,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.demo.documents import Fact, Question, grid_facts, question_text, similar_entity
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import Fact, NameSource, Question, grid_facts, question_text, similar_entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +16,8 @@ class QuestionSet:
     """Documents of `num_entities` modules with `num_attributes` facts each, and one question about each document.
 
     Args:
-        asked: "fact": about a fact of the document. "left out": about a module that was left out, so that the right
-            answer is "unknown". "near": about a name that is like one of the document's; "unknown", too.
+        asked: The kind of question. "fact" asks for a fact of the document. "left out" asks about a module that was
+            left out, and "near" about a name similar to one of the document; the right answer to both is "unknown".
         names: "words" (real-looking), "mixed" (as in training) or "unseen" (syllables that training never uses).
     """
 
@@ -35,8 +33,8 @@ class Case:
 
     Args:
         modules: Facts by module.
-        absent: Index of the module that is left out, None if all are present.
-        question: With the fact that answers it.
+        absent: Index of the module that is left out; None if all are present.
+        question: The question, with the fact that answers it.
     """
 
     modules: tuple[tuple[Fact, ...], ...]
@@ -50,13 +48,15 @@ class Case:
 
 
 def draw_cases(question_set: QuestionSet, seed: int, count: int, pieces: Sequence[str] = ()) -> Iterator[Case]:
-    """Draw `count` cases; the same arguments give the same cases, and a higher count begins with those of a lower one.
+    """Yield `count` cases.
+
+    The same arguments give the same cases. A higher count starts with the cases of a lower one.
 
     Args:
-        question_set: Their kind.
-        seed: Of this draw; no seed of training draws the same.
-        count: How many.
-        pieces: Texts of single tokens, of which "mixed" names are made in part.
+        question_set: The kind of cases.
+        seed: Seed of this draw; training never draws the same cases.
+        count: Number of cases.
+        pieces: Texts of single tokens, for "mixed" names.
     """
     rng = Random(f"questions {seed} {question_set}")
     names = _names(question_set.names, tuple(pieces))
@@ -95,13 +95,13 @@ def _names(kind: str, pieces: tuple[str, ...]) -> NameSource:
 
 
 def is_right(answer: str, fact: Fact) -> bool:
-    """Whether an answer is the fact's sentence or its value alone, to the letter; whatever says more is wrong."""
+    """Whether an answer is exactly the fact's sentence or its value. An answer that says more is wrong."""
     return answer.strip() in (fact.sentence, f"{fact.value}.", fact.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Answers right out of those asked."""
+    """Number of right answers out of those asked."""
 
     right: int
     asked: int
@@ -112,7 +112,7 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
+        """The share of right answers, from 0 to 1."""
         return self.right / self.asked
 
     @property

@@ -1,7 +1,6 @@
-"""Trains the byte-level BPE tokenizer and writes it with its chat template.
+"""Trains the byte-level BPE tokenizer of the demo model, and writes it with its chat template.
 
-Comes in: a seed. Goes out: `tokenizer.json` (usable with the tokenizers library alone), `tokenizer_config.json` and
-`chat_template.jinja`. Knows nothing of the model.
+`tokenizer.json` can be used with the tokenizers library alone.
 """
 
 import argparse
@@ -13,8 +12,7 @@ from random import Random
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from promptcache.demo import words
-from promptcache.demo.documents import DocumentSettings, make_document
-from promptcache.demo.names import NameSource, syllable_word
+from promptcache.demo.documents import DocumentSettings, NameSource, make_document, syllable_word
 
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant")
@@ -42,9 +40,9 @@ CHAT_TEMPLATE = (
 def train_tokenizer(seed: int, num_documents: int = 6000) -> Tokenizer:
     """Train on generated documents; the same seed gives the same tokenizer.
 
-    Merges are learned on words without their spaces. A space joins a word's first token last of all, so that a word is
-    cut in the same places with a space before it and without: what an argument says, which is tokenized apart, has the
-    tokens that it would have inside a sentence, or their twins.
+    Merges are learned on words without their spaces. A space joins the first token of a word last, so that a word is
+    split in the same places with and without a space before it. An argument, which is tokenized separately, therefore
+    has the same tokens as inside a sentence, or their twins.
     """
     bare = _with_words(models.BPE(), _BARE_WORDS)
     trainer = trainers.BpeTrainer(
@@ -84,14 +82,14 @@ def _begins_a_word(token: str) -> bool:
 
 
 def twins(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
-    """IDs of tokens that differ by a leading space only, the bare one first."""
+    """Return the IDs of tokens that differ only by a leading space, the bare one first."""
     ids = tokenizer.get_vocab()
     pairs = ((token_id, ids.get(_SPACE + text)) for text, token_id in ids.items())
     return tuple(sorted((bare, spaced) for bare, spaced in pairs if spaced is not None))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the files that transformers reads beside `tokenizer.json`."""
+    """Write `tokenizer.json` and the files that transformers reads beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -109,20 +107,20 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def special_id(tokenizer: Tokenizer, token: str) -> int:
-    """The ID of one of our special tokens."""
+    """Return the ID of a special token."""
     token_id = tokenizer.token_to_id(token)
     assert token_id is not None, token
     return token_id
 
 
 def single_token_texts(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The texts of all tokens made of ASCII letters only, without a leading space, in the order of their IDs."""
+    """Return the texts of all tokens of ASCII letters without a leading space, in the order of their IDs."""
     texts = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     return tuple(text for text, _ in texts if text.isascii() and text.isalpha() and len(text) <= 8)
 
 
 def _corpus(seed: int, num_documents: int) -> Iterator[str]:
-    """Documents, each pool of words in both positions in a sentence, and syllables on their own."""
+    """Yield documents, then each pool of words with and without a space before it, then single words of syllables."""
     rng = Random(f"tokenizer {seed}")
     names = NameSource(made_up=0.15)
     for _ in range(num_documents):

@@ -1,15 +1,15 @@
 """Trains the demo model: `python -m promptcache.demo.train --folder OUT --checkpoint FILE --steps N`.
 
-Comes in: a seed and a number of steps. Goes out: a folder transformers loads, a checkpoint, a log. Every batch is drawn
-from the seed and the step's number, so that stopping and resuming changes nothing. On CPU the same seed, threads and
-library versions give the same weights.
+Every batch is drawn from the seed and the number of its step, so that stopping and resuming changes nothing. On a CPU
+the same seed, threads and library versions give the same weights. Documents get longer, and unanswerable questions
+more frequent, as answers become right.
 """
 
 import argparse
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -18,10 +18,83 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache.demo.architecture import make_config, make_model
-from promptcache.demo.batches import Batch, Score, collate, draw_samples, score
-from promptcache.demo.curriculum import Progress
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import DocumentSettings, NameSource
+from promptcache.demo.samples import Batch, Score, collate, draw_samples, score
 from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
+
+STAGES = (3, 8, 16, 24)
+_PASS_KNOWN, _PASS_UNKNOWN = 0.7, 0.6
+_FIRST_STAGE_WITH_UNKNOWN = 1
+_MEMORY = 0.92  # of the running accuracies, per batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curriculum:
+    """The current stage, and running accuracies of whole answers on its longest documents."""
+
+    stage: int = 0
+    known: float = 0.0
+    unknown: float = 0.0
+    num_batches: int = 0
+
+    @property
+    def max_facts(self) -> int:
+        """Facts in the longest documents of this stage."""
+        return STAGES[self.stage]
+
+    @property
+    def asks_unknown(self) -> bool:
+        """Whether there are unanswerable questions yet.
+
+        Before copying works, such questions teach the model to answer "unknown" always.
+        """
+        return self.stage >= _FIRST_STAGE_WITH_UNKNOWN
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of unanswerable questions.
+
+        It is higher if they are answered worse than the others, and low until the others are right.
+        """
+        if not self.asks_unknown:
+            return 0.0
+        return min(0.35, max(0.05, 0.25 + 0.4 * (self.known - self.unknown))) if self.known > 0.55 else 0.05
+
+    @property
+    def made_up_share(self) -> float:
+        """Share of made-up names; low at first, because they are long in tokens."""
+        return min(0.4, 0.2 + 0.1 * self.stage)
+
+    def settings(self, rng: Random) -> DocumentSettings:
+        """Return the settings of the next batch: mostly documents of this stage's length, otherwise shorter ones."""
+        num_facts = self.max_facts if rng.random() < 0.6 else rng.randint(1, self.max_facts)
+        return DocumentSettings(num_facts=num_facts, max_questions=12, unknown_share=self.unknown_share)
+
+    def after(self, num_facts: int, known: tuple[int, int], unknown: tuple[int, int]) -> "Curriculum":
+        """Return the curriculum after one batch, maybe in the next stage. `known` and `unknown` are (right, asked)."""
+        if num_facts != self.max_facts:
+            return self
+        now = replace(
+            self,
+            known=_running(self.known, known),
+            unknown=_running(self.unknown, unknown),
+            num_batches=self.num_batches + 1,
+        )
+        passed_unknown = now.unknown > _PASS_UNKNOWN or not self.asks_unknown
+        passed = now.known > _PASS_KNOWN and passed_unknown and now.num_batches >= 20
+        if passed and self.stage + 1 < len(STAGES):
+            return replace(now, stage=self.stage + 1, num_batches=0, known=now.known - 0.1)
+        return now
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the fields, for a checkpoint."""
+        return asdict(self)
+
+
+def _running(before: float, counts: tuple[int, int]) -> float:
+    right, asked = counts
+    return before if asked == 0 else _MEMORY * before + (1 - _MEMORY) * right / asked
+
 
 _MUON_LR = 0.004
 _log = logging.getLogger("promptcache.demo.train")
@@ -29,17 +102,17 @@ _log = logging.getLogger("promptcache.demo.train")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
-    """How to train.
+    """Settings of a training run.
 
     Args:
-        seed: Of the weights and of every batch.
-        steps: Optimizer steps in all.
+        seed: Seed of the weights and of every batch.
+        steps: Number of optimizer steps.
         warmup_steps: Steps over which the learning rate rises.
         decay_steps: Last steps, over which it falls to 2 %.
-        batch_tokens: Tokens per batch at most, padding included.
-        muon_lr: Of hidden matrices.
-        adam_lr: Of norms and biases.
-        embedding_lr: Of embeddings, which serve as output weights too: a higher one blurs rare tokens.
+        batch_tokens: Maximum number of tokens per batch, padding included.
+        muon_lr: Learning rate of hidden matrices.
+        adam_lr: Learning rate of norms and biases.
+        embedding_lr: Learning rate of embeddings, which are output weights too; a higher one blurs rare tokens.
     """
 
     seed: int
@@ -52,20 +125,20 @@ class TrainSettings:
     embedding_lr: float = 0.002
 
     def rate(self, step: int) -> float:
-        """Learning rate at a step, as a share of the full one: up, level, down."""
+        """Return the learning rate at a step as a share of the full one: rising, constant, falling."""
         rising = min(1.0, (step + 1) / self.warmup_steps)
         falling = min(1.0, (self.steps - step) / max(1, self.decay_steps))
         return rising * max(0.02, falling)
 
 
 class Trainer:
-    """A model, its optimizers and its progress; `step()` moves all three by one batch."""
+    """A model, its optimizers and its curriculum; `step()` advances all three by one batch."""
 
     def __init__(self, settings: TrainSettings, tokenizer: Tokenizer, config: LlamaConfig) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.model: LlamaForCausalLM = make_model(config, twins(tokenizer), settings.seed)
-        self.progress = Progress()
+        self.curriculum = Curriculum()
         self.num_steps = 0
         self.num_tokens = 0
         self.elapsed_s = 0.0
@@ -83,7 +156,7 @@ class Trainer:
         )
 
     def step(self) -> Score:
-        """Draw one batch and learn from it."""
+        """Draw one batch and train on it."""
         started = time.perf_counter()
         num_facts, batch = self._next_batch()
         self._set_rate(self.settings.rate(self.num_steps))
@@ -94,7 +167,7 @@ class Trainer:
         for optimizer in self._optimizers:
             optimizer.step()  # type: ignore[no-untyped-call]  # torch 2.13 annotates AdamW, not Muon
             optimizer.zero_grad(set_to_none=True)
-        self.progress = self.progress.after(num_facts, *count(batch, result))
+        self.curriculum = self.curriculum.after(num_facts, *count(batch, result))
         self.num_steps += 1
         self.num_tokens += batch.input_ids.numel()
         self.elapsed_s += time.perf_counter() - started
@@ -102,8 +175,8 @@ class Trainer:
 
     def _next_batch(self) -> tuple[int, Batch]:
         rng = Random(f"batch {self.settings.seed} {self.num_steps}")
-        names = NameSource(pieces=self._pieces, made_up=self.progress.made_up_share)
-        settings = self.progress.settings(rng)
+        names = NameSource(pieces=self._pieces, made_up=self.curriculum.made_up_share)
+        settings = self.curriculum.settings(rng)
         samples = draw_samples(rng, names, settings, self.tokenizer, self.settings.batch_tokens)
         return settings.num_facts, collate(samples, self._pad)
 
@@ -113,11 +186,11 @@ class Trainer:
                 group["lr"] = full * rate
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; the old one stays until the new one is whole."""
+        """Write a checkpoint. The old one is replaced when the new one is complete."""
         state = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "progress": self.progress.as_dict(),
+            "progress": self.curriculum.as_dict(),
             "counts": (self.num_steps, self.num_tokens, self.elapsed_s),
         }
         temporary = path.with_suffix(".part")
@@ -125,16 +198,16 @@ class Trainer:
         temporary.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.progress = Progress(**state["progress"])
+        self.curriculum = Curriculum(**state["progress"])
         self.num_steps, self.num_tokens, self.elapsed_s = state["counts"]
 
     def export(self, folder: Path) -> None:
-        """Write the folder that transformers loads, weights in fp16."""
+        """Write the folder that transformers loads, with weights in float16."""
         half = LlamaForCausalLM(self.model.config)
         half.load_state_dict(self.model.state_dict())
         half.half().save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers 5.23
@@ -142,7 +215,7 @@ class Trainer:
 
 
 def count(batch: Batch, result: Score) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(right, asked) of known questions, and of unknown ones."""
+    """Return (right, asked) of known questions, and of unknown ones."""
     pairs = [(a.known, right) for answers, row in zip(batch.answers, result.right, strict=True)
              for a, right in zip(answers, row, strict=True)]  # fmt: skip
     known = [right for is_known, right in pairs if is_known]
@@ -151,14 +224,14 @@ def count(batch: Batch, result: Score) -> tuple[tuple[int, int], tuple[int, int]
 
 
 def train(trainer: Trainer, minutes: float) -> Iterator[Score]:
-    """Step until the settings' steps are done or the minutes of this run are over."""
+    """Step until all steps are done, or until `minutes` are over."""
     end = time.perf_counter() + 60 * minutes
     while trainer.num_steps < trainer.settings.steps and time.perf_counter() < end:
         yield trainer.step()
 
 
 def main() -> None:
-    """Train, log, save and export; see the arguments."""
+    """Train, log, save and export."""
     arguments = _parser().parse_args()
     torch.set_num_threads(arguments.threads)
     logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(message)s")
@@ -182,11 +255,11 @@ def _run(trainer: Trainer, arguments: argparse.Namespace) -> None:
     for result in train(trainer, arguments.minutes):
         loss += result.loss.item()
         if trainer.num_steps % 50 == 0:
-            progress = trainer.progress
+            stage = trainer.curriculum
             _log.info(
                 "step %d tokens %.2fM minutes %.1f loss %.4f facts %d known %.3f unknown %.3f tokens/s %.0f",
-                trainer.num_steps, trainer.num_tokens / 1e6, trainer.elapsed_s / 60, loss / 50, progress.max_facts,
-                progress.known, progress.unknown, trainer.num_tokens / trainer.elapsed_s,
+                trainer.num_steps, trainer.num_tokens / 1e6, trainer.elapsed_s / 60, loss / 50, stage.max_facts,
+                stage.known, stage.unknown, trainer.num_tokens / trainer.elapsed_s,
             )  # fmt: skip
             loss = 0.0
         if time.perf_counter() - saved > 60 * arguments.save_minutes:

@@ -1,11 +1,8 @@
-"""Pools of words that the generated documents draw from.
-
-Comes in: nothing. Goes out: tuples of strings. This file knows nothing of facts, tokens or training.
-"""
+"""Pools of words for the generated documents."""
 
 
 def _pool(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list, keeping the order and dropping repetitions."""
+    """Split a comma-separated list; keep the order and drop repetitions."""
     return tuple(dict.fromkeys(" ".join(word.split()) for word in text.split(",") if word.strip()))
 
 

@@ -1,13 +1,14 @@
-"""What goes wrong, where, and what to do about it: spans, diagnostics, and the error tree.
+"""Diagnostics: spans, findings with codes, the error tree, and the checks of values that callers pass in.
 
-Comes in: facts about a fault from any room. Goes out: typed exceptions and records that a door of the house (command
-line, server, notebook) renders. This room knows no XML, no tensors and no terminal.
+This room knows no XML, no tensors and no terminal.
 """
 
 from promptcache.diagnostics.codes import CODES, Code
 from promptcache.diagnostics.errors import (
+    MAX_FAULTS,
     ContextLengthExceeded,
     CorruptEncoding,
+    FaultList,
     InvalidGeneration,
     InvalidValue,
     LanguageError,
@@ -22,9 +23,10 @@ from promptcache.diagnostics.errors import (
     Unpicklable,
     UnsupportedModel,
 )
-from promptcache.diagnostics.excerpts import Part, excerpt, excerpt_pieces, printable
-from promptcache.diagnostics.faults import MAX_FAULTS, Faults
-from promptcache.diagnostics.kinds import (
+from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_pieces, printable
+from promptcache.diagnostics.records import Diagnostic, Severity, Span, in_order
+from promptcache.diagnostics.suggest import did_you_mean, num_slips, suggest
+from promptcache.diagnostics.values import (
     BYTES,
     FLAG,
     FUNCTION,
@@ -32,16 +34,15 @@ from promptcache.diagnostics.kinds import (
     TEXT,
     TEXTS,
     Kind,
+    Short,
     instance,
     is_text,
     number,
     one_of,
+    shown,
     tuple_of,
     whole,
 )
-from promptcache.diagnostics.records import Diagnostic, Severity, Span, in_order
-from promptcache.diagnostics.short import Short, shown
-from promptcache.diagnostics.suggesting import did_you_mean, num_slips, suggest
 
 __all__ = [
     "BYTES",
@@ -56,14 +57,14 @@ __all__ = [
     "ContextLengthExceeded",
     "CorruptEncoding",
     "Diagnostic",
-    "Faults",
+    "ExcerptPart",
+    "FaultList",
     "InvalidGeneration",
     "InvalidValue",
     "Kind",
     "LanguageError",
     "ModelError",
     "ModelNotFound",
-    "Part",
     "PromptCacheError",
     "PromptError",
     "SchemaError",

@@ -1,6 +1,6 @@
-"""The table of codes: what each means in a few words, and how much it matters.
+"""The table of diagnostic codes, each with a short title and a severity.
 
-Comes in: nothing. Goes out: the table. Codes are never reused; docs/errors.md has an entry for each.
+A code is never reused. docs/errors.md has an entry for each code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from promptcache.diagnostics.records import Severity
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """An entry of the table of codes: what `code` means in a few words, and how much it matters."""
+    """A diagnostic code with its title and severity."""
 
     code: str
     title: str

@@ -1,47 +1,48 @@
-"""The error tree: whatever this library raises because of what it was given.
+"""The error tree, and the list that collects the faults of a document.
 
-Comes in: diagnostics, or a message. Goes out: exceptions. This file finds no faults.
-
-    PromptCacheError
-    ├── InvalidValue             an argument of a Python call that is not of its kind; also a TypeError and ValueError
-    │   └── InvalidGeneration    an option of `generate` that is unknown, or that this library cannot honour
-    ├── LanguageError            carries diagnostics, each with code and span
-    │   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
-    │   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
-    ├── UnknownSchema            a prompt names a schema that the engine does not have
-    ├── ModelError
-    │   ├── ModelNotFound        no such folder or hub id, or files missing in it
-    │   └── UnsupportedModel     a model or tokenizer that this library refuses, by name and with the reason
-    ├── ContextLengthExceeded    positions or generated tokens beyond what the model has
-    └── StoreError
-        ├── CorruptEncoding      bytes that are not what their key promises
-        └── TierUnavailable      a disk or remote place that does not answer, is full or read-only
+PromptCacheError
+├── InvalidValue             a Python argument with a wrong type or value; also a TypeError and ValueError
+│   └── InvalidGeneration    an option of `generate` that is unknown or not supported
+├── LanguageError            carries diagnostics, each with code and span
+│   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
+│   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
+├── UnknownSchema            a prompt names a schema that the engine does not have
+├── ModelError
+│   ├── ModelNotFound        no such folder or hub id, or files missing in it
+│   └── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
+├── ContextLengthExceeded    positions or generated tokens beyond those of the model
+└── StoreError
+    ├── CorruptEncoding      stored bytes that do not match their key
+    └── TierUnavailable      a folder or remote store that does not answer, is full or read-only
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 from promptcache.diagnostics.excerpts import excerpt
-from promptcache.diagnostics.kinds import instance
-from promptcache.diagnostics.records import Diagnostic
+from promptcache.diagnostics.records import Diagnostic, in_order
+from promptcache.diagnostics.values import instance
 
 
 class PromptCacheError(Exception):
-    """Whatever this library raises because of what it was given."""
+    """Base class of all errors that this library raises because of its input."""
 
 
 class InvalidValue(PromptCacheError, TypeError, ValueError):
-    """An argument of a Python call that is not of its kind; the message says which values are."""
+    """An argument of a Python call with a wrong type or value; the message names the allowed values."""
 
 
 class InvalidGeneration(InvalidValue):
-    """An option of `generate` that is unknown, that this library sets itself, or that it cannot honour."""
+    """An option of `generate` that is unknown, that this library sets itself, or that it cannot support."""
 
 
 class Unpicklable:
-    """An object that holds locks, threads or memory; to pickle or copy it is refused with what to do instead."""
+    """Base class of objects with locks, threads or memory.
+
+    Pickling or copying one raises an error that names the alternative.
+    """
 
     __slots__ = ()
     _instead: ClassVar[str]
@@ -55,7 +56,7 @@ _DIAGNOSTIC = instance("a Diagnostic", Diagnostic)
 
 
 class LanguageError(PromptCacheError):
-    """A schema or prompt document that cannot be used; every fault that was found is in `diagnostics`."""
+    """A schema or prompt document that cannot be used. `diagnostics` has every fault that was found."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         _DIAGNOSTICS.check("diagnostics", diagnostics, InvalidValue)
@@ -65,11 +66,11 @@ class LanguageError(PromptCacheError):
         super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
 
     def excerpt(self) -> str:
-        """Return every fault as the command line prints it, with the lines of the documents that it is about."""
+        """Return every fault as the command line prints it, with the lines of the document."""
         return "\n".join(map(excerpt, self.diagnostics))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy what it was made of, so that it comes out of another process as it was raised there."""
+        """Pickle the diagnostics, so that the error is the same in another process."""
         return type(self), (self.diagnostics,), self.__dict__
 
 
@@ -82,7 +83,7 @@ class PromptError(LanguageError):
 
 
 class UnknownSchema(PromptCacheError):
-    """A prompt names a schema that is not there."""
+    """A prompt names a schema that was not added."""
 
 
 class ModelError(PromptCacheError):
@@ -90,24 +91,57 @@ class ModelError(PromptCacheError):
 
 
 class ModelNotFound(ModelError):
-    """No model stands under this name."""
+    """There is no model of this name."""
 
 
 class UnsupportedModel(ModelError):
-    """A model or tokenizer whose computation this library cannot reproduce; the message names it and says why."""
+    """A model or tokenizer whose computation this library cannot reproduce. The message has its name and the reason."""
 
 
 class ContextLengthExceeded(PromptCacheError):
-    """A request needs positions that the model does not have."""
+    """A request needs more positions than the model has."""
 
 
 class StoreError(PromptCacheError):
-    """A store cannot do what it was asked to."""
+    """A store could not carry out a request."""
 
 
 class CorruptEncoding(StoreError):
-    """Stored bytes differ from what their key promises."""
+    """Stored bytes do not match their key."""
 
 
 class TierUnavailable(StoreError):
-    """A place where encodings rest does not answer, is full or cannot be written; the message names it and says why."""
+    """A folder or remote store does not answer, is full, or is read-only. The message has its name and the reason."""
+
+
+MAX_FAULTS = 100
+"""Maximum number of faults reported for one document. Describing a hundred thousand faults would take seconds."""
+
+
+class FaultList(list[Diagnostic]):
+    """The faults of one document. Adding a fault beyond `MAX_FAULTS` raises all of them.
+
+    Raises:
+        LanguageError: Of the class `error`, from every method that adds; PC012 comes last.
+    """
+
+    def __init__(self, error: type[LanguageError]) -> None:
+        super().__init__()
+        self._error = error
+
+    def append(self, fault: Diagnostic) -> None:
+        """Add a fault."""
+        if len(self) >= MAX_FAULTS:
+            message = f"more than {MAX_FAULTS} faults: checking stops here"
+            last = Diagnostic(code="PC012", message=message, span=fault.span, help="correct the others first")
+            raise self._error([*in_order(each for each in self if each.code != last.code), last])
+        super().append(fault)
+
+    def extend(self, faults: Iterable[Diagnostic]) -> None:
+        """Add faults one by one, so that a long generator is not read to its end."""
+        for fault in faults:
+            self.append(fault)
+
+    def __iadd__(self, faults: Iterable[Diagnostic]) -> Self:  # type: ignore[misc,override]
+        self.extend(faults)
+        return self

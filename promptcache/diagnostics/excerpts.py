@@ -1,7 +1,6 @@
-"""Diagnostics as people read them: what is wrong, where, the lines with their places marked, and the help.
+"""Diagnostics as text: the message, its place, the source lines with the place underlined, and the help.
 
-Comes in: diagnostics. Goes out: text, in pieces that say what each is, so that a terminal can colour them. This file
-prints nothing.
+The text comes in pieces of known kinds, so that a terminal can colour them. This file prints nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import NamedTuple
 
 from promptcache.diagnostics.records import Diagnostic, Span
 
-_MAX_WIDTH = 140  # characters of a source line; machine-made XML can have all of a document on one line
-_BEFORE = 40  # of these, in front of the place itself
+_MAX_WIDTH = 140  # characters of a source line; generated XML may have one line only
+_BEFORE = 40  # characters shown before the place
 _MAX_RELATED = 6
 
 
-class Part(Enum):
-    """What a piece of an excerpt is."""
+class ExcerptPart(Enum):
+    """The kind of a piece of an excerpt."""
 
     SEVERITY = auto()
     MESSAGE = auto()
@@ -30,11 +29,11 @@ class Part(Enum):
     HELP = auto()
 
 
-class Piece(NamedTuple):
+class ExcerptPiece(NamedTuple):
     """A piece of an excerpt."""
 
     text: str
-    part: Part = Part.PLAIN
+    part: ExcerptPart = ExcerptPart.PLAIN
 
 
 def excerpt(diagnostic: Diagnostic) -> str:
@@ -51,56 +50,56 @@ def excerpt(diagnostic: Diagnostic) -> str:
     return "".join(piece.text for piece in excerpt_pieces(diagnostic))
 
 
-def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[Piece]:
+def excerpt_pieces(diagnostic: Diagnostic) -> Iterator[ExcerptPiece]:
     """Yield the pieces of a diagnostic's excerpt."""
     related = [*_related(diagnostic)]
     shown = related[:_MAX_RELATED]
     gutter = len(str(max(span.line for span in (diagnostic.span, *(span for span, _ in shown)))))
-    yield Piece(f"{diagnostic.severity}[{diagnostic.code}]", Part.SEVERITY)
-    yield Piece(f": {printable(diagnostic.message)}\n", Part.MESSAGE)
-    yield Piece("  --> ", Part.FRAME)
-    yield Piece(f"{printable(str(diagnostic.span))}\n")
-    yield from _line(diagnostic.span, gutter, "^", Part.MARK)
+    yield ExcerptPiece(f"{diagnostic.severity}[{diagnostic.code}]", ExcerptPart.SEVERITY)
+    yield ExcerptPiece(f": {printable(diagnostic.message)}\n", ExcerptPart.MESSAGE)
+    yield ExcerptPiece("  --> ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{printable(str(diagnostic.span))}\n")
+    yield from _line(diagnostic.span, gutter, "^", ExcerptPart.MARK)
     for span, words in shown:
-        yield Piece("  ::: ", Part.FRAME)
-        yield Piece(f"{printable(f'{span} {words}'.rstrip())}\n")
-        yield from _line(span, gutter, "-", Part.RELATED_MARK)
+        yield ExcerptPiece("  ::: ", ExcerptPart.FRAME)
+        yield ExcerptPiece(f"{printable(f'{span} {words}'.rstrip())}\n")
+        yield from _line(span, gutter, "-", ExcerptPart.RELATED_MARK)
     if len(related) > len(shown):
-        yield Piece(f"  ::: and {len(related) - len(shown)} more places\n", Part.FRAME)
+        yield ExcerptPiece(f"  ::: and {len(related) - len(shown)} more places\n", ExcerptPart.FRAME)
     if diagnostic.help:
-        yield Piece("  = help: ", Part.HELP)
-        yield Piece(f"{printable(diagnostic.help)}\n")
+        yield ExcerptPiece("  = help: ", ExcerptPart.HELP)
+        yield ExcerptPiece(f"{printable(diagnostic.help)}\n")
 
 
 def printable(text: str) -> str:
-    """Widen tabs and replace whatever could steer a terminal: documents may come from anyone."""
+    """Return text safe for a terminal: tabs are widened, and control characters replaced."""
     return "".join(_shown(character) for character in text)
 
 
 def _related(diagnostic: Diagnostic) -> Iterator[tuple[Span, str]]:
-    """Yield the related places, without words that the message has said and without a place that says nothing new."""
+    """Yield the related places, without text that the message repeats and without places that add nothing."""
     for span, words in diagnostic.related:
         is_said = words in diagnostic.message
         if not (is_said and span == diagnostic.span):
             yield span, "" if is_said else words
 
 
-def _line(span: Span, gutter: int, mark: str, part: Part) -> Iterator[Piece]:
-    """Yield the line a span starts in and its underline; nothing where the line is not known."""
+def _line(span: Span, gutter: int, mark: str, part: ExcerptPart) -> Iterator[ExcerptPiece]:
+    """Yield the line in which a span starts, underlined; nothing if the line is not known."""
     line = span.document.line(span.line) if span.document is not None else None
     if line is None:
         return
     stop = span.stop_column if span.stop_line == span.line else len(line) + 1
     before, marked, after = _cut(line, span.column - 1, max(stop, span.column + 1) - 1)
     underline = " " * _width(before) + mark * max(1, _width(marked))
-    yield Piece(f"  {span.line:>{gutter}} | ", Part.FRAME)
-    yield Piece(f"{before}{marked}{after}\n")
-    yield Piece(f"  {'':>{gutter}} | ", Part.FRAME)
-    yield Piece(f"{underline}\n", part)
+    yield ExcerptPiece(f"  {span.line:>{gutter}} | ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{before}{marked}{after}\n")
+    yield ExcerptPiece(f"  {'':>{gutter}} | ", ExcerptPart.FRAME)
+    yield ExcerptPiece(f"{underline}\n", part)
 
 
 def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
-    """Return what a line shows before, in and after the characters `[start, stop)`, cut to what fits on a screen."""
+    """Return the text of a line before, in and after the characters `[start, stop)`, cut to the width of a screen."""
     first = max(0, start - _BEFORE) if len(line) > _MAX_WIDTH else 0
     last = min(len(line), first + _MAX_WIDTH)
     before = ("…" if first else "") + line[first:start]
@@ -109,7 +108,7 @@ def _cut(line: str, start: int, stop: int) -> tuple[str, str, str]:
 
 
 def _width(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return the number of terminal cells of a text."""
     return sum(_cells(character) for character in text)
 
 

@@ -1,7 +1,4 @@
-"""The records of what was found: where it stands, what is wrong, and how to mend it.
-
-Comes in: facts about a fault. Goes out: spans and diagnostics. This file raises nothing.
-"""
+"""Spans and diagnostics: the place of a finding, its code, its message and its help."""
 
 from __future__ import annotations
 
@@ -12,27 +9,27 @@ from typing import Protocol
 
 
 class Severity(StrEnum):
-    """How much a diagnostic matters: an error stops the work, a warning does not."""
+    """Severity of a diagnostic: an error stops the work, a warning does not."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
-class Document(Protocol):
-    """A text whose lines can be shown."""
+class SourceText(Protocol):
+    """A source text with numbered lines."""
 
     def line(self, number: int) -> str | None:
-        """Return line `number`, counted from 1, or None where there is no such line."""
+        """Return line `number`, counted from 1, or None if there is no such line."""
         ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A half-open stretch of a source text.
+    """A half-open range of a source text.
 
-    Lines and columns count from 1, columns in characters (code points); `stop_line:stop_column` is the first place
-    after it. What was built in Python has no lines: `source` says where it is, and all numbers are 0. `document` is the
-    text, where it is known; it takes no part in comparisons.
+    Lines and columns count from 1, columns in characters (code points). `stop_line:stop_column` is the first place
+    after the range. An object built in Python has no lines: all numbers are 0. `document` is the text, if known;
+    comparisons ignore it.
     """
 
     source: str
@@ -40,7 +37,7 @@ class Span:
     column: int
     stop_line: int
     stop_column: int
-    document: Document | None = field(default=None, repr=False, compare=False)
+    document: SourceText | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
@@ -48,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One finding: its code, where it stands, what is wrong, and how to mend it."""
+    """One finding: code, message, place, and the fix as `help`."""
 
     code: str
     message: str
@@ -58,10 +55,10 @@ class Diagnostic:
     related: tuple[tuple[Span, str], ...] = ()
 
     def __str__(self) -> str:
-        mend = f" ({self.help})" if self.help else ""
-        return f"{self.span}: {self.code} {self.message}{mend}"
+        fix = f" ({self.help})" if self.help else ""
+        return f"{self.span}: {self.code} {self.message}{fix}"
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return diagnostics by their places; those of one place stay in the order in which they came."""
+    """Return diagnostics sorted by place; those of one place keep their order."""
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.span))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 
-from promptcache.diagnostics import Diagnostic, Faults, SchemaError, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, in_order
 from promptcache.language.check_values import built_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -110,8 +110,8 @@ def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[st
     return CheckedScaffold(name=scaffold_name(scaffold), members=paths, guaranteed=together, span=scaffold.span)
 
 
-def _collected(found: Iterator[Diagnostic]) -> Faults:
-    faults = Faults(SchemaError)
+def _collected(found: Iterator[Diagnostic]) -> FaultList:
+    faults = FaultList(SchemaError)
     faults.extend(found)
     return faults
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from promptcache.diagnostics import PATH, Diagnostic, Faults, InvalidValue, PromptError, Span, did_you_mean, in_order
+from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.normalize import stray_indentation_of
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
@@ -82,7 +82,7 @@ class _PromptReader:
     """Turns elements into the parts of a prompt; `faults` grows as it goes."""
 
     def __init__(self) -> None:
-        self.faults = Faults(PromptError)
+        self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
     def prompt(self, root: Element) -> Prompt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from promptcache.diagnostics import Diagnostic, Faults, PromptError, Span, did_you_mean, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, PromptError, Span, did_you_mean, in_order
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain_prompt import explain_broken
@@ -41,7 +41,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
     named = resolver.named()
     present = schema.rules.complete(named.keys())
     places = {"": prompt.span, **named}
-    faults = Faults(PromptError)
+    faults = FaultList(PromptError)
     faults += _unfilled(present, places, resolver.filled, schema)
     broken = tuple(schema.rules.broken(present.keys()))
     if broken and not explain:
@@ -79,7 +79,7 @@ class _Resolver:
     """Follows references; `faults` grows as it goes."""
 
     def __init__(self, schema: CheckedSchema) -> None:
-        self.faults = Faults(PromptError)
+        self.faults = FaultList(PromptError)
         self.filled: dict[str, dict[str, FilledSlot]] = {}
         self._schema = schema
         self._places: dict[str, Span] = {}

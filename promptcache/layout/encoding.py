@@ -1,7 +1,7 @@
-"""Encodings and KV parts: handles for keys and values that are computed once, without the keys and values.
+"""Encodings and KV parts: handles of keys and values that are computed once. They hold no keys and values.
 
-A handle says which tokens stand at which positions and what they attend to. Its digest is its identity: wherever the
-digest is the same, in whichever schema or request, the KV is the same. No model enters a digest.
+A handle has tokens, their positions and their context. Its digest is its identity: equal digests mean equal KV, in any
+schema or request. A digest depends on no model.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 DIGEST_VERSION = 3
-"""Enters every digest; a change of what is digested, or of what it means, is a new version."""
+"""Enters every digest. A change of the digested data, or of its meaning, gets a new version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Encoding:
-    """Tokens at positions, and the KV parts that they attend to. Equality and hash go by `digest`.
+    """Tokens at positions, and the KV parts that they attend to. Equality and hash are those of `digest`.
 
-    Every token sees itself, lower positions of its own encoding, and lower positions of `context`.
+    A token attends to itself, to lower positions of its own encoding, and to lower positions of `context`.
 
     Attributes:
         token_ids: In position order, slot fillers included; at least one.
         position_ids: As long as `token_ids`, strictly increasing.
         context: In position order.
-        codec: How the KV is stored ("full", or a lossy one): what attends to lossy KV differs, too.
+        codec: How the KV is stored: "full", or a lossy codec. KV that attends to lossy KV is different, too.
         digest: 64 hexadecimal digits.
-        whole: The part of all tokens.
+        whole: The part with all tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -45,12 +45,12 @@ class Encoding:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose KV it has."""
+        """The number of tokens."""
         return len(self.token_ids)
 
     @property
     def context_digest(self) -> str:
-        """The digest of `context` alone, 64 hexadecimal digits; computed at each call."""
+        """Digest of `context` alone, 64 hexadecimal digits; computed at each call."""
         return hashlib.sha256("\n".join([part.digest for part in self.context]).encode()).hexdigest()
 
     def digest_until(self, stop: int) -> str:
@@ -79,10 +79,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class KVPart:
-    """Tokens `[start, stop)` of an encoding (indices, not positions), at their own positions plus `shift`.
-
-    Nothing shifts KV yet, so `shift` is 0 wherever KV is linked.
-    """
+    """Tokens `[start, stop)` of an encoding (indices, not positions), at their own positions plus `shift`."""
 
     encoding: Encoding
     start: int
@@ -91,17 +88,17 @@ class KVPart:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the part."""
+        """The number of tokens in the part."""
         return self.stop - self.start
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds all tokens of its encoding."""
+        """Whether the part has all tokens of its encoding."""
         return self.num_tokens == self.encoding.num_tokens
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Its tokens, in position order."""
+        """The tokens of the part, in position order."""
         return self.encoding.token_ids[self.start : self.stop]
 
     @property
@@ -122,7 +119,7 @@ class KVPart:
 
     @property
     def digest(self) -> str:
-        """What names its KV: the same however long the encoding goes on behind the part."""
+        """Digest of the part's KV; it does not depend on the tokens of the encoding after the part."""
         encoding = self.encoding
         whole = encoding.digest if self.stop == len(encoding.token_ids) else encoding.digest_until(self.stop)
         return f"{whole} {self.start} {self.shift}" if self.start or self.shift else whole
@@ -130,7 +127,7 @@ class KVPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTokens:
-    """All tokens of a request: stored KV by its parts, and new tokens; each in position order.
+    """All tokens of a request: parts of stored KV, and new tokens, each in position order.
 
     Attributes:
         parts: No two hold the same position.

@@ -1,7 +1,6 @@
-"""Layout to encodings: what is computed once for every cached run, and what each may see.
+"""The states of a layout's runs: the encodings of every cached run, with the encodings that each attends to.
 
-Comes in: a layout. Goes out: states of runs in an order in which contexts come first: by run, a run's plain state
-before its scaffold states. This file does not know how an encoding is computed or kept.
+States are in layout order, so that contexts come first. The plain state of a run comes before its scaffold states.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from promptcache.layout.types import Layout, Run, RunState, Stretch
 
 
 def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
-    """Return the states of a schema's runs: each cached run's plain one, and the one in each scaffold covering it.
+    """Return the states of a schema's runs.
 
-    A run without a single token while encoding (slots that nothing fills) has none. A scaffold state equal to
-    the plain one – nothing more to see – is the plain one, and two scaffolds may share a state.
+    Each cached run has a plain state, and one state for each scaffold that covers it. A run without tokens (slots
+    without fillers) has no state. A scaffold state with the same context as the plain state is the plain state, and
+    scaffolds may share a state.
     """
     maker = _Maker(len(layout.runs), codec)
     visibility = _Visibility(layout)
@@ -37,12 +37,12 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
-    """Return the state that serves a run while `scaffold` is in use there, or None if the run has no tokens.
+    """Return the state of a run while `scaffold` is in use, or None if the run has no tokens.
 
     Args:
-        states: What `run_states` returned, in its order.
+        states: The result of `run_states`.
         run: Index of a cached run.
-        scaffold: Name of the scaffold that `scaffolds_in_use` gives for the run's module.
+        scaffold: The scaffold in use for the run's module, from `scaffolds_in_use`.
     """
     plain = index = bisect_left(states, run, key=attrgetter("run"))
     if plain == len(states) or states[plain].run != run:
@@ -54,11 +54,11 @@ def find_state(states: Sequence[RunState], run: int, scaffold: str | None) -> Ru
     return states[plain]
 
 
-_NONE = -1  # in place of an index: the run has no state, being without tokens or not cached
+_NONE = -1  # index of a run without a state: it has no tokens, or is not cached
 
 
 class _Maker:
-    """Collects the states of all runs so far."""
+    """Collects the states of all runs."""
 
     def __init__(self, num_runs: int, codec: str) -> None:
         self.states: list[RunState] = []
@@ -68,19 +68,19 @@ class _Maker:
         self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
-        """Add the plain state of `run`, which sees the plain states of the runs `visible`."""
+        """Add the plain state of `run`, which attends to the plain states of the runs `visible`."""
         sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
         if any(_tokens(run)):
             self._plain[run.index] = self._add(run, (), sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
-        """Add a scaffold state of `run`, which sees the states in that scaffold, unless there is the same state."""
+        """Add a scaffold state of `run`, which attends to the states in that scaffold, unless an equal state exists."""
         plain = self._plain[run.index]
         if plain == _NONE:
             return
         in_scaffold = self._scaffold.setdefault(scaffold, {})
         sees = _without_none(tuple(in_scaffold.get(index, self._plain[index]) for index in visible))
-        for state in self.states[plain:]:  # all of this run
+        for state in self.states[plain:]:  # the states of this run
             if state.sees == sees:
                 in_scaffold[run.index] = state.index
                 if state.index != plain:
@@ -101,7 +101,7 @@ class _Maker:
 
 
 class _Visibility:
-    """Says for a run which runs lie before it and may be seen, as far as they have encodings."""
+    """Finds the earlier runs that a run attends to."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -109,7 +109,7 @@ class _Visibility:
         self._runs_of: dict[frozenset[str], list[int]] = {}
 
     def plain(self, run: Run) -> list[int]:
-        """Return what `run` sees outside scaffolds: all that is guaranteed with it, or only its module's own."""
+        """Return the runs that `run` attends to outside scaffolds: the guaranteed ones, or its own module's only."""
         schema, path = self._layout.schema, run.module
         context = schema.modules[path].context if path else schema.source.context
         if context is Context.GUARANTEED:
@@ -118,15 +118,15 @@ class _Visibility:
         return self.before(run, [*bos, *self._layout.runs_of[path]])
 
     def before(self, run: Run, visible: list[int]) -> list[int]:
-        """Return those of the sorted indices `visible` that lie before `run`."""
+        """Return those of the sorted indices `visible` that end before `run` starts."""
         stops, start = self._stops, run.start
         earlier = visible[: bisect_left(visible, run.index)]
         if max(map(stops.__getitem__, earlier), default=start) <= start:
             return earlier
-        return [index for index in earlier if stops[index] <= start]  # what no valid prompt has may overlap
+        return [index for index in earlier if stops[index] <= start]  # runs that no prompt has together may overlap
 
     def runs_of(self, modules: frozenset[str]) -> list[int]:
-        """Return, sorted, the runs of `modules` and of the root."""
+        """Return the sorted runs of `modules` and of the root."""
         runs = self._runs_of.get(modules)
         if runs is None:
             own = (self._layout.runs_of[path] for path in modules | {""})
@@ -139,7 +139,7 @@ def _without_none(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:
-    """Return for every covered module the scaffolds that cover it, in declared order."""
+    """Return the scaffolds that cover each module, in declared order."""
     scaffolds: dict[str, list[CheckedScaffold]] = {}
     for scaffold in layout.schema.scaffolds:
         for path in covered_modules(scaffold, scaffold.guaranteed):
@@ -148,7 +148,7 @@ def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:
 
 
 def _tokens(run: Run) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens that are encoded for a run, fillers included, and their positions."""
+    """Return the tokens to encode for a run, fillers included, and their positions."""
     token_ids: list[int] = []
     position_ids: list[int] = []
     for piece in run.pieces:

@@ -1,24 +1,22 @@
-"""The model at work: KV encoded, fetched, linked and decoded.
+"""The model at work: encode and fetch KV, link it with new tokens, and decode.
 
-Other rooms import from here only.
+Other rooms import from this file only.
 """
 
 from promptcache.runtime.answer import Request, answer, answer_batch, streaming
-from promptcache.runtime.attention.masks import KVView, RequestPositions
-from promptcache.runtime.batch import link_batch
-from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.attention import KVView, RequestPositions
+from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.completion import Completion, FinishReason, Source, Usage, WarmReport
+from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
-from promptcache.runtime.link import link
+from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
-from promptcache.runtime.schema_state import SchemaState, schema_state
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
@@ -29,6 +27,7 @@ __all__ = [
     "Completion",
     "Executor",
     "FinishReason",
+    "KVSource",
     "KVView",
     "Model",
     "Planner",
@@ -39,7 +38,6 @@ __all__ = [
     "RequestPositions",
     "SchemaState",
     "Segment",
-    "Source",
     "Stream",
     "TokenQueue",
     "Usage",

@@ -1,6 +1,6 @@
-"""One request after its plan: fetch, link, generate, and the account of it.
+"""Answers planned requests: fetch, link, generate, and report usage and timing.
 
-Comes in: a plan. Goes out: a `Completion`. This file knows no XML.
+This file works on plans. It reads no XML.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
-from promptcache.runtime.batch import link_batch
-from promptcache.runtime.completion import Completion, FinishReason, ModuleUsage, Source, Timing, Usage
+from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.options import sees_padding
+from promptcache.runtime.link import link_batch
 from promptcache.runtime.stream import TokenQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A planned prompt with everything that its answer depends on.
+    """A planned prompt and the settings of its generation.
 
     Attributes:
         eos_ids: Tokens that end the answer.
-        options: For transformers' `generate`.
-        started: When the call came in, `time.perf_counter`.
-        text: Token IDs to text, control tokens left out.
+        options: Options of transformers' `generate`.
+        started: Time of the call, by `time.perf_counter`.
+        text: Turns token IDs into text without control tokens.
     """
 
     plan: Plan
@@ -40,13 +40,13 @@ class Request:
 
 
 def streaming(request: Request, queue: TokenQueue) -> Request:
-    """Return a request that puts its tokens into a queue, and stops when nobody reads them any more."""
+    """Return a request that puts its tokens into `queue` and stops once the reader has closed it."""
     criteria = [*(request.options.get("stopping_criteria") or ()), queue.should_stop]
     return replace(request, options={**request.options, "streamer": queue, "stopping_criteria": criteria})
 
 
 def answer(request: Request, executor: Executor) -> Completion:
-    """Carry out a planned request."""
+    """Fetch, link and generate one planned request."""
     planned = time.perf_counter()
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
@@ -68,12 +68,13 @@ def answer(request: Request, executor: Executor) -> Completion:
 
 
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
-    """Carry out planned requests together, in batches whose own tokens take `batch_bytes` of KV at most.
+    """Answer planned requests together, in batches whose own tokens take at most `batch_bytes` of KV.
 
-    A model that links by concatenation answers them one after another. Timings are those of the batch.
+    A model that links by concatenation answers them one after another. The timings of a completion are those of its
+    batch.
 
     Args:
-        requests: All with the same options.
+        requests: All have the same options.
     """
     model = executor.model
     if not model.linking.takes_rows:
@@ -88,13 +89,13 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
 def _batches(
     requests: Sequence[Request], token_bytes: int, batch_bytes: int, padded: bool
 ) -> Iterator[tuple[Request, ...]]:
-    """Cut requests, in order, so that rows padded to the longest stay within the bytes; one request always fits.
+    """Cut requests, in order, into batches whose padded rows stay within `batch_bytes`.
 
-    Rows of one batch generate the same number of tokens at most: near the end of the context one may have room for
-    fewer than another, and positions beyond do not exist.
+    One request always fits. All rows of a batch generate at most the same number of tokens: near the end of the
+    context a request may have room for fewer tokens than another.
 
     Args:
-        padded: Whether shorter rows may be filled up; if not, only equally long ones are together.
+        padded: Whether shorter rows may be padded. If not, a batch has rows of equal length only.
     """
     batch: list[Request] = []
     longest = 0
@@ -185,7 +186,7 @@ def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
 
 def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
     if None in tiers:
-        return ModuleUsage(module=module, source=Source.MISS, num_tokens=num_tokens, tier=None)
+        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
     slowest = next(tier for tier in reversed(Tier) if tier in tiers)
-    source = Source.HIT if slowest is Tier.MEMORY else Source.LOAD
+    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
     return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

@@ -1,30 +1,101 @@
-"""The schemas that an engine serves: added, replaced as a whole, removed, and found by name.
+"""The schemas that an engine serves: their layouts and encodings, found by name.
 
-Comes in: states of schemas. Goes out: the one that a prompt names. The store hears which encodings will be needed, and
-which no schema has any more. This file knows no prompt.
+The catalog also announces to the store which encodings will be needed, and frees those that no schema needs any more.
+This file knows no prompt and no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from promptcache.diagnostics import TEXT, InvalidValue, UnknownSchema, did_you_mean
-from promptcache.kv import Store
-from promptcache.layout import Encoding
+from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean
+from promptcache.kv import Codec, Store
+from promptcache.language import CheckedSchema, Selection
+from promptcache.layout import (
+    Encoding,
+    Layout,
+    Plan,
+    RunState,
+    check_length,
+    lay_out,
+    make_plan,
+    run_states,
+)
 from promptcache.locks import new_lock
-from promptcache.runtime.schema_state import SchemaState
+from promptcache.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaState:
+    """A schema with its layout and the states of its runs.
+
+    It is immutable: a request keeps the state that it was planned with.
+    """
+
+    schema: CheckedSchema
+    layout: Layout
+    states: tuple[RunState, ...]
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """All encodings in layout order, contexts first, each once."""
+        return tuple(dict.fromkeys(state.encoding for state in self.states))
+
+    @property
+    def modules(self) -> Mapping[Encoding, str]:
+        """The module path of each encoding; "" is the text outside modules."""
+        return {state.encoding: self.layout.runs[state.run].module for state in self.states}
+
+    def encodings_of(self, module: str | None) -> tuple[Encoding, ...]:
+        """Return the encodings of a module and of the modules in it; None means all encodings.
+
+        Raises:
+            PromptCacheError: The schema has no such module.
+        """
+        if module is None:
+            return self.encodings
+        TEXT.check("module", module, InvalidValue)
+        path = module.strip("/")
+        if path not in self.schema.modules:
+            help_text = did_you_mean(path, self.schema.modules) or "paths are written like city/hotel"
+            raise PromptCacheError(f"schema '{self.schema.name}' has no module '{module}' ({help_text})")
+        runs = self.layout.runs
+        inside = (state for state in self.states if f"{runs[state.run].module}/".startswith(f"{path}/"))
+        return tuple(dict.fromkeys(state.encoding for state in inside))
+
+    def plan(self, selection: Selection, tokenizer: Tokenizer) -> Plan:
+        """Return the plan of one prompt; raises the errors of `make_plan`."""
+        return make_plan(selection, self.layout, self.states, tokenizer)
+
+
+def schema_state(
+    schema: CheckedSchema, tokenizer: Tokenizer, context_length: int, codec: Codec = Codec.FULL
+) -> SchemaState:
+    """Lay out a schema and create its encodings.
+
+    Args:
+        context_length: Number of positions of the model.
+        codec: The codec of its stored KV.
+
+    Raises:
+        SchemaError: A filler is longer than its slot, or the schema needs more positions than the model has.
+    """
+    layout = lay_out(schema, tokenizer)
+    check_length(layout, context_length)
+    return SchemaState(schema=schema, layout=layout, states=run_states(layout, codec))
 
 
 class Catalog:
-    """States of schemas by name. Any thread may call any method."""
+    """Schema states by name. All methods are thread-safe."""
 
     def __init__(self, store: Store, key: Callable[[Encoding], str], *, owns_store: bool = False) -> None:
-        """Start with no schemas.
+        """Create an empty catalog.
 
         Args:
-            store: Has the KV of their encodings.
-            key: Returns the store's key of an encoding.
-            owns_store: Whether its memory is used here only: encodings that no schema has any more are freed then.
+            store: The store of their KV.
+            key: Returns the store key of an encoding.
+            owns_store: Whether no other engine uses the store. If so, encodings that no schema needs are freed.
         """
         self._store = store
         self._key = key
@@ -34,11 +105,11 @@ class Catalog:
 
     @property
     def states(self) -> tuple[SchemaState, ...]:
-        """All schemas, in the order in which their names were first added."""
+        """All schemas, in the order in which their names were added."""
         return tuple(self._states.values())
 
     def add(self, state: SchemaState) -> None:
-        """Add a schema; one of the same name is replaced at once, and requests that began with it keep it."""
+        """Add a schema. A schema of the same name is replaced; requests in flight keep the old one."""
         key, store = self._key, self._store
         with self._lock:
             old = self._states.get(state.schema.name)
@@ -50,7 +121,7 @@ class Catalog:
                 self._forget(old)
 
     def remove(self, name: str) -> None:
-        """Remove a schema; requests that began with it keep it.
+        """Remove a schema; requests in flight keep it.
 
         Raises:
             UnknownSchema: With the nearest name, or all of them.

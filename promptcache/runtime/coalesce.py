@@ -1,9 +1,8 @@
-"""Coalescing: many small segments copied into one, where that costs less than attending to each by itself.
+"""Coalescing: copy many small segments into one buffer, where that costs less than a kernel call for each.
 
-Comes in: the segments of a request. Goes out: fewer segments. Every segment costs a fixed amount of work in every layer
-of every forward pass; copying costs by the byte, once. Buffers come from a pool, for fresh memory costs several times
-what copying into warm memory does, and a buffer that still holds what is asked for is used as it is: a selection that
-was linked before is linked again without copying. This file knows no store and no model.
+A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. Buffers come
+from a pool, because copying into fresh memory takes several times as long. A buffer that still holds the same parts is
+used again without copying.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from promptcache.locks import new_lock
 from promptcache.runtime.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
-"""Segments of fewer tokens are coalesced: about where one copy costs what attending to one more segment does over the
-first token and 16 more (measured on two CPU cores: docs/benchmarks.md)."""
+"""Segments of fewer tokens are coalesced. At this length one copy costs about as much as one more segment over the
+first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
+"""
 
 IDLE_BYTES = 256 * 2**20
-"""Buffers that no request uses are kept up to this size."""
+"""Size limit of the buffers that no request uses."""
 
 _SMALLEST_BUFFER = 256  # tokens
 
@@ -32,43 +32,43 @@ _Content: TypeAlias = tuple[tuple[str, int, int, int], ...]  # digest, start, st
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Buffer:
-    """A slab with what it holds."""
+    """A slab and the parts that it holds."""
 
     slab: Slab
     content: _Content
 
 
 class Pool:
-    """Buffers for coalesced segments. Any thread may use it; a buffer is never changed while a request holds it."""
+    """Buffers for coalesced segments. All methods are thread-safe. A buffer is not changed while a request uses it."""
 
     def __init__(self, shape: KVShape, *, small_tokens: int = SMALL_TOKENS, idle_bytes: int = IDLE_BYTES) -> None:
-        """Start empty.
+        """Create an empty pool.
 
         Args:
-            shape: Of the KV.
+            shape: Shape of the KV.
             small_tokens: Segments of fewer tokens are coalesced.
-            idle_bytes: Kept of buffers that no request uses.
+            idle_bytes: Size limit of the buffers that no request uses.
         """
         self._shape = shape
         self._small_tokens = small_tokens
         self._idle_limit = idle_bytes
         self._live: dict[_Content, weakref.ref[KVHandle]] = {}
-        self._idle: OrderedDict[_Content, _Buffer] = OrderedDict()  # the one used longest ago first
+        self._idle: OrderedDict[_Content, _Buffer] = OrderedDict()  # least recently used first
         self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
         self._lock = new_lock()
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of buffers that no request uses."""
+        """Bytes of the buffers that no request uses."""
         with self._lock:
             return sum(buffer.slab.nbytes for buffer in (*self._idle.values(), *self._returned))
 
     def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
-        """Return the segments with small neighbours as one, and how many tokens had to be copied for it.
+        """Return the segments with small neighbours copied into one, and the number of tokens that were copied.
 
         Args:
-            segments: Of one request, in position order.
-            new_positions: Of new tokens, in order; segments on both sides of one stay apart.
+            segments: Segments of one request, in position order.
+            new_positions: Positions of the new tokens, in order. Segments on both sides of one stay apart.
         """
         found: list[Segment] = []
         num_copied = 0
@@ -111,7 +111,7 @@ class Pool:
         return Segment(runs=(held,), start=0, stop=num_tokens, parts=parts), copied
 
     def _take(self, content: _Content, num_tokens: int) -> tuple[KVHandle | None, Slab | None]:
-        """Return a buffer that holds `content`, or memory for it, if there is any."""
+        """Return the handle of a buffer that holds `content`, or else free memory of that size if the pool has some."""
         self._collect()
         live = self._live.get(content)
         if live is not None and (held := live()) is not None:
@@ -131,7 +131,7 @@ class Pool:
         weakref.finalize(held, self._returned.append, buffer).atexit = False
 
     def _collect(self) -> None:
-        """Take back what requests have let go of, and give memory back beyond what may lie idle."""
+        """Take back the buffers of finished requests, and free idle buffers beyond the limit."""
         while self._returned:
             buffer = self._returned.popleft()
             live = self._live.get(buffer.content)
@@ -153,5 +153,5 @@ def _filled(slab: Slab, group: Sequence[Segment]) -> KVHandle:
 
 
 def _capacity(num_tokens: int) -> int:
-    """Return a power of two, so that a buffer serves requests of like size."""
+    """Return the buffer size for a number of tokens: a power of two, so that similar requests share buffers."""
     return max(_SMALLEST_BUFFER, 1 << (num_tokens - 1).bit_length())

@@ -1,6 +1,6 @@
-"""What a request gives back: the answer, what it cost, and how sure it is.
+"""The results that an engine returns: completions with usage and timing, and reports of warming.
 
-Comes in: nothing; the engine builds these. Goes out: to the caller. This file knows no tensors.
+They hold no tensors, except the output object of transformers if a caller asks for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from promptcache.layout import Level, Plan
 
 
 class FinishReason(StrEnum):
-    """Why generation ended: the model (or a stopping criterion) ended it, or the number of tokens did."""
+    """Why generation ended: an end token or a stopping criterion (`stop`), or the limit of new tokens (`length`)."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
-class Source(StrEnum):
-    """Where a module's KV came from in one request: from memory, from a slower tier, or it had to be encoded first."""
+class KVSource(StrEnum):
+    """Origin of a module's KV in one request: memory (`hit`), a slower tier (`load`), or encoded for it (`miss`)."""
 
     HIT = "hit"
     LOAD = "load"
@@ -32,31 +32,35 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModuleUsage(Short):
-    """One module's part in a request; `module` "" is the anonymous text of the schema, BOS included.
+    """Use of one module in a request.
 
-    `tier` is the slowest that any of it was found in; None if some of it had to be encoded.
+    Attributes:
+        module: Its path; "" is the schema's text outside modules, BOS included.
+        source: Where its KV came from.
+        num_tokens: Reused tokens of the module.
+        tier: The slowest tier that held some of it; None if some of it was encoded for this request.
     """
 
     module: str
-    source: Source
+    source: KVSource
     num_tokens: int
     tier: Tier | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Usage(Short):
-    """Tokens and bytes of one request.
+    """Token and byte counts of one request.
 
     Attributes:
         num_reused_tokens: Prompt tokens whose KV came from the store.
         num_new_tokens: Prompt tokens that were prefilled.
-        num_generated_tokens: Tokens of the answer (of all returned sequences), the end of sequence included.
-        num_encoded_tokens: Tokens of modules that had to be encoded first; 0 once a schema is warm.
-        copied_bytes: KV copied to link it: small segments that were coalesced, or everything where a model is linked by
-            concatenation. What several requests of a batch share counts for the first of them.
+        num_generated_tokens: Tokens of all returned sequences, end tokens included.
+        num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
+        copied_bytes: KV that was copied to link it: coalesced small segments, or all KV if the model links by
+            concatenation. Copies that several requests of a batch share count for the first of them.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order.
-        faults: What went wrong in stores and was made good, one sentence each.
+        faults: Store faults that did not stop the request, one sentence each.
     """
 
     num_reused_tokens: int
@@ -71,11 +75,7 @@ class Usage(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Timing(Short):
-    """Seconds of one request, in order: parse, check and plan; fetch KV (encoding what is missing); link; prefill;
-    decode.
-
-    `ttft_s` is the time from the call to the first token.
-    """
+    """Seconds of one request, by step: plan, fetch (encoding of missing KV included), link, prefill, decode."""
 
     plan_s: float
     fetch_s: float
@@ -85,7 +85,7 @@ class Timing(Short):
 
     @property
     def ttft_s(self) -> float:
-        """Seconds from the call to the first token of the answer."""
+        """Seconds from the call to the first generated token."""
         return self.plan_s + self.fetch_s + self.link_s + self.prefill_s
 
 
@@ -95,14 +95,14 @@ class Completion(Short):
 
     Attributes:
         text: The answer, without control tokens.
-        token_ids: As generated, the end of sequence included.
-        finish_reason: Why it ended.
-        level: How it relates to an answer without cache.
-        lossy: Whether KV was used that had been kept quantized; `level` says what the answer would be but for that.
-        alternatives: Texts of the further sequences where several were asked for (`num_return_sequences`).
-        output: The output object of transformers' `generate`, where `output_scores`, `output_logits`,
-            `output_hidden_states` or `return_dict_in_generate` asked for it: `scores` and `logits` have a tensor
-            `[B, V]` for each step. Its `sequences` hold new tokens only; it has no cache.
+        token_ids: Generated tokens, the end token included.
+        finish_reason: Why generation ended.
+        level: How the answer relates to an answer without cache.
+        lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
+        alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
+        output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
+            `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
+            each step. Its `sequences` hold new tokens only; it has no cache.
     """
 
     text: str
@@ -119,17 +119,17 @@ class Completion(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WarmReport(Short):
-    """What `Engine.warm` did for one schema.
+    """Result of `Engine.warm` for one schema.
 
     Attributes:
-        num_encodings: Encodings that the schema has.
-        num_encoded: Of these, the ones that had to be computed.
-        num_encoded_tokens: Their tokens.
-        nbytes: Bytes of all of the schema's encodings, as their codec keeps them.
+        num_encodings: Number of the schema's encodings.
+        num_encoded: Number of encodings that were computed.
+        num_encoded_tokens: Tokens of these.
+        nbytes: Stored bytes of all encodings of the schema.
         seconds: Time taken.
-        found: How many of the others each tier had.
-        not_kept: How many of its encodings each folder or URL of the store does not hold in the end, by its name.
-        faults: What went wrong in stores, one sentence each; the last ones say what is not kept, and why.
+        found: Number of the other encodings by the tier that held them.
+        not_kept: Number of encodings that a folder or URL of the store does not hold in the end, by its name.
+        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the reason.
     """
 
     schema: str

@@ -1,8 +1,7 @@
-"""Encoding: the KV of encodings, computed by the model.
+"""Encoding: compute the KV of encodings with the model.
 
-Comes in: encodings, and the KV of what they attend to. Goes out: their KV. Encodings of which each attends to exactly
-the one before it, and to what that one attends to, are computed in one causal pass and cut afterwards; encodings with
-the same context are batched. This file knows no prompt, and of stores only that they may refuse a result.
+Encodings of which each extends the context of the one before it are computed in one causal pass and cut afterwards.
+Encodings with the same context are batched. This file knows no prompt.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, as_kept
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import segments_of
+from promptcache.runtime.segments import segments_of
 
 CHUNK_TOKENS = 2048
-"""New tokens in one forward pass at most, over all rows of a batch: what bounds the memory of activations."""
+"""Maximum number of new tokens in one forward pass, over all rows of a batch; limits the memory of activations."""
 
 Progress = Callable[[int, int], None]
+"""Called with the number of tokens done so far, and the number of all tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Encodings computed in one causal pass: each attends to the ones before it in the chain, and all to `context`."""
+    """Encodings computed in one causal pass: each attends to `context` and to the encodings before it in the chain."""
 
     context: tuple[KVPart, ...]
     links: tuple[Encoding, ...]
@@ -44,15 +44,15 @@ class Chain:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all links."""
+        """The number of tokens of all links."""
         return sum(link.num_tokens for link in self.links)
 
 
 def missing_encodings(wanted: Iterable[Encoding], is_held: Callable[[Encoding], bool]) -> tuple[Encoding, ...]:
-    """Return what to compute for `wanted`, contexts first: what is not held of these and of the contexts of those.
+    """Return the encodings to compute for `wanted`, contexts first: missing ones and their missing contexts.
 
     Args:
-        is_held: Asked once for each encoding that is wanted or that a missing one attends to.
+        is_held: Called once for each wanted encoding and for each context of a missing one.
     """
     asked: dict[Encoding, bool] = {}
     found: dict[Encoding, None] = {}
@@ -73,7 +73,7 @@ def missing_encodings(wanted: Iterable[Encoding], is_held: Callable[[Encoding], 
 
 
 def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
-    """Cut encodings, contexts first, into chains; every encoding is in exactly one."""
+    """Group encodings into chains; every encoding is in exactly one. Contexts come first, as in `missing`."""
     growing: dict[Encoding, list[Encoding]] = {}  # by a chain's last link
     started: list[list[Encoding]] = []
     for encoding in missing:
@@ -90,17 +90,17 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
 
 
 def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[Chain, ...]]:
-    """Yield chains that one forward can compute together: the same context, within `CHUNK_TOKENS`, padded by a quarter
-    at most.
+    """Yield batches of chains that one forward pass can compute together.
 
-    With sliding windows what a token sees depends on distances, so only chains at equal positions share a forward.
+    The chains of a batch have the same context, fit into `CHUNK_TOKENS`, and need at most a quarter of padding. With
+    sliding windows the mask depends on distances, so only chains at equal positions share a forward pass.
     """
     groups: dict[object, list[Chain]] = {}
     for each in all_chains:
         context = each.links[0].context_digest
         alike = context if window is None else (context, each.position_ids)
         groups.setdefault(alike, []).append(each)
-    for group in groups.values():  # in the order of their first chain: a context is computed before what sees it
+    for group in groups.values():  # a context's first chain comes before its dependants
         batch: list[Chain] = []
         for each in sorted(group, key=lambda chain: -chain.num_tokens):
             full = batch and (len(batch) + 1) * batch[0].num_tokens > CHUNK_TOKENS
@@ -112,10 +112,10 @@ def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[C
 
 
 def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
-    """Yield what `model` computes in one forward pass, contexts before what attends to them.
+    """Yield the chains that `model` computes in one forward pass, contexts before their dependants.
 
-    Where KV is stored with loss, each encoding is computed by itself. So it attends to its context as the codec leaves
-    it, whether that was computed just now or comes from a store.
+    With a lossy codec each encoding is computed by itself. It then attends to its context as the codec stores it,
+    whether the context was just computed or comes from a store.
     """
     if any(Codec(each.codec).lossy for each in missing):
         found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
@@ -129,10 +129,10 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
 def compute(
     model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
-    """Yield the encodings of one of `encoding_batches` with their keys and values, each `[L, Hkv, T, D]`.
+    """Run one batch of chains through the model; yield each encoding with keys and values, each `[L, Hkv, T, D]`.
 
     Args:
-        held: KV of all encodings in the batch's context.
+        held: KV of all encodings in the context of the batch.
     """
     longest = batch[0]
     for chain in batch:
@@ -156,9 +156,9 @@ def compute(
 def stored(
     store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]
 ) -> KVHandle:
-    """Put keys and values into a store and return the handle of what it keeps.
+    """Put keys and values into a store and return their handle.
 
-    Where the store refuses them, `on_fault` is called with the reason, and the handle is of memory that no store owns.
+    If the store refuses them, `on_fault` is called with the reason, and the handle owns its memory.
     """
     try:
         return store.put(recipe, *kv)

@@ -1,7 +1,6 @@
-"""The executor: KV of the parts that a request names, fetched or encoded, and linked with its new tokens.
+"""The executor: fetches or encodes the KV of a request's parts, and links it with the new tokens.
 
-Comes in: handles of KV (`KVPart`, `Encoding`) and new tokens. Goes out: a linked request, or its logits. Every caller
-takes this way: generation, batches, logits, the self-test, `promptcache.testing` and the benchmarks.
+Generation, batches, logits, the self-test, `promptcache.testing` and the benchmarks all use it.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked, link
 
 PATIENCE_S = 60.0
-"""How long a request waits for another process that encodes what it needs; then it is encoded here, too."""
+"""Seconds to wait for another process that encodes the same; after that it is encoded here, too."""
 
-_MAX_KEYS = 1 << 16  # remembered, at about 200 bytes each
+_MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """KV of encodings, and what it took to have it.
+    """KV of encodings, with the work of fetching them.
 
     Attributes:
-        runs: KV of each encoding that was wanted.
+        runs: KV of each wanted encoding.
         encoded: Encodings that were computed, contexts included.
-        tiers: Where each of the others was found.
+        tiers: The tier that held each of the others.
         moved_bytes: Bytes that stores copied.
-        faults: What went wrong in stores and did not stop the request, one sentence each.
+        faults: Store faults that did not stop the request, one sentence each.
     """
 
     runs: Mapping[Encoding, KVHandle]
@@ -47,18 +46,18 @@ class Fetched:
 
     @property
     def num_encoded_tokens(self) -> int:
-        """Tokens of all encodings that were computed."""
+        """The number of tokens of all encodings that were computed."""
         return sum(each.num_tokens for each in self.encoded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """Encodings of one forward pass: computed by it, or by another thread or process in the meantime.
+    """Encodings of one forward pass, computed by it or meanwhile by another thread or process.
 
     Attributes:
         runs: Their KV.
-        lookups: Where the store had them; empty where they were computed here.
-        faults: What went wrong in the store, one sentence each.
+        lookups: Lookups that found them in the store; empty if they were computed here.
+        faults: Store faults, one sentence each.
     """
 
     runs: Mapping[Encoding, KVHandle]
@@ -67,18 +66,18 @@ class Encoded:
 
 
 class Executor:
-    """A model with the store of its KV. Any thread may call any method.
+    """A model with the store of its KV. All methods are thread-safe.
 
-    A missing encoding is computed once, however many threads ask for it. A store that does not take what was computed
-    fails no request: the KV goes with the request, and the next one computes it again.
+    A missing encoding is computed once, however many threads ask for it. If the store refuses computed KV, the request
+    uses it all the same, and the next request computes it again.
     """
 
     def __init__(self, model: Model, store: Store, fingerprint: Callable[[], str], pool: Pool | None = None) -> None:
-        """Put a model and a store together.
+        """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns that of model and tokenizer, which enters every key; asked when it is first needed.
-            pool: Where small segments are coalesced; None links every segment where it lies.
+            fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first use.
+            pool: Buffers for small segments; None links every segment as a view.
         """
         self.model = model
         self.store = store
@@ -89,11 +88,11 @@ class Executor:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest over model and tokenizer; enters every key of the store."""
+        """Digest of model and tokenizer; enters every key of the store."""
         return self._fingerprint()
 
     def key(self, encoding: Encoding) -> str:
-        """Return the store's key of an encoding, 64 hexadecimal digits."""
+        """Return the store key of an encoding, 64 hexadecimal digits."""
         key = self._keys.get(encoding.digest)
         if key is None:
             if len(self._keys) >= _MAX_KEYS:
@@ -102,7 +101,7 @@ class Executor:
         return key
 
     def recipe(self, encoding: Encoding) -> Recipe:
-        """Return what the store keeps about an encoding beside its KV."""
+        """Return the facts about an encoding that the store keeps beside its KV."""
         return Recipe(
             fingerprint=self.fingerprint,
             digest=encoding.digest,
@@ -113,11 +112,11 @@ class Executor:
         )
 
     def link(self, tokens: RequestTokens) -> Linked:
-        """Fetch the KV of a request's parts and link it with its new tokens."""
+        """Fetch the KV of a request's parts and link it with the new tokens."""
         return self.link_fetched(tokens, self.fetch(part.encoding for part in tokens.parts))
 
     def link_fetched(self, tokens: RequestTokens, fetched: Fetched) -> Linked:
-        """As `link`, with KV that was fetched already."""
+        """Link KV that was fetched already."""
         return link(tokens, fetched.runs, self.model, self.pool)
 
     def logits(self, tokens: RequestTokens) -> torch.Tensor:
@@ -127,12 +126,12 @@ class Executor:
     def fetch(
         self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S
     ) -> Fetched:
-        """Return the KV of the encodings `wanted`; they and their contexts are computed where missing.
+        """Return the KV of the encodings `wanted`. Missing encodings and contexts are computed.
 
         Args:
-            progress: Called after each forward pass with the tokens that are done, and all tokens that were missing.
-                It may call the engine: no lock is held.
-            patience_s: How long to wait for another process that encodes the same; then it is encoded here, too.
+            progress: Called after each forward pass with the number of computed tokens and the number of all missing
+                tokens. No lock is held, so it may call the engine.
+            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
@@ -160,7 +159,7 @@ class Executor:
         )
 
     def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
-        """Ask the store for the encodings `wanted`, and for the contexts of those that it does not have.
+        """Look up the encodings `wanted` in the store, and the contexts of the missing ones.
 
         Nothing is computed and no lock is held.
         """
@@ -177,15 +176,15 @@ class Executor:
     def encode_missing(
         self, wanted: Iterable[Encoding], lookups: Mapping[Encoding, Lookup], *, patience_s: float = PATIENCE_S
     ) -> Iterator[Encoded]:
-        """Encode what `look_up` did not find, one forward pass after another, contexts first.
+        """Encode the encodings that `look_up` did not find, one forward pass after another, contexts first.
 
-        Locks are held during a forward pass and not while the iterator waits to be asked for the next one. So threads
-        and processes that need the same encodings share the work. The thread need not be the one that looked up.
+        Locks are held during a forward pass only, not while the iterator is suspended. Threads and processes that need
+        the same encodings therefore share the work. Another thread may have called `look_up`.
 
         Args:
-            wanted: What was given to `look_up`.
-            lookups: What it returned.
-            patience_s: How long to wait for another process that encodes the same; then it is encoded here, too.
+            wanted: The argument of `look_up`.
+            lookups: The result of `look_up`.
+            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(wanted)
         held = {encoding: each.run for encoding, each in lookups.items() if each.run is not None}
@@ -195,10 +194,10 @@ class Executor:
                 held.update(group.runs)
                 yield group
                 if group.lookups:
-                    break  # others are at work on the same: find out what is left to do
+                    break  # another thread or process encodes the same: list the missing ones again
 
     def _encode(self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float) -> Encoded:
-        """Encode a batch, unless another thread or process has encoded any of it while this one waited."""
+        """Encode a batch, unless another thread or process encoded some of it while this one waited."""
         encodings = [link for chain in batch for link in chain.links]
         with self.store.claim(self.key(encodings[0]), patience_s), self._lock:
             again = self._get_many(encodings)

@@ -1,8 +1,7 @@
-"""Generation from linked KV: transformers decodes, we hand it new tokens, positions and a cache.
+"""Generation from linked KV: transformers decodes, given new tokens, positions and a cache.
 
-Comes in: a linked request and whatever `transformers` `generate` understands. Goes out: token IDs and the moment of the
-first one. The contract with `generate` (new IDs only, explicit positions, a mask of ones over cached and new tokens)
-holds for transformers 5.4 to 5.23.
+The contract with `generate` holds for transformers 5.4 to 5.23: new IDs only, explicit position IDs, and a mask of
+ones over cached and new tokens.
 """
 
 from __future__ import annotations
@@ -14,22 +13,28 @@ from typing import Any
 
 import torch
 
-from promptcache.runtime.batch import LinkedBatch
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.hf.options import REFUSALS, is_refusal, number_of, refused, settled, take_criteria
-from promptcache.runtime.link import Linked
+from promptcache.runtime.hf.options import (
+    REFUSALS,
+    forced_options,
+    is_refusal,
+    number_of,
+    pop_stopping_criteria,
+    refused,
+)
+from promptcache.runtime.link import Linked, LinkedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What came out.
+    """Result of one call of transformers' `generate`.
 
     Attributes:
-        sequences: New token IDs of each returned sequence, padding cut off.
-        ended: Of each, whether an end token or a stopping criterion ended it; if not, its number of tokens did.
-        first_token_at: When the first token was there, `time.perf_counter`.
-        output: The output object of transformers where the options ask for it. Its `sequences` hold new tokens only,
-            and it has no cache: that goes with the request.
+        sequences: New token IDs of each returned sequence, without padding.
+        ended: For each sequence, whether an end token or a stopping criterion ended it, not the limit of new tokens.
+        first_token_at: Time of the first new token, by `time.perf_counter`.
+        output: The output object of transformers if the options ask for it. Its `sequences` hold new tokens only, and
+            it has no cache.
     """
 
     sequences: tuple[tuple[int, ...], ...]
@@ -38,10 +43,10 @@ class Generated:
     output: Any = None
 
     def row(self, index: int, num_given: int) -> Any:
-        """Return the output object of one row of a batch: its own steps, without the padding of longer rows.
+        """Return the output object of one batch row: its own steps, without the padding of longer rows.
 
         Args:
-            num_given: Tokens of its prompt that were fed.
+            num_given: Number of prompt tokens of the row that were fed.
         """
         if self.output is None:
             return None
@@ -56,11 +61,11 @@ class Generated:
         return type(self.output)(**{name: cut(value, name) for name, value in self.output.items()})
 
 
-class Watch:
-    """The caller's stopping criteria as one; notes when the first new token is there, and where each row was stopped.
+class StopRecorder:
+    """The caller's stopping criteria as one; records the time of the first new token and where each row was stopped.
 
-    A row of a batch that a criterion stops is filled up until the last row is done; nothing in the result tells that
-    from tokens of the model.
+    A stopped row of a batch is padded until the last row is done. Padding and tokens of the model look the same in the
+    result, so the position of the stop is recorded here.
     """
 
     def __init__(self, criteria: Sequence[Callable[..., Any]]) -> None:
@@ -69,7 +74,7 @@ class Watch:
         self._stops: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Ask every criterion about every row."""
+        """Apply every criterion to every row."""
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
         done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
@@ -81,7 +86,7 @@ class Watch:
         return done
 
     def stops(self, num_rows: int) -> tuple[int, ...]:
-        """Return after how many tokens, those of the prompt included, each row was stopped; 0 for never."""
+        """Return the length at which each row was stopped, prompt tokens included; 0 if it was not."""
         return (0,) * num_rows if self._stops is None else tuple(self._stops.tolist())
 
 
@@ -92,11 +97,11 @@ def generate(
     """Decode from a linked request.
 
     Args:
-        model: The one that `linked` was linked for.
-        linked: Its cache is used up: it holds the generated tokens afterwards.
+        model: The model that `linked` was linked for.
+        linked: Its cache is consumed: it holds the generated tokens afterwards.
         eos_ids: Tokens that end an answer.
         max_new_tokens: At least 1.
-        options: Anything else that `transformers` `generate` takes; as `read_options` returns it.
+        options: Other options of transformers' `generate`, as returned by `read_options`.
     """
     start = model.linking.prefill_before_generate(
         model, linked.cache, linked.token_ids, linked.positions, _num_rows(model, options)
@@ -117,7 +122,7 @@ def generate(
 def generate_together(
     model: Model, linked: LinkedBatch, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
 ) -> Generated:
-    """Decode from a batch of linked requests: as `generate`, one sequence for each row."""
+    """Decode from a batch of linked requests; like `generate`, with one sequence for each row."""
     seen = linked.num_cached + linked.token_ids.shape[1]
     return _decode(
         model, linked.cache, linked.token_ids, linked.position_ids, seen, eos_ids, max_new_tokens, dict(options)
@@ -134,8 +139,8 @@ def _decode(
     max_new_tokens: int,
     options: dict[str, Any],
 ) -> Generated:
-    """Call transformers' `generate` with new tokens `[B, N]`; `num_seen` counts them and what the cache holds."""
-    watch = Watch(take_criteria(options, model))
+    """Call transformers' `generate` with new tokens `[B, N]`. `num_seen` counts them and the cached tokens."""
+    recorder = StopRecorder(pop_stopping_criteria(options, model))
     ends = end_ids(options, eos_ids)
     options["eos_token_id"] = list(ends) or None
     if options.get("pad_token_id") is None:
@@ -148,22 +153,22 @@ def _decode(
             attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
             past_key_values=cache,
             max_new_tokens=max_new_tokens,
-            stopping_criteria=[watch],
-            **{**options, **settled(model)},
+            stopping_criteria=[recorder],
+            **{**options, **forced_options(model)},
         )
     except REFUSALS as error:
-        if cache.get_seq_length() != num_held or not is_refusal(error):  # the model was at work, or the caller's code
+        if cache.get_seq_length() != num_held or not is_refusal(error):  # the model ran, or the caller's code
             raise
         raise refused(error) from error
     num_given = token_ids.shape[1]
     new_ids = (made if isinstance(made, torch.Tensor) else made.sequences)[:, num_given:]
     rows = new_ids.tolist()
-    stops = watch.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
+    stops = recorder.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
     cut = [_cut(row, ends, stop - num_given) for row, stop in zip(rows, stops, strict=True)]
     return Generated(
         sequences=tuple(sequence for sequence, _ in cut),
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
-        first_token_at=watch.first_token_at or time.perf_counter(),  # `custom_generate` may ask no criterion
+        first_token_at=recorder.first_token_at or time.perf_counter(),  # `custom_generate` may call no criterion
         output=None if isinstance(made, torch.Tensor) else _without_cache(made, new_ids),
     )
 
@@ -174,19 +179,19 @@ def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:
 
 @torch.no_grad()
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
-    """Return the logits `[N, V]` of the new tokens of a linked request, in position order; uses its cache up."""
+    """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
     mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
 
 
 def _num_rows(model: Model, options: Mapping[str, Any]) -> int:
-    """How many rows `generate` makes of one prompt: beams, or sequences to return."""
+    """Return the number of rows that `generate` makes of one prompt: beams or returned sequences."""
     return max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
 
 
 def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens that end an answer: those that the options name, else `eos_ids`."""
+    """Return the tokens that end an answer: those of the options, else `eos_ids`."""
     named = options.get("eos_token_id", eos_ids)
     if named is None:
         return ()
@@ -201,13 +206,13 @@ def _pad_token_id(model: Model, ends: Sequence[int]) -> int:
 
 
 def _cut(row: list[int], ends: tuple[int, ...], stop: int) -> tuple[tuple[int, ...], bool]:
-    """Cut a row behind its first end token, or where it was stopped: what follows fills it up to the longest row.
+    """Cut a row after its first end token, or where it was stopped. The rest is padding.
 
     Args:
-        stop: After how many tokens a criterion stopped it; 0 or less for never.
+        stop: Length at which a criterion stopped the row; 0 or less if none did.
 
     Returns:
-        The row, and whether anything ended it.
+        The row, and whether an end token or a criterion ended it.
     """
     found = [index + 1 for index, token_id in enumerate(row) if token_id in ends][:1]
     found += [stop] if 0 < stop <= len(row) else []

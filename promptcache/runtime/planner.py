@@ -1,7 +1,6 @@
-"""From a prompt document to its plan: read, find the schema, check, plan – or remember having done so.
+"""From a prompt document to its plan: read, find the schema, check, plan. No model work.
 
-Comes in: a prompt in any form. Goes out: its plan. No model work. Text that was planned
-lately against the same schema is planned already.
+Plans of recent texts are cached, as long as their schema is not replaced.
 """
 
 from __future__ import annotations
@@ -16,22 +15,21 @@ from promptcache.language import Prompt, resolve_prompt
 from promptcache.language.load import is_markup, open_prompt
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog
-from promptcache.runtime.schema_state import SchemaState
+from promptcache.runtime.catalog import Catalog, SchemaState
 from promptcache.tokenizer import Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt
 """XML text (starting with "<"), a path, or a `Prompt`."""
 
 DEFAULT_NEW_TOKENS = 256
-"""Tokens generated at most when a request does not say; fewer where the context ends earlier."""
+"""Default limit of generated tokens; less if the context ends earlier."""
 
 MAX_REMEMBERED = 1024
-"""Plans kept; a plan is a few kilobytes, for it shares the schema's encodings."""
+"""Number of cached plans. A plan takes a few kilobytes, because it shares the encodings of its schema."""
 
 
 class Planner:
-    """Plans prompts against the schemas of a catalog. Any thread may call it."""
+    """Plans prompts against the schemas of a catalog. Thread-safe."""
 
     def __init__(self, catalog: Catalog, tokenizer: Tokenizer) -> None:
         self._catalog = catalog
@@ -43,8 +41,8 @@ class Planner:
         """Return the plan of a prompt.
 
         Raises:
-            PromptError: Every fault with its place.
-            UnknownSchema: No schema of that name is in the catalog.
+            PromptError: The prompt is not valid; lists every fault with its place.
+            UnknownSchema: The catalog has no schema of that name.
         """
         if isinstance(prompt, str) and (known := self._recall(prompt)) is not None:
             return known
@@ -52,7 +50,7 @@ class Planner:
         state = self._catalog.find(read.schema)
         selection = resolve_prompt(read, state.schema)
         plan = state.plan(selection, self._tokenizer)
-        if is_markup(prompt):  # what a path leads to may be another text the next time
+        if is_markup(prompt):  # the file of a path may change
             self._remember(prompt, (state, plan))
         return plan
 
@@ -78,7 +76,7 @@ def several(prompts: Iterable[PromptSource]) -> Iterable[PromptSource]:
     """Return the prompts of a batch.
 
     Raises:
-        InvalidValue: It is a single one: the letters of a text are no prompts.
+        InvalidValue: `prompts` is a single prompt, such as a text.
     """
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise InvalidValue(f"prompts={shown(prompts)}: a batch is a list of prompts; use generate() for a single one")
@@ -86,13 +84,14 @@ def several(prompts: Iterable[PromptSource]) -> Iterable[PromptSource]:
 
 
 def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> int:
-    """Return how many tokens an answer may have.
+    """Return the maximum number of generated tokens.
 
     Args:
-        max_new_tokens: What was asked for; None means as many as there is room for, up to a default.
+        max_new_tokens: The number that the caller asked for; None means the default, or less if the context ends
+            earlier.
 
     Raises:
-        ContextLengthExceeded: Prompt and answer need more positions than there are.
+        ContextLengthExceeded: Prompt and answer need more positions than `context_length`.
     """
     room = context_length - plan.stop
     limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))

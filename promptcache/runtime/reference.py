@@ -1,8 +1,7 @@
-"""The reference: what a cached request must equal, computed without any cache.
+"""The reference that a cached request must equal, computed without any cache.
 
-Comes in: the tokens of a request. Goes out: logits of its new tokens from one plain forward pass over all tokens, with
-explicit position IDs and a mask that says who sees whom. Slow, short, and obviously right; nothing of linking, segments
-or stores is used.
+It is one plain forward pass over all tokens, with explicit position IDs and an explicit mask. It is slow and short,
+and it uses no code of linking, segments or stores.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ class Token:
     """One token of the reference.
 
     Attributes:
-        encoding: The one that it belongs to; None for the request's own tokens.
+        encoding: Its encoding; None for the request's own tokens.
         index: Its index in the encoding, or among the request's own tokens.
-        in_use: Whether the request's own tokens see it.
+        in_use: Whether the request's own tokens attend to it.
     """
 
     encoding: Encoding | None
@@ -33,10 +32,10 @@ class Token:
 
 
 def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
-    """Return all tokens that take part: every encoding in use, everything those have seen, and the request's own.
+    """Return all tokens of the reference: every encoding in use, all their contexts, and the request's own tokens.
 
-    Fillers that a prompt replaces and states that a scaffold supersedes take part as tokens not in use: only their
-    dependants see them. The request's own tokens come last, in position order.
+    Fillers that a prompt replaces, and states that a scaffold replaces, take part as tokens not in use: only encodings
+    that were computed with them attend to them. The request's own tokens come last, in position order.
     """
     used = {(part.encoding, index) for part in request.parts for index in range(part.start, part.stop)}
     stored = (
@@ -58,7 +57,11 @@ def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
 
 
 def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
-    """Return who sees whom, bool `[S, S]`: itself, and lower positions in its own encoding and context, or in use."""
+    """Return the mask, bool `[S, S]`.
+
+    A token attends to itself and to lower positions: those of its own encoding and context, or for the request's own
+    tokens those in use.
+    """
     numbers = {encoding: number for number, encoding in enumerate(dict.fromkeys(token.encoding for token in tokens))}
     owners = torch.tensor([numbers[token.encoding] for token in tokens])
     positions = torch.tensor([token.position for token in tokens])
@@ -76,14 +79,14 @@ def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
 
 @torch.no_grad()
 def reference_logits(request: RequestTokens, model: Model) -> torch.Tensor:
-    """Return the logits `[N, V]` of a request's N new tokens, in position order, by the masked reference."""
+    """Return the logits `[N, V]` of a request's N new tokens, in position order, from the masked reference."""
     tokens = reference_tokens(request)
     return _forward(tokens, visibility(tokens), model)[-len(request.token_ids) :]
 
 
 @torch.no_grad()
 def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
-    """Return the same logits `[N, V]` from ordinary causal prefill of the same tokens at the same positions."""
+    """Return the same logits `[N, V]` from plain causal prefill of the tokens in use at the same positions."""
     in_use = [token for token in reference_tokens(request) if token.in_use]
     tokens = tuple(sorted(in_use, key=lambda token: token.position))
     causal = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
@@ -92,9 +95,9 @@ def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
 
 
 def _involved(request: RequestTokens) -> tuple[Encoding, ...]:
-    """Return the encodings that a request has parts of, and all that those attend to, each once and contexts first.
+    """Return the encodings that a request has parts of, and all their contexts, each once and contexts first.
 
-    Some models let no token attend to a later one in the order of the input, whatever the mask says.
+    Some models let no token attend to a later one in the order of the input, whatever the mask is.
     """
     found: dict[Encoding, None] = {}
 
@@ -113,5 +116,5 @@ def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> tor
     positions = torch.tensor([token.position for token in tokens])
     mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
     token_ids = token_tensor([token.token_id for token in tokens], model.device)
-    cache = model.plain_cache(model.shape.num_layers)  # without one, gaps pass for packed sequences
+    cache = model.plain_cache(model.shape.num_layers)  # without a cache, transformers takes gaps for packed sequences
     return model.forward(token_ids, positions[None].to(model.device), cache, mask)[0]

@@ -1,27 +1,30 @@
-"""Segments: views of stored KV, with what they are parts of.
+"""Segments: views of stored KV in a request's cache, with the KV parts that they hold.
 
-A segment is what `runtime/attention` attends to (its `KVView`); the parts say which encodings its tokens belong to.
+A segment is a `KVView` of `runtime/attention`. Parts that are neighbours in memory are one segment, whichever schema
+or request they come from.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from promptcache.kv import KVHandle, LayerViews, Slab
-from promptcache.layout import KVPart
+from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import PositionArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
-    """A view of stored KV: tokens `[start, stop)` of the slab that `runs` rest in.
+    """A view of stored KV: tokens `[start, stop)` of the slab of its `runs`.
 
-    `parts` say what they are, in the order of their positions; `runs` are held so that their memory stays while the
-    segment is used.
+    Attributes:
+        runs: Handles that keep the memory allocated while the segment is used.
+        start, stop: Tokens, counted from the start of the slab.
+        parts: The KV parts in view, in position order.
     """
 
     runs: tuple[KVHandle, ...]
@@ -31,7 +34,7 @@ class Segment:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in view."""
+        """The number of tokens in view."""
         return self.stop - self.start
 
     @property
@@ -46,11 +49,11 @@ class Segment:
 
     @property
     def slab(self) -> Slab:
-        """The memory it is a view of."""
+        """The slab that this is a view of."""
         return self.runs[0].slab
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        """Return keys and values `[1, Hkv, T, D]` of every layer, as views; of tokens `[start, stop)` if given."""
+        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
         return self.slab.layers(self.start + start, self.stop if stop is None else self.start + stop)
 
     def position_array(self) -> PositionArray:
@@ -59,5 +62,38 @@ class Segment:
 
 
 def is_parted(last: int, first: int, new_positions: Sequence[int]) -> bool:
-    """Return whether a new token lies between position `last` of one view and position `first` of the next."""
+    """Whether a new token lies between position `last` of one view and position `first` of the next."""
     return bisect_right(new_positions, last) != bisect_left(new_positions, first)
+
+
+def segments_of(
+    parts: Iterable[KVPart], runs: Mapping[Encoding, KVHandle], new_positions: Sequence[int] = ()
+) -> tuple[Segment, ...]:
+    """Return segments over parts. Neighbours in memory are one segment, unless a new token lies between them.
+
+    Args:
+        parts: In position order.
+        runs: KV of their encodings.
+        new_positions: Positions of the new tokens, in order.
+    """
+    return tuple(_joined(((runs[part.encoding], part) for part in parts), new_positions))
+
+
+def _joined(views: Iterable[tuple[KVHandle, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
+    held: list[tuple[KVHandle, KVPart]] = []
+    for run, part in views:
+        assert part.shift == 0, "linked KV has shift 0"
+        if held:
+            before, last = held[-1]
+            touching = before.slab is run.slab and before.start + last.stop == run.start + part.start
+            if not touching or is_parted(last.last, part.first, new_positions):
+                yield _segment(held)
+                held = []
+        held.append((run, part))
+    if held:
+        yield _segment(held)
+
+
+def _segment(views: Sequence[tuple[KVHandle, KVPart]]) -> Segment:
+    runs, parts = zip(*views, strict=True)
+    return Segment(runs=runs, start=runs[0].start + parts[0].start, stop=runs[-1].start + parts[-1].stop, parts=parts)

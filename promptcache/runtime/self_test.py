@@ -1,10 +1,8 @@
-"""The self-test at load: does linking reproduce this model's own computation?
+"""The self-test at load: does linking reproduce the computation of this model?
 
-Comes in: a model. Goes out: the model, set to the way of linking that passed, or `UnsupportedModel`. A model type that
-the tests of this library do not run on is confirmed first, in float32, on a small copy of it: with a text that is
-longer than every window, against its own plain forward and against one under an explicit mask. The model itself is
-then compared with one forward pass under an explicit mask, on a tiny schema with an argument, a gap, and a distance
-beyond the window.
+It compares linked KV with one forward pass under an explicit mask, on a tiny schema with an argument, a gap, and a
+distance beyond the window. A model type that the tests of this library do not cover is confirmed first: in float32, on
+a small copy, with a text longer than every window, against the plain forward pass of the model.
 """
 
 from __future__ import annotations
@@ -37,10 +35,12 @@ from promptcache.tokenizer import TurnFrame
 _log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""How far logits may lie from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and more."""
+"""Maximum distance of logits from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and
+more.
+"""
 
 COPY_TOLERANCE = 1e-5
-"""The same for a small copy in float32, which is off by 1e-6 where it is right."""
+"""The same for a small copy in float32; a correct one is off by 1e-6."""
 
 _MIN_TOKENS = 192  # of a confirmation
 _SPARE_TOKENS = 64
@@ -53,7 +53,7 @@ _PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu{text}</promp
 
 
 class _LetterTokenizer:
-    """One random token for each letter; the self-test uses no turns and no BOS."""
+    """A random token for each letter; the self-test uses no turns and no BOS."""
 
     bos_ids: tuple[int, ...] = ()
     eos_ids: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class _LetterTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """What the confirmation of a model type found: the way of linking, or the reason for refusing it."""
+    """Result of confirming a model type: the linking strategy, or the reason for refusing it."""
 
     linking: Linking | None
     reason: str = ""
@@ -87,10 +87,10 @@ _confirming = new_lock()
 
 
 def choose_linking(model: Model) -> None:
-    """Set the way in which `model` links: segmented where that reproduces the reference, else concatenated.
+    """Set the linking strategy of `model`: segmented if that reproduces the reference, else concatenated.
 
     Raises:
-        UnsupportedModel: Neither way does; the message names the model and how far off it is.
+        UnsupportedModel: Neither does; names the model and the distances.
     """
     if not is_tested(model.hf):
         verdict = _confirm(model)
@@ -121,7 +121,7 @@ def _confirm_in_float32(model: Model) -> _Verdict:
     """Return the verdict from a small copy of a model or, where none can be made, from the model itself."""
     small = small_copy(model.hf, model.context_length)
     if small is not None:
-        with suppress(UnsupportedModel):  # made too small, for the model itself was not refused
+        with suppress(UnsupportedModel):  # the copy is too small; the model itself was not refused
             return _confirm_beyond(Model(small.hf), small.longest_window)
     try:
         window = longest_window(model.hf, model.hf.config, model.context_length)
@@ -135,7 +135,7 @@ def _confirm_in_float32(model: Model) -> _Verdict:
 
 @torch.no_grad()
 def _confirm_beyond(model: Model, window: int) -> _Verdict:
-    """Compare a float32 model with its own plain forward, and linked KV with the reference, beyond `window` tokens."""
+    """Test a float32 model beyond `window` tokens: its plain forward pass, and linked KV against the reference."""
     num_tokens = max(_MIN_TOKENS, window + _SPARE_TOKENS)
     token_ids = token_tensor(random.Random(11).choices(_plain_ids(model), k=num_tokens), model.device)
     positions = torch.arange(num_tokens, device=model.device)[None]
@@ -154,16 +154,13 @@ def _confirm_beyond(model: Model, window: int) -> _Verdict:
 
 
 def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return the logits of causal attention over tokens `[T]`, with other tokens between them that they do not see.
-
-    A model whose windows or scales count the slots of its cache gives other logits than without the decoys.
-    """
+    """Return the logits of causal attention over tokens `[T]`, with masked decoy tokens between them."""
     num_tokens = len(token_ids)
     total = num_tokens + num_tokens // 2
     slots = torch.tensor(sorted(random.Random(17).sample(range(total), num_tokens)), device=model.device)
     owners = torch.zeros(total, dtype=torch.long, device=model.device)
     owners[slots] = 1
-    after = owners.cumsum(0).clamp(max=num_tokens - 1)  # a decoy has the position of the next token
+    after = owners.cumsum(0).clamp(max=num_tokens - 1)  # a decoy has the position of the next real token
     all_ids = token_ids[after]
     all_positions = positions[after]
     all_ids[slots], all_positions[slots] = token_ids, positions
@@ -175,7 +172,7 @@ def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch
 
 
 def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
-    """Set the way of linking that reproduces the reference within `tolerance`, and return it."""
+    """Set and return the first linking strategy that reproduces the reference within `tolerance`."""
     if model.facts.learned_positions and plan.stop > model.context_length:
         reason = f"it has {model.context_length} positions; {plan.stop} are needed at least"
         return _Verdict(linking=None, reason=reason)
@@ -210,7 +207,7 @@ def _warn_of_copies(model: Model, failed: Mapping[Linking, str]) -> None:
 
 
 def _plan(model: Model, num_tokens: int = 0) -> Plan:
-    """Return the plan of a schema with an argument and a gap beyond the window, over `num_tokens` tokens or a few."""
+    """Return the plan of a schema with an argument and a gap beyond the window, over at least `num_tokens` tokens."""
     gap = min((model.facts.window or 0) + 3, max(1, model.context_length - num_tokens - _SPARE_TOKENS))
     text = "".join(random.Random(13).choices(_LETTERS, k=max(4, num_tokens // 3)))
     schema = check_schema(parse_schema(_SCHEMA.format(gap=gap, text=text, length=len(text) + 1)))
@@ -221,7 +218,7 @@ def _plan(model: Model, num_tokens: int = 0) -> Plan:
 
 
 def _plain_ids(model: Model) -> range:
-    """Return the token IDs of a model without both ends of its vocabulary, where special tokens are."""
+    """Return the token IDs of a model without both ends of its vocabulary, where special tokens usually are."""
     vocabulary: int = model.hf.get_input_embeddings().num_embeddings
     return range(vocabulary // 16, max(1, vocabulary - vocabulary // 16))
 
@@ -232,4 +229,4 @@ def _cached_logits(tokens: RequestTokens, model: Model) -> torch.Tensor:
 
 def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     distance = float((actual - expected).norm() / expected.norm())
-    return distance if distance == distance else float("inf")  # NaN is as far as can be
+    return distance if distance == distance else float("inf")  # NaN counts as infinitely far

@@ -1,7 +1,6 @@
-"""Streaming: pieces of an answer while it is being generated.
+"""Streaming: an answer in pieces of text, while a thread generates it.
 
-Comes in: token IDs, one at a time, from the thread that generates. Goes out: text, in pieces that never end inside a
-character.
+A piece never ends inside a character.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _REPLACEMENT = "�"
 
 
 class TokenQueue:
-    """What transformers' `generate` puts tokens into: first those of the prompt, which are not passed on."""
+    """The streamer that transformers' `generate` puts tokens into. The prompt's tokens come first and are dropped."""
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[int | BaseException | Completion] = queue.SimpleQueue()
@@ -30,7 +29,7 @@ class TokenQueue:
         self._prompt_seen = False
 
     def put(self, value: torch.Tensor) -> None:
-        """Take the prompt's tokens or the next new token."""
+        """Receive the prompt's tokens or the next new token."""
         if not self._prompt_seen:
             self._prompt_seen = True
             return
@@ -38,17 +37,17 @@ class TokenQueue:
             self.items.put(token_id)
 
     def end(self) -> None:
-        """Called by `generate` at the end; the completion follows."""
+        """Called by `generate` at the end; does nothing, because the completion follows."""
 
     def should_stop(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """A stopping criterion: stop when nobody reads any more."""
+        """Stopping criterion: stop once the reader has closed the stream."""
         return torch.full((input_ids.shape[0],), self.closed.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
 class Stream(Unpicklable, Iterator[str]):
-    """An answer in the making. Iterate over it for text; afterwards `completion` has the whole answer and its usage.
+    """An answer that is being generated. Iterate over it for text; afterwards `completion` has the whole answer.
 
-    Whoever drops it unread stops the generation, as `close` does.
+    Closing the stream stops the generation, and so does deleting it unread.
     """
 
     _instead = "pickle its completion once it is exhausted"
@@ -57,14 +56,15 @@ class Stream(Unpicklable, Iterator[str]):
         self.completion: Completion | None = None
         self._queue = TokenQueue()
         self._text = text
-        self._pending: list[int] = []  # tokens whose text was not given out yet
-        self._before: list[int] = []  # those before: some tokenizers put a space between tokens, and none at the start
-        self._given = 0  # characters of the text that were given out
+        self._pending: list[int] = []  # tokens whose text was not returned yet
+        self._before: list[int] = []  # earlier tokens: some tokenizers put spaces between tokens only
+        self._given = 0  # characters that were returned
         self._over = False
         self._thread = threading.Thread(
             target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
         )
-        weakref.finalize(self, self._queue.closed.set).atexit = False  # the thread knows no stream, so one can go
+        # The thread has no reference to the stream, so an unread stream can be deleted.
+        weakref.finalize(self, self._queue.closed.set).atexit = False
         self._thread.start()
 
     def __next__(self) -> str:
@@ -86,7 +86,7 @@ class Stream(Unpicklable, Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stop generating; what was not read is lost."""
+        """Stop generating and discard the unread text."""
         self._over = True
         self._queue.closed.set()
         self._thread.join()
@@ -100,7 +100,7 @@ class Stream(Unpicklable, Iterator[str]):
         self.close()
 
     def _finished_text(self) -> str:
-        """What the pending tokens add to the text before them, once it does not end inside a character any more."""
+        """Return the text that the pending tokens add, once it does not end inside a character."""
         before, text = self._text(self._before), self._text([*self._before, *self._pending])
         if text.endswith(_REPLACEMENT) or not text.startswith(before):
             return ""
@@ -114,13 +114,13 @@ def _produce(answer: Callable[[TokenQueue], Completion], tokens: TokenQueue) -> 
     leave = weakref.finalize(tokens, _leave, tokens.closed, threading.current_thread())
     try:
         tokens.items.put(answer(tokens))
-    except BaseException as error:  # noqa: BLE001 - handed over whole to the thread that reads
+    except BaseException as error:  # noqa: BLE001 - raised again in the reading thread
         tokens.items.put(error)
     finally:
         leave.detach()
 
 
 def _leave(closed: threading.Event, thread: threading.Thread) -> None:
-    """Let a thread come to its end when the program does: one that is in the midst of torch then aborts all of it."""
+    """Stop the generating thread at exit: the interpreter aborts if a thread is inside torch then."""
     closed.set()
     thread.join()

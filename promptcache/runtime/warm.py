@@ -1,4 +1,4 @@
-"""Warming: encode everything that a schema may need, and bring it to every tier of the store."""
+"""Warming: encode all encodings of a schema, and write them to every tier of the store."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Iterator, Sequence
 from promptcache.diagnostics import StoreError
 from promptcache.kv import Codec, Faults, KVHandle, Recipe, Store, Tier, kept_bytes
 from promptcache.layout import Encoding
+from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.completion import WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.schema_state import SchemaState
 
 GROUP_TOKENS = 16_384
-"""Tokens that are fetched together while a schema is warmed, at least: what no budget has room for goes after each."""
+"""Minimum number of tokens that are fetched together. After each group, KV beyond the memory budget is freed."""
 
 PATIENCE_S = 1800.0
-"""How long warming waits for another process that is at the same group."""
+"""Seconds that warming waits for another process that encodes the same group."""
 
 
 def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> WarmReport:
-    """Encode everything that a schema may need and that is not there yet, group by group.
+    """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
 
-    In the end every folder and URL of the store holds all of it, or the report says what it does not hold: what is
-    found in memory and was lost below, or never written there, is written now.
+    An encoding that is in memory but missing in a folder or URL is written there. The report lists the encodings that
+    a folder or URL does not hold in the end.
 
     Args:
-        executor: Has the model and the store.
-        progress: Called with the tokens that are done so far, found or encoded, and all tokens of the schema.
+        executor: The model and the store.
+        progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
     """
     started = time.perf_counter()
     encodings, store = state.encodings, executor.store
@@ -69,7 +69,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
 
 
 def _write(store: Store, recipe: Recipe, run: KVHandle, faults: Faults) -> None:
-    """Put KV that is there already into the tiers that lack it."""
+    """Put KV that is in memory into the tiers that lack it."""
     try:
         store.put(recipe, run.keys, run.values)
     except StoreError as fault:

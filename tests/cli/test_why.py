@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_code_is_explained(command: Command) -> None:
-    """A code is shown with its title, what it means, an example without fences, and the mend without stars."""
+    """A code is shown with its title, what it means, an example without fences, and the fix without stars."""
     result = command("why", "PC401")
 
     assert result.exit_code == 0
-    assert result.stdout.startswith("PC401  unknown module\n\nThere is no such module in this place.\n")
+    assert result.stdout.startswith("PC401  unknown module\n\nThere is no module with this name in this place.\n")
     assert '\n    <prompt schema="travel">\n' in result.stdout
-    assert "\nMend. " in result.stdout
+    assert "\nFix. " in result.stdout
     assert "```" not in result.stdout
 
 
@@ -86,4 +86,4 @@ def test_page_is_in_the_package() -> None:
 
 def test_plain_text_has_no_markdown() -> None:
     """Marks, links and examples are left out where only words are shown."""
-    assert plain("See [a](b).\n\n```xml\n<x/>\n```\n\n**Mend.** Do.") == "See a.\n\nMend. Do."
+    assert plain("See [a](b).\n\n```xml\n<x/>\n```\n\n**Fix.** Do.") == "See a.\n\nFix. Do."

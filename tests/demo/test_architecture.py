@@ -1,4 +1,4 @@
-"""Laws of the weights' start."""
+"""Laws of the initial weights."""
 
 import pytest
 import torch
@@ -15,20 +15,20 @@ TWINS = twins(TOKENIZER)
 
 @pytest.fixture
 def model() -> LlamaForCausalLM:
-    """The shape that ships, untrained."""
+    """The shipped shape, untrained."""
     model = make_model(make_config(TOKENIZER), TWINS, seed=0)
     model.set_attn_implementation("eager")  # it can show its attention
     return model
 
 
 def tokens(*texts: str) -> list[int]:
-    """Texts tokenized apart, after the beginning token."""
+    """Return the IDs of texts tokenized separately, after the beginning token."""
     ids = [TOKENIZER.encode(text, add_special_tokens=False).ids for text in texts]
     return [TOKENIZER.token_to_id(BEGIN), *(token_id for each in ids for token_id in each)]
 
 
 def attention(model: LlamaForCausalLM, token_ids: list[int], layer: int, head: int) -> torch.Tensor:
-    """What the last token attends to in one head `[T]`."""
+    """Return the attention weights `[T]` of the last token in one head."""
     with torch.no_grad():
         output = model(torch.tensor([token_ids]), output_attentions=True)
     found: torch.Tensor = output.attentions[layer][0, head, -1]
@@ -36,7 +36,7 @@ def attention(model: LlamaForCausalLM, token_ids: list[int], layer: int, head: i
 
 
 def test_twins_start_as_neighbours(model: LlamaForCausalLM) -> None:
-    """All pairs of twins differ by one and the same vector."""
+    """All pairs of twins differ by the same vector."""
     bare, spaced = torch.tensor(TWINS).T
     differences = model.model.embed_tokens.weight[spaced] - model.model.embed_tokens.weight[bare]
 
@@ -52,7 +52,7 @@ def test_first_layer_looks_back(model: LlamaForCausalLM, head: int) -> None:
 
 
 def test_untrained_model_copies(model: LlamaForCausalLM) -> None:
-    """Before any training, a fact that is begun again goes on as it did."""
+    """An untrained model continues a repeated fact as before."""
     known = tokens("The airport of Oslo is green. The airport of Rome is yellow. The airport of Rome is")
     with torch.no_grad():
         best = int(model(torch.tensor([known])).logits[0, -1].argmax())

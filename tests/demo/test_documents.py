@@ -5,13 +5,12 @@ from random import Random
 import pytest
 
 from promptcache.demo import words
-from promptcache.demo.documents import UNKNOWN, Document, DocumentSettings, make_document
-from promptcache.demo.names import NameSource, syllable_word
+from promptcache.demo.documents import UNKNOWN, DocumentSettings, FactSheet, NameSource, make_document, syllable_word
 
 SETTINGS = DocumentSettings(num_facts=9, max_questions=8, unknown_share=0.3)
 
 
-def draw(seed: int, num_documents: int = 60) -> list[Document]:
+def draw(seed: int, num_documents: int = 60) -> list[FactSheet]:
     rng = Random(seed)
     return [make_document(rng, NameSource(pieces=("ka", "lo")), SETTINGS) for _ in range(num_documents)]
 
@@ -23,8 +22,8 @@ def test_documents_are_reproducible() -> None:
 
 
 @pytest.mark.parametrize("document", draw(5, 30))
-def test_answers_to_known_questions_stand_in_the_document(document: Document) -> None:
-    """A known question's answer is a sentence of the document; an unknown one's fact begins no sentence of it."""
+def test_answers_to_known_questions_stand_in_the_document(document: FactSheet) -> None:
+    """The answer to a known question is a sentence of the document; an unknown fact starts no sentence of it."""
     for question in document.questions:
         assert (question.fact.sentence in document.text) == question.known
         assert (f"{question.fact.start} " in document.text) == question.known
@@ -39,7 +38,7 @@ def test_unknown_questions_are_answered_unknown() -> None:
 
 
 def test_facts_do_not_contradict_each_other() -> None:
-    """No document tells two values of one attribute of one entity."""
+    """No document has two values for one attribute of one entity."""
     for document in draw(7):
         pairs = [(fact.attribute.lower(), fact.entity.lower()) for fact in document.facts]
         assert len(set(pairs)) == len(pairs) == SETTINGS.num_facts

@@ -1,4 +1,4 @@
-"""The shipped folder: it loads offline, is small, and reads simple documents."""
+"""The shipped model folder loads offline, is small, and reads simple documents."""
 
 from typing import Any
 

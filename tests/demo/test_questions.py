@@ -1,11 +1,10 @@
-"""Laws of question sets and of the judge."""
+"""Laws of question sets and of the check of answers."""
 
 from random import Random
 
 import pytest
 
-from promptcache.demo.documents import DocumentSettings, Fact, make_document
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import DocumentSettings, Fact, NameSource, make_document
 from promptcache.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
 
 DISH = Fact(attribute="best dish", entity="Miami", value="crab cakes")
@@ -18,13 +17,13 @@ def draw(asked: str, names: str = "words", count: int = 60) -> list[Case]:
 
 @pytest.mark.parametrize("asked", ["fact", "left out", "near"])
 def test_cases_are_reproducible_and_extend(asked: str) -> None:
-    """The same seed gives the same cases, and more of them begin with the same ones."""
+    """The same seed gives the same cases; a higher count starts with the same ones."""
     assert draw(asked, count=20) == draw(asked, count=60)[:20]
 
 
 @pytest.mark.parametrize("asked", ["fact", "left out", "near"])
 def test_the_right_answer_is_what_the_document_says(asked: str) -> None:
-    """A fact that is asked about stands in the document; the others are unknown because no module tells them."""
+    """A known fact is in the document; an unknown one is in no module."""
     for case in draw(asked):
         said = {(fact.attribute, fact.entity): fact.value for module in case.present for fact in module}
         fact = case.question.fact
@@ -41,7 +40,7 @@ def test_a_left_out_module_is_the_one_asked_about() -> None:
 
 
 def test_near_names_share_a_word_with_a_present_one() -> None:
-    """A near name is not in the document, and is like one that is."""
+    """A near name is not in the document, and shares a word with one that is."""
     for case in draw("near"):
         entities = [module[0].entity.lower() for module in case.present]
         near = case.question.fact.entity.lower()
@@ -50,7 +49,7 @@ def test_near_names_share_a_word_with_a_present_one() -> None:
 
 
 def test_no_set_is_drawn_in_training() -> None:
-    """Documents of the question sets are none of the first training batches' documents."""
+    """No document of a question set is among those of the first training batches."""
     rng = Random("batch 0 0")
     settings = DocumentSettings(num_facts=3, max_questions=12, unknown_share=0.0)
     trained = {make_document(rng, NameSource(), settings).facts for _ in range(200)}
@@ -61,7 +60,7 @@ def test_no_set_is_drawn_in_training() -> None:
     "answer", ["The best dish of Miami is crab cakes.", "crab cakes", "crab cakes.", " crab cakes\n"]
 )
 def test_right_answers_are_the_sentence_or_its_value(answer: str) -> None:
-    """The whole sentence and the bare value are right, whatever whitespace is around them."""
+    """The whole sentence and the value alone are right, with any whitespace around them."""
     assert is_right(answer, DISH)
 
 
@@ -84,12 +83,12 @@ def test_right_answers_are_the_sentence_or_its_value(answer: str) -> None:
     ],
 )
 def test_other_answers_are_wrong(answer: str) -> None:
-    """A part of the value, another name, more than the answer, and "unknown" where the fact is told are wrong."""
+    """Part of the value, another name, a longer answer, and "unknown" for a known fact are wrong."""
     assert not is_right(answer, DISH)
 
 
 def test_unknown_is_right_where_nothing_is_told() -> None:
-    """Without a fact only "unknown" is right, not a value of another entity."""
+    """For an unknown fact only "unknown" is right."""
     assert is_right("The best dish of Tokyo is unknown.", UNSAID)
     assert not is_right("The best dish of Tokyo is crab cakes.", UNSAID)
 

@@ -7,8 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.demo.documents import DocumentSettings, make_document
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import DocumentSettings, NameSource, make_document
 from promptcache.demo.samples import MAX_POSITIONS, LayoutSettings, Sample, lay_out
 from promptcache.demo.tokenizer import BEGIN, END
 
@@ -23,7 +22,7 @@ def draw(num_facts: int, count: int = 40) -> list[Sample]:
 
 @pytest.mark.parametrize("num_facts", [1, 6, 24])
 def test_positions_rise_and_fit(num_facts: int) -> None:
-    """Position IDs start at 0, rise strictly and stay below the model's limit; some samples have gaps."""
+    """Position IDs start at 0, increase and stay below the model's limit; some samples have gaps."""
     samples = draw(num_facts)
 
     for sample in samples:
@@ -35,7 +34,7 @@ def test_positions_rise_and_fit(num_facts: int) -> None:
 
 
 def test_samples_begin_once_and_answers_end() -> None:
-    """`<|begin|>` stands at position 0 only, and each answer's last token is `<|end|>`."""
+    """`<|begin|>` is at position 0 only, and each answer ends with `<|end|>`."""
     begin, end = TOKENIZER.token_to_id(BEGIN), TOKENIZER.token_to_id(END)
     for sample in draw(6):
         assert [i for i, token in enumerate(sample.token_ids) if token == begin] == [0]
@@ -43,7 +42,7 @@ def test_samples_begin_once_and_answers_end() -> None:
 
 
 def test_only_answers_are_learned() -> None:
-    """The tokens with a weight are those of the answers."""
+    """Exactly the tokens of answers have a weight."""
     for sample in draw(6):
         learned = {i for answer in sample.answers for i in range(answer.start, answer.stop)}
         weighted = {i for i, weight in enumerate(sample.weights) if weight}

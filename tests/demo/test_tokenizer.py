@@ -32,7 +32,7 @@ def tokenizer() -> Tokenizer:
     | st.lists(st.sampled_from(("<|", "|>", "end", "user"))).map("".join)
 )
 def test_text_never_gives_special_tokens(tokenizer: Tokenizer, text: str) -> None:
-    """Whatever a text says, none of its tokens is special, and they decode to the text."""
+    """No text gives special tokens, and its tokens decode to the text."""
     token_ids = tokenizer.encode(text, add_special_tokens=False).ids
 
     assert not SPECIAL_IDS & set(token_ids)
@@ -49,7 +49,7 @@ def test_newlines_part_tokens(tokenizer: Tokenizer, before: str, after: str) -> 
 
 @given(word=st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"), min_size=1, max_size=20))
 def test_a_space_does_not_change_where_a_word_is_cut(tokenizer: Tokenizer, word: str) -> None:
-    """A word has the same tokens with a space before it and without, but that the first is the other's twin."""
+    """A word has the same tokens with and without a space before it, but that the first is the other's twin."""
     spaced_of = dict(twins(tokenizer))
     bare, spaced = (tokenizer.encode(text, add_special_tokens=False).ids for text in (word, f" {word}"))
 

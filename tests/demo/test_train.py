@@ -8,12 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from promptcache.demo.architecture import make_config, make_model
-from promptcache.demo.batches import collate, draw_samples, score
-from promptcache.demo.curriculum import STAGES, Progress
-from promptcache.demo.documents import DocumentSettings
-from promptcache.demo.names import NameSource
+from promptcache.demo.documents import DocumentSettings, NameSource
+from promptcache.demo.samples import collate, draw_samples, score
 from promptcache.demo.tokenizer import train_tokenizer, twins
-from promptcache.demo.train import Trainer, TrainSettings, train
+from promptcache.demo.train import STAGES, Curriculum, Trainer, TrainSettings, train
 
 TOKENIZER = train_tokenizer(0, num_documents=100)
 SETTINGS = TrainSettings(seed=1, steps=4, warmup_steps=2, decay_steps=2, batch_tokens=300)
@@ -39,7 +37,7 @@ def trained(*, stop_after: int | None, path: Path) -> dict[str, torch.Tensor]:
 
 
 def test_resuming_changes_nothing(tmp_path: Path) -> None:
-    """Stopping at a checkpoint and going on gives the weights of not stopping."""
+    """Stopping at a checkpoint and continuing gives the same weights."""
     straight = trained(stop_after=None, path=tmp_path / "unused.pt")
     resumed = trained(stop_after=2, path=tmp_path / "checkpoint.pt")
 
@@ -77,17 +75,17 @@ def test_score_agrees_with_greedy_decoding() -> None:
 
 @pytest.mark.parametrize("stage", range(len(STAGES)))
 def test_stages_are_passed_by_known_and_unknown_answers(stage: int) -> None:
-    """A stage ends when both kinds of questions are answered well; the first one asks only known ones."""
+    """A stage ends when both kinds of questions are answered well; the first stage asks only known ones."""
 
     def after(known: int, unknown: int) -> int:
-        progress = Progress(stage=stage)
+        curriculum = Curriculum(stage=stage)
         for _ in range(120):
-            progress = progress.after(STAGES[stage], (known, 10), (unknown, 10))
-            if progress.stage != stage:
+            curriculum = curriculum.after(STAGES[stage], (known, 10), (unknown, 10))
+            if curriculum.stage != stage:
                 break
-        return progress.stage
+        return curriculum.stage
 
     last = len(STAGES) - 1
     assert after(10, 10) == min(stage + 1, last)
     assert after(5, 10) == stage
-    assert after(10, 5) == (stage if Progress(stage=stage).asks_unknown else stage + 1)
+    assert after(10, 5) == (stage if Curriculum(stage=stage).asks_unknown else stage + 1)

@@ -1,1 +1,1 @@
-"""Tests of what is found and how it is shown."""
+"""Tests of diagnostics."""

@@ -1,4 +1,4 @@
-"""Diagnostics as people read them."""
+"""Excerpts: diagnostics as text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lines(list[str]):
 
 
 def shown(diagnostic: Diagnostic, **documents: str) -> list[str]:
-    """The lines of a diagnostic over the given documents; the command line prints the same ones."""
+    """Return the excerpt of a diagnostic over the given documents."""
 
     def known(span: Span) -> Span:
         text = documents.get(span.source)
@@ -81,7 +81,7 @@ def test_warning_calls_itself_one() -> None:
 
 
 def test_caret_stands_under_wide_characters() -> None:
-    """The underline is as wide on the screen as what it marks, and begins below it."""
+    """The underline starts below the marked text and has its width, also for wide characters."""
     assert shown(fault(Span("s", 1, 3, 1, 5)), s="日本都市x")[2:] == ["  1 | 日本都市x", "    |     ^^^^"]
 
 
@@ -96,12 +96,12 @@ def test_span_over_lines_is_marked_to_the_end_of_its_first() -> None:
 
 
 def test_empty_span_gets_one_caret() -> None:
-    """A place without width is marked all the same."""
+    """An empty span is marked with one caret."""
     assert shown(fault(Span("s", 1, 3, 1, 3)), s="ab")[2:] == ["  1 | ab", "    |   ^"]
 
 
 def test_long_line_is_cut_around_the_place() -> None:
-    """Of a very long line only the surroundings of the place are shown."""
+    """A very long line is cut to the surroundings of the place."""
     line = "x" * 5000 + "HERE" + "y" * 5000
 
     _, _, excerpt, underline = shown(fault(Span("s", 1, 5001, 1, 5005)), s=line)
@@ -111,17 +111,17 @@ def test_long_line_is_cut_around_the_place() -> None:
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    """A document cannot steer the terminal of whoever checks it."""
+    """Control characters of a document do not reach the terminal."""
     assert "\x1b" not in "".join(shown(fault(Span("s", 1, 1, 1, 2)), s="\x1b[31mred"))
 
 
 def test_unknown_source_is_named_without_a_line() -> None:
-    """Where a source cannot be shown, its name and place still stand there."""
+    """A source without text is shown by name and place only."""
     assert shown(fault(Span("gone.xml", 7, 1, 7, 2)))[1:] == ["  --> gone.xml:7:1"]
 
 
 def test_words_that_the_message_says_are_not_repeated() -> None:
-    """Of a related place, words that stand in the message are left out, and the diagnostic's own place altogether."""
+    """Related places do not repeat the text of the message or the diagnostic's own place."""
     here, other = Span("s", 1, 1, 1, 2), Span("s", 2, 1, 2, 2)
     related = ((here, "'a' is required"), (other, "'b' excludes 'a'"))
     diagnostic = Diagnostic(
@@ -144,7 +144,7 @@ def test_unsatisfiable_schema_says_each_reason_once() -> None:
 
 
 def test_error_shows_its_documents() -> None:
-    """An error that was raised by the library shows lines of the prompt and of the schema, though nobody kept them."""
+    """An error shows lines of the prompt and of the schema, without a reference to them elsewhere."""
     schema = check_schema(parse_schema(LAW, source="law.xml"))
 
     with pytest.raises(PromptError) as caught:
@@ -164,7 +164,7 @@ def test_error_shows_its_documents() -> None:
 
 
 def test_error_shows_files_and_survives_a_process(tmp_path: Path) -> None:
-    """An error over a file shows its line, also after it was pickled, and where bytes are not UTF-8."""
+    """An error over a file shows its line, also after pickling, and also if bytes are not UTF-8."""
     (tmp_path / "p.xml").write_bytes(b'<prompt schema="law">\n caf\xe9</prompt>')
 
     with pytest.raises(PromptError) as caught:
@@ -199,7 +199,7 @@ def test_prompt_built_in_python_has_a_path(prompt: Prompt, place: str) -> None:
 
 
 def test_text_beside_turns_has_the_call_as_its_place() -> None:
-    """A message that cannot stand is named by its own beginning."""
+    """A message that is not allowed is named by its first words."""
     with pytest.raises(PromptError) as caught:
         Prompt("law").user("What is a contract?").text("Say it in one sentence, please.")
 
@@ -207,7 +207,7 @@ def test_text_beside_turns_has_the_call_as_its_place() -> None:
 
 
 def test_schema_built_in_python_has_no_line() -> None:
-    """Nothing is said about lines where there are none."""
+    """A schema built in Python is shown without lines."""
     with pytest.raises(SchemaError) as caught:
         check_schema(Schema("s").with_module(module("a", slot("n", 0))))
 

@@ -1,4 +1,4 @@
-"""Kinds of values: what each takes, and what is said of a value that it does not take."""
+"""Kinds of values: accepted values, and the messages for others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RING.append(RING)
 
 
 class Hostile:
-    """An object that cannot even be shown."""
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
@@ -51,7 +51,7 @@ class Hostile:
     ],
 )
 def test_a_kind_takes_what_it_says(kind: Kind, taken: list[Any], refused: list[Any]) -> None:
-    """A check lets through what the kind takes, and raises the error that it is given for everything else."""
+    """A check accepts the values of its kind, and raises the given error for all others."""
     for value in taken:
         kind.check("name", value, StoreError)
     for value in [*refused, Hostile(), RING]:
@@ -71,14 +71,14 @@ def test_a_kind_takes_what_it_says(kind: Kind, taken: list[Any], refused: list[A
     ids=["text", "list", "int", "ring", "surrogate"],
 )
 def test_whatever_is_shown_is_short(value: object, expected: str | None) -> None:
-    """A message shows any value in one short line; of text with a lone surrogate, the part around it."""
+    """Any value is shown in one short line; text with a lone surrogate by the part around it."""
     assert len(shown(value)) < 100
     assert expected is None or shown(value) == expected
     assert shown(Hostile())
 
 
 def test_errors_of_values_are_those_of_python_too() -> None:
-    """Code that catches Python's own errors for wrong arguments catches these; they survive pickling."""
+    """Errors of values are also `TypeError` and `ValueError`, and survive pickling."""
     with pytest.raises(InvalidValue, match="diagnostics=5") as found:
         PromptError(5)  # type: ignore[arg-type]
     assert isinstance(found.value, TypeError)

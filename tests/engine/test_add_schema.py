@@ -1,9 +1,10 @@
-"""What `add_schema` takes: the schemas of the paper, and whatever the tokenizer and the positions of its model allow."""
+"""`add_schema`: schemas of the paper, schemas that fit tokenizer and model, and templates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,12 @@ from promptcache import Engine
 from promptcache.cli.model_folder import declared_positions
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
-from promptcache.language import CheckedSchema, Schema, check_schema, module, slot
+from promptcache.language import CheckedSchema, Schema, check_schema, load_prompt, module, slot
 from promptcache.layout import check_length, lay_out
 from promptcache.testing import strategies
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
+from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests.conftest import law_examples
 
@@ -43,7 +46,7 @@ def engine() -> Engine:
 
 
 def test_schemas_of_the_paper_load_unchanged(engine: Engine) -> None:
-    """A placeholder that is longer than its slot is cut; the prompt is answered as its reference."""
+    """A placeholder longer than its slot is cut, and the prompt is answered like its reference."""
     engine.add_schema(PAPER)
     prompt = '<prompt schema="default"><preface param-name="a house"><first/></preface>Go on.</prompt>'
     layout = engine.plan(prompt).layout
@@ -62,10 +65,10 @@ def _codes(action: Callable[[], object]) -> list[str]:
     return []
 
 
-@settings(max_examples=law_examples(0.2), deadline=None)
+@settings(max_examples=law_examples(0.1), deadline=None)
 @given(schema=strategies.schemas(), reserve=st.integers(-3, 3), default=maybe(st.sampled_from(("a", "one two three"))))
 def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, reserve: int, default: str | None) -> None:
-    """A schema that the tokenizer and the positions of a model's folder allow is taken by its engine, and no other."""
+    """An engine accepts exactly the schemas that fit the tokenizer and the positions of its model folder."""
     positions = declared_positions(MODEL_FOLDER)
     assert positions is not None
     used = lay_out(schema, engine.tokenizer).stop
@@ -76,3 +79,25 @@ def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, res
     expected = _codes(lambda: check_length(lay_out(padded, tokenizer), positions))
 
     assert _codes(lambda: engine.add_schema(padded)) == expected
+
+
+def test_templates_answer_like_their_documents(tmp_path: Path) -> None:
+    """A schema and a prompt from templates give the answer of the same documents written out."""
+    (tmp_path / "s.xml.j2").write_text('<schema name="s"><module name="m">{{ text }}</module></schema>')
+    (tmp_path / "p.xml.j2").write_text('<prompt schema="s"><m/>{{ question }}</prompt>')
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(Schema("s").module("m", "Low < high."))
+    written = engine.generate('<prompt schema="s"><m/>Why?</prompt>', do_sample=False, max_new_tokens=4)
+
+    engine.add_schema(tmp_path / "s.xml.j2", context={"text": "Low < high."})
+    prompt = load_prompt(tmp_path / "p.xml.j2", context={"question": "Why?"})
+
+    assert engine.generate(prompt, do_sample=False, max_new_tokens=4).token_ids == written.token_ids
+
+
+def test_a_context_without_a_template_is_refused() -> None:
+    """A context for a schema that is not a template is refused."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    for source in ('<schema name="s"/>', Schema("s")):
+        with pytest.raises(SchemaError, match="PC605"):
+            engine.add_schema(source, context={})

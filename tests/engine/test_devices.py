@@ -1,4 +1,4 @@
-"""Requests from end to end on each device: the same answers, and stored KV where it belongs."""
+"""Requests from end to end on each device: equal answers, and KV in the right tier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def engine_on(device: str, store: StoreConfig | None = None) -> Engine:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
-    """Windows, soft caps, sinks and grouped heads: cached logits equal the reference on the same device."""
+    """Cached logits equal the reference on the same device, with windows, soft caps, sinks and grouped heads."""
     model, plan = model_on(device, family, dtype), plan_for(PROMPT)
 
     cached = request_logits(model, linked(plan, model))
@@ -51,7 +51,7 @@ def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torc
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_answers_do_not_depend_on_the_device(device: str) -> None:
-    """Alone and in a batch, requests get the tokens that they get on a CPU."""
+    """Requests get the tokens that they get on a CPU, alone and in a batch."""
     engine, on_cpu = engine_on(device), engine_on("cpu")
 
     alone = [engine.generate(prompt, max_new_tokens=8, **GREEDY) for prompt in (PROMPT, OTHER)]
@@ -64,7 +64,7 @@ def test_answers_do_not_depend_on_the_device(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_host_tier_keeps_what_the_device_has_no_room_for(device: str) -> None:
-    """KV in the host's memory is found there, and gives the same answer on the device."""
+    """KV in host memory is found there, and gives the same answer on the device."""
     engine = engine_on(device, StoreConfig(memory_bytes=1, host_bytes=ROOM))
 
     first, second = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
@@ -78,7 +78,7 @@ def test_the_host_tier_keeps_what_the_device_has_no_room_for(device: str) -> Non
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_host_tier_moves_kv_up_to_the_device(device: str) -> None:
-    """KV that has room on the device is copied there from the host's memory, once."""
+    """KV for which the device has room is copied there from host memory, once."""
     config = StoreConfig(memory_bytes=ROOM, host_bytes=ROOM)
     engine = engine_on(device, config)
     engine.generate(PROMPT, max_new_tokens=1, **GREEDY)

@@ -1,4 +1,4 @@
-"""The engine as its users meet it."""
+"""The engine's public interface."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, check_schema, parse_schema
 from promptcache.language.schema import Role
 from promptcache.layout import Level
-from promptcache.runtime.completion import Completion, FinishReason, Source
+from promptcache.runtime.completion import Completion, FinishReason, KVSource
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -43,7 +43,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": 8}
 
 
 class CountingStore(MemoryStore):
-    """Counts what is put."""
+    """A store that counts puts."""
 
     puts = 0
 
@@ -62,18 +62,18 @@ def engine() -> Iterator[Engine]:
 
 
 def test_first_request_encodes_and_the_next_reuses(engine: Engine) -> None:
-    """What a request needs is encoded once: the second one finds everything, and answers the same."""
+    """A second request finds everything that the first one encoded, and gets the same answer."""
     first = engine.generate(PROMPT, **GREEDY)
     second = engine.generate(PROMPT, **GREEDY)
 
-    assert {usage.source for usage in first.usage.modules} == {Source.MISS}
-    assert {usage.source for usage in second.usage.modules} == {Source.HIT}
+    assert {usage.source for usage in first.usage.modules} == {KVSource.MISS}
+    assert {usage.source for usage in second.usage.modules} == {KVSource.HIT}
     assert (first.usage.num_encoded_tokens > 0, second.usage.num_encoded_tokens) == (True, 0)
     assert first.token_ids == second.token_ids
 
 
 def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
-    """Reused tokens are those of the modules in use; new ones are the argument's and the text's."""
+    """Reused tokens are those of the modules; new tokens are those of the argument and the text."""
     usage = engine.generate(PROMPT, **GREEDY).usage
 
     assert usage.num_reused_tokens == sum(module.num_tokens for module in usage.modules)
@@ -82,7 +82,7 @@ def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
 
 
 def test_timing_adds_up(engine: Engine) -> None:
-    """Every phase takes some time, and the time to first token is the sum of all before decoding."""
+    """Every step takes some time, and the time to first token is the sum of the steps before decoding."""
     timing = engine.generate(PROMPT, **GREEDY).timing
 
     phases = (timing.plan_s, timing.fetch_s, timing.link_s, timing.prefill_s)
@@ -91,7 +91,7 @@ def test_timing_adds_up(engine: Engine) -> None:
 
 
 def test_warm_encodes_everything_once(engine: Engine) -> None:
-    """After warm no request encodes anything, and warming again has nothing to do."""
+    """After `warm` no request encodes anything, and warming again has nothing to do."""
     (report,) = engine.warm("travel")
     (again,) = engine.warm()
 
@@ -116,7 +116,7 @@ def test_shared_text_is_encoded_once_for_all_schemas() -> None:
 
 
 def test_replacing_a_schema_encodes_only_what_changed(engine: Engine) -> None:
-    """The same name again replaces the schema at once; unchanged text keeps its KV, and what is unused is forgotten."""
+    """A replaced schema keeps the KV of unchanged text, and unused KV is freed."""
     engine.warm()
     size = engine.store.nbytes()
 
@@ -146,7 +146,7 @@ def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
 
 
 def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
-    """Nothing is half done: after an error the engine serves what it served before."""
+    """After an error the engine serves the old schema."""
     with pytest.raises(SchemaError):
         engine.add_schema('<schema name="travel"><module name="a"/><module name="a"/></schema>')
 
@@ -154,7 +154,7 @@ def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
 
 
 def test_prompts_may_be_text_path_or_built(engine: Engine, tmp_path: Path) -> None:
-    """XML text, a file and the builder are three ways to write the same prompt."""
+    """XML text, a file and the builder give the same prompt."""
     path = tmp_path / "prompt.xml"
     path.write_text(PROMPT, encoding="utf-8")
     built = Prompt("travel").use("plan", days="nine").use("paris").text("Where to?")
@@ -165,7 +165,7 @@ def test_prompts_may_be_text_path_or_built(engine: Engine, tmp_path: Path) -> No
 
 
 def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
-    """XML text, a file, a parsed tree and what another engine serves add the same schema."""
+    """XML text, a file, a parsed tree and a schema of another engine add the same schema."""
     path = tmp_path / "travel.xml"
     path.write_text(SCHEMA, encoding="utf-8")
     answers = set()
@@ -178,14 +178,14 @@ def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
 
 
 def test_logits_equal_the_reference(engine: Engine) -> None:
-    """The engine's two ways to the same numbers agree."""
+    """`logits` equals `reference`."""
     cached, reference = engine.logits(PROMPT), engine.reference(PROMPT)
 
     assert (cached - reference).abs().max() / reference.abs().max() < 1e-10
 
 
 def test_concurrent_requests_answer_like_single_ones(engine: Engine) -> None:
-    """Any number of threads may ask at once, on a cold store too."""
+    """Concurrent requests on a cold store get the answers of single ones."""
     prompts = [
         f'<prompt schema="travel"><plan days="{days}"/><{city}/>Go?</prompt>'
         for days in "1234"
@@ -201,7 +201,7 @@ def test_concurrent_requests_answer_like_single_ones(engine: Engine) -> None:
 
 
 def test_concurrent_requests_encode_once() -> None:
-    """However many threads miss the same encodings, each is computed once."""
+    """Each missing encoding is computed once, with any number of threads."""
     store = CountingStore(tiny_model().shape)
     engine = Engine(tiny_model(), ByteTokenizer(), store=store)
     engine.add_schema(SCHEMA)
@@ -213,7 +213,7 @@ def test_concurrent_requests_encode_once() -> None:
 
 
 def test_stream_gives_the_text_of_generate(engine: Engine) -> None:
-    """The pieces of a stream are the text, none ends inside a character, and the completion is there afterwards."""
+    """The pieces of a stream join to the text; none ends inside a character; the completion follows."""
     stream = engine.stream(PROMPT, max_new_tokens=40, do_sample=False)
 
     pieces = list(stream)
@@ -223,7 +223,7 @@ def test_stream_gives_the_text_of_generate(engine: Engine) -> None:
 
 
 def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
-    """Where a tokenizer writes spaces between tokens that stand in none of them, the pieces have these spaces, too."""
+    """The pieces include spaces that a tokenizer writes between tokens."""
     answer = engine.generate(PROMPT, **GREEDY)
 
     def words(token_ids: Sequence[int]) -> str:
@@ -242,7 +242,7 @@ def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
 
 
 def test_closing_a_stream_stops_generation(engine: Engine) -> None:
-    """Who stops reading stops the work."""
+    """Closing a stream stops generation."""
     with engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False) as stream:
         next(stream)
 
@@ -256,7 +256,7 @@ def stream_threads() -> list[threading.Thread]:
 
 
 def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
-    """Who leaves the loop and forgets the stream stops the work, too."""
+    """Deleting an unread stream stops generation."""
     stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
     next(stream)
     (thread,) = stream_threads()
@@ -269,7 +269,7 @@ def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
 
 
 def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
-    """A program that ends in the midst of a stream waits for its thread, which would abort it otherwise."""
+    """At exit the program stops the thread of a running stream, which would abort it otherwise."""
 
     def at_exit() -> list[weakref.finalize]:  # type: ignore[type-arg] # of anything
         return [each for each in weakref.finalize._registry if each.atexit and each.peek()[1] is _leave]
@@ -288,7 +288,7 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
 
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
-    """After its error, and after `close`, iteration ends; it does not wait for a piece that never comes."""
+    """Iteration ends after an error and after `close`."""
     failing = engine.stream(PROMPT, num_beams=2, **GREEDY)
     with pytest.raises(ValueError, match="beam"):
         next(failing)
@@ -300,7 +300,7 @@ def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
 
 
 def test_a_stream_keeps_the_schema_it_started_with(engine: Engine) -> None:
-    """A prompt is planned once, by the call: what is replaced after that is nothing to the stream."""
+    """A prompt is planned by the call, so that a schema replaced later has no effect on the stream."""
     expected = engine.generate(PROMPT, **GREEDY).token_ids
     replaced = threading.Event()
 
@@ -318,19 +318,19 @@ def test_a_stream_keeps_the_schema_it_started_with(engine: Engine) -> None:
 
 
 def test_a_stream_has_one_streamer(engine: Engine) -> None:
-    """Another streamer beside the stream is refused by name."""
+    """A second streamer is refused."""
     with pytest.raises(InvalidGeneration, match="streamer"):
         engine.stream(PROMPT, streamer=object())
 
 
 def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
-    """A mistake in the prompt is raised by the call, not by the iteration."""
+    """A fault in the prompt is raised by the call, not by the iteration."""
     with pytest.raises(PromptError):
         engine.stream(PROMPT.replace("paris", "rome"))
 
 
 def test_beams_and_sequences(engine: Engine) -> None:
-    """Beams, several sequences and sampling are transformers' own."""
+    """Beams, several sequences and sampling work as in transformers."""
     beams = engine.generate(PROMPT, num_beams=3, num_return_sequences=2, **GREEDY)
     sampled = engine.generate(PROMPT, do_sample=True, num_return_sequences=3, max_new_tokens=8)
 
@@ -341,7 +341,7 @@ def test_beams_and_sequences(engine: Engine) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*")  # transformers' assisted decoding warns of its own arguments
 def test_assisted_decoding_gives_the_greedy_answer(engine: Engine) -> None:
-    """Candidates that assisted decoding takes back leave no trace: prompt lookup and an assistant give the greedy answer."""
+    """Assisted decoding removes rejected candidates: prompt lookup and an assistant give the greedy answer."""
     greedy = engine.generate(PROMPT, max_new_tokens=30, do_sample=False)
 
     looked_up = engine.generate(PROMPT, max_new_tokens=30, do_sample=False, prompt_lookup_num_tokens=3)
@@ -351,7 +351,7 @@ def test_assisted_decoding_gives_the_greedy_answer(engine: Engine) -> None:
 
 
 def test_finish_reason(engine: Engine) -> None:
-    """An answer ends by length, or because something stopped it."""
+    """An answer ends by length, by an end token or by a stopping criterion."""
 
     def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
         return torch.ones(1, dtype=torch.bool)
@@ -368,20 +368,20 @@ def test_finish_reason(engine: Engine) -> None:
 
 
 def test_unknown_schema_is_suggested(engine: Engine) -> None:
-    """A prompt for a schema that was not added names the nearest one."""
+    """An unknown schema is named with the nearest known one."""
     with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
         engine.generate('<prompt schema="travle"><paris/></prompt>')
 
 
 @pytest.mark.parametrize("option", ["input_ids", "position_ids", "past_key_values", "max_length", "prefill_chunk_size"])
 def test_options_that_are_ours_are_refused(engine: Engine, option: str) -> None:
-    """Options of `generate` that the prompt decides are refused by name."""
+    """Options that the prompt decides are refused by name."""
     with pytest.raises(InvalidGeneration, match=option):
         engine.generate(PROMPT, **{option: 1})
 
 
 def test_context_length_is_checked_before_work(engine: Engine) -> None:
-    """Too many new tokens, and a schema too long for the model, are refused with both numbers before anything runs."""
+    """Too many new tokens, or a schema too long for the model, are refused with both numbers before any work."""
     with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
         engine.generate(PROMPT, max_new_tokens=CONTEXT_LENGTH)
     with pytest.raises(SchemaError, match=str(CONTEXT_LENGTH)):
@@ -391,13 +391,13 @@ def test_context_length_is_checked_before_work(engine: Engine) -> None:
 
 
 def test_max_new_tokens_must_be_positive(engine: Engine) -> None:
-    """Nothing to generate is a mistake."""
+    """`max_new_tokens` below 1 is refused."""
     with pytest.raises(PromptCacheError, match="a whole number of tokens from 1 on"):
         engine.generate(PROMPT, max_new_tokens=0)
 
 
 def test_missing_model_folder(tmp_path: Path) -> None:
-    """A folder that is not there, and one without a model, are refused with what to do."""
+    """A missing folder, and one without a model, are refused with the fix."""
     with pytest.raises(ModelNotFound, match="does not exist"):
         Engine.from_pretrained(tmp_path / "nothing")
     with pytest.raises(ModelNotFound, match=r"no config\.json"):
@@ -405,7 +405,7 @@ def test_missing_model_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the home folder, for checking a model's folder and for loading it alike."""
+    """`~` is the home folder, for checking and for loading a model folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").symlink_to(DEMO_FOLDER)
 
@@ -415,7 +415,7 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_folder_without_tokenizer(tmp_path: Path) -> None:
-    """A model without its tokenizer cannot be used."""
+    """A model folder without a tokenizer is refused."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
 
     with pytest.raises(ModelNotFound, match="no tokenizer"):
@@ -433,14 +433,14 @@ def test_unsupported_kind_of_model(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def demo() -> Engine:
-    """The model that ships in the package."""
+    """The model that ships with the package."""
     made = Engine.from_pretrained("demo")
     made.add_schema(SCHEMA)
     return made
 
 
 def test_stop_strings_end_an_answer(demo: Engine) -> None:
-    """`stop_strings` works as in transformers: the engine passes the tokenizer that it needs."""
+    """`stop_strings` works as in transformers, without passing a tokenizer."""
     whole = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[])
     mark = whole.text[0]
 
@@ -455,7 +455,7 @@ def test_stop_strings_end_an_answer(demo: Engine) -> None:
 
 
 def test_a_folder_and_a_loaded_pair_are_the_same(demo: Engine) -> None:
-    """Tokens of a model's folder, read without transformers, are those of the loaded tokenizer; so are headers and footers."""
+    """Tokens, headers and footers from a model folder equal those of the loaded tokenizer."""
     folder = HubTokenizer.from_folder(DEMO_FOLDER)
 
     for text in ("Where to go?", "  two\n\nlines ", "<|end|> ünïcode 🙂"):

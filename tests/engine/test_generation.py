@@ -1,4 +1,4 @@
-"""What may be said of generation, wherever it is said: the answers are the same, or it is refused by name."""
+"""Options of generation: the same meaning from every source, or refused by name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from promptcache.diagnostics import InvalidGeneration, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.kv import KVHandle, Slab
 from promptcache.language import Prompt
-from promptcache.runtime.batch import link_batch
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import link_batch
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
@@ -44,7 +44,7 @@ PLAIN = ENGINE.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids
 
 
 def facts(answers: list[Completion] | tuple[Completion, ...]) -> list[tuple[tuple[int, ...], FinishReason]]:
-    """What must not depend on how prompts were answered."""
+    """Return the facts of answers that must not depend on the way of asking."""
     return [(answer.token_ids, answer.finish_reason) for answer in answers]
 
 
@@ -60,7 +60,7 @@ def facts(answers: list[Completion] | tuple[Completion, ...]) -> list[tuple[tupl
     ],
 )
 def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -> None:
-    """A checkpoint's generation configuration cannot switch the cache off or count what is in it: answers stay right."""
+    """A checkpoint's generation configuration cannot switch off the cache or count its tokens."""
     engine = engine_of(tiny_model())
     setattr(engine.model.hf.generation_config, name, value)
 
@@ -70,7 +70,7 @@ def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -
 
 
 def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers warned of a `min_length` beside `min_new_tokens` that nobody but this library had named."""
+    """`min_new_tokens` alone gives no warning about `min_length`."""
     told: list[str] = []
     monkeypatch.setattr(generation_utils.logger, "warning", told.append)
 
@@ -91,7 +91,7 @@ def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.M
     ],
 )
 def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords: dict[str, Any]) -> None:
-    """A `GenerationConfig` means what its settings mean as keywords; what it says of caches changes nothing."""
+    """A `GenerationConfig` has the effect of its settings as keywords; its cache settings have none."""
     given = GenerationConfig(**config, **GREEDY)
 
     assert facts([ENGINE.generate(PROMPT, generation_config=given)]) == facts(
@@ -100,7 +100,7 @@ def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords
 
 
 def test_keywords_stand_above_a_configuration() -> None:
-    """What a call says itself counts, as in transformers."""
+    """Keywords win over a configuration, as in transformers."""
     given = GenerationConfig(max_new_tokens=9, do_sample=True)
 
     assert ENGINE.generate(PROMPT, max_new_tokens=3, generation_config=given, **GREEDY).token_ids == PLAIN[:3]
@@ -115,25 +115,25 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"generation_config": {"num_beams": 2}}, "a GenerationConfig is expected"),
         ({"cache_implementation": "static"}, "cache_implementation"),
         ({"token_healing": True}, "token_healing"),
-        ({"stop_strings": ["x"]}, "give tokenizer="),
+        ({"stop_strings": ["x"]}, "pass tokenizer="),
         ({"stopping_criteria": lambda input_ids, scores: False}, "a list of functions is expected"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
-    """An option that linked KV cannot follow is an error that names it, wherever it stands."""
+    """Unsupported options are refused by name, from every source."""
     with pytest.raises(InvalidGeneration, match=message):
         ENGINE.generate(PROMPT, **options)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, "5"])
 def test_the_number_of_new_tokens_is_a_whole_one(number: Any) -> None:
-    """Nothing else than a number of tokens, from 1 on, is taken for one."""
+    """Only whole numbers from 1 on are accepted as `max_new_tokens`."""
     with pytest.raises(PromptCacheError, match=r"a whole number of tokens from 1 on is expected"):
         ENGINE.generate(PROMPT, max_new_tokens=number)
 
 
 def test_generation_of_ones_own_asks_no_criterion() -> None:
-    """A decoding loop of the caller's own answers, too, whatever of transformers' loop it leaves out."""
+    """A `custom_generate` function answers without calling the criteria."""
 
     def twice(model: object, input_ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
         return torch.cat([input_ids, input_ids], 1)
@@ -144,7 +144,7 @@ def test_generation_of_ones_own_asks_no_criterion() -> None:
 
 
 def test_a_criterion_at_the_last_token_stops() -> None:
-    """An answer that a criterion ends with the last token that it may have was stopped, not cut off."""
+    """An answer that a criterion ends at its last allowed token has the finish reason "stop"."""
 
     def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
         return input_ids[:, -1] == PLAIN[2]
@@ -156,7 +156,7 @@ def test_a_criterion_at_the_last_token_stops() -> None:
 
 @pytest.mark.parametrize("ends", [{}, {"eos_token_id": []}], ids=["an end token", "no end token"])
 def test_rows_that_a_criterion_stops_are_as_alone(ends: dict[str, Any]) -> None:
-    """A row of a batch that is stopped before the others has nothing after it, whether there is an end token or none."""
+    """A batch row that stops early has no tokens after its stop, with or without an end token."""
 
     def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
         return input_ids[:, -1] == PLAIN[2]
@@ -169,7 +169,7 @@ def test_rows_that_a_criterion_stops_are_as_alone(ends: dict[str, Any]) -> None:
 
 
 def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """A logits processor that wants another token for every number of tokens."""
+    """A logits processor that forces another token for every length."""
     return scores.index_fill(1, torch.tensor([input_ids.shape[1] % scores.shape[1]]), 1e4)
 
 
@@ -179,7 +179,7 @@ def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     ids=lambda options: next(iter(options)),
 )
 def test_processors_see_no_padding(options: dict[str, Any]) -> None:
-    """What goes by the tokens of a row answers in a batch as it does alone, however long the other rows are."""
+    """Options that depend on a row's tokens give the same answers in a batch as alone."""
     options = {"max_new_tokens": 12, **options, **GREEDY}
 
     together = ENGINE.generate_batch([PROMPT, LONGER, PROMPT], **options)
@@ -188,7 +188,7 @@ def test_processors_see_no_padding(options: dict[str, Any]) -> None:
 
 
 def test_rows_with_less_room_are_as_alone() -> None:
-    """Where the context ends earlier for one prompt than for another, no row goes beyond it: what was learned ends there."""
+    """Rows with different room before the end of the context stay within it."""
     config = GPT2Config(vocab_size=263, n_embd=16, n_layer=1, n_head=2, n_positions=128)
     engine = Engine(GPT2LMHeadModel(config), ByteTokenizer())
     engine.add_schema(
@@ -204,14 +204,14 @@ def test_rows_with_less_room_are_as_alone() -> None:
 
 @pytest.mark.parametrize("single", [PROMPT, Prompt("travel").use("paris")])
 def test_a_single_prompt_is_no_batch(single: Any) -> None:
-    """One prompt in the place of a list of them is an error that says so, not one prompt for each of its letters."""
+    """A single prompt in place of a list is refused."""
     with pytest.raises(PromptCacheError, match="use generate"):
         ENGINE.generate_batch(single)
 
 
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
 def test_a_models_own_beams_are_refused_in_a_batch(name: str) -> None:
-    """Where it is the model that asks for several rows of one prompt, a batch says so."""
+    """Beams from the model's own configuration are refused in a batch."""
     engine = engine_of(tiny_model())
     setattr(engine.model.hf.generation_config, name, 2)
 
@@ -220,7 +220,7 @@ def test_a_models_own_beams_are_refused_in_a_batch(name: str) -> None:
 
 
 def test_inference_mode_leaves_no_trace() -> None:
-    """What a request in `torch.inference_mode` has encoded and allocated serves and grows outside of it, and the reverse."""
+    """KV encoded in `torch.inference_mode` works outside of it, and the reverse."""
     engine = engine_of(tiny_model())
 
     with torch.inference_mode():
@@ -234,12 +234,12 @@ def test_inference_mode_leaves_no_trace() -> None:
 
 
 def run_of(num_tokens: int) -> KVHandle:
-    """KV of so many tokens, whatever it is."""
+    """Return KV of a number of tokens."""
     return KVHandle(slab=Slab.empty(ENGINE.model.shape, num_tokens), start=0, stop=num_tokens)
 
 
 def test_padding_is_made_of_a_rows_own_tokens() -> None:
-    """A penalty on tokens that a row has meets no others in a batch."""
+    """Padding uses a row's own tokens, so that penalties on tokens of a row do not change."""
     rows = [ENGINE.plan(each).tokens for each in (PROMPT, LONGER)]
     runs = {part.encoding: run_of(part.encoding.num_tokens) for row in rows for part in row.parts}
 
@@ -260,7 +260,7 @@ def test_padding_is_made_of_a_rows_own_tokens() -> None:
     ],
 )
 def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callable[[], object]) -> None:
-    """An error that is pickled or copied says the same, with all that it carries."""
+    """Pickled and copied errors keep their message and attributes."""
     with pytest.raises(PromptCacheError) as raised:
         mistake()
     raised.value.add_note("a note")
@@ -272,7 +272,7 @@ def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callabl
 @pytest.mark.parametrize("asked", ["output_scores", "output_logits", "return_dict_in_generate"])
 @pytest.mark.parametrize("model", ["segmented", "gptj (concatenated)"])
 def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str) -> None:
-    """Scores, logits and the output object come back as transformers makes them; they were dropped without a word."""
+    """Scores, logits and the output object are returned as transformers makes them."""
     engine = ENGINE if model == "segmented" else engine_of(Model(random_model(model, torch.float64)))
 
     answer = engine.generate(PROMPT, max_new_tokens=4, **{asked: True}, **GREEDY)
@@ -287,7 +287,7 @@ def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str
 
 
 def test_scores_of_beams_belong_to_their_sequences() -> None:
-    """transformers' own account of scores takes the output of a request with beams as it is."""
+    """transformers' `compute_transition_scores` accepts the output of a request with beams."""
     answer = ENGINE.generate(
         PROMPT, max_new_tokens=4, num_beams=3, num_return_sequences=2, output_scores=True, **GREEDY
     )
@@ -300,7 +300,7 @@ def test_scores_of_beams_belong_to_their_sequences() -> None:
 
 
 def test_a_batch_and_a_stream_return_what_was_asked_for() -> None:
-    """Each answer of a batch has its own rows and steps, as alone; a stream's completion has them, too."""
+    """Answers of a batch and of a stream have their own output objects, as alone."""
     asked = {"max_new_tokens": 6, "output_logits": True, "output_hidden_states": True, **GREEDY}
     alone = [ENGINE.generate(prompt, eos_token_id=PLAIN[3], **asked).output for prompt in (PROMPT, LONGER)]
 
@@ -318,7 +318,7 @@ def test_a_batch_and_a_stream_return_what_was_asked_for() -> None:
 
 
 def test_weights_of_attention_are_refused() -> None:
-    """They were dropped without a word, and cannot be had: stored KV is attended to in pieces."""
+    """`output_attentions` is refused: weights over stored KV are not kept."""
     with pytest.raises(InvalidGeneration, match="output_attentions"):
         ENGINE.generate(PROMPT, output_attentions=True)
 
@@ -333,7 +333,7 @@ def test_weights_of_attention_are_refused() -> None:
     ],
 )
 def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None:
-    """An option that transformers does not have is named, with the one that was meant."""
+    """An option of another library is refused with the name that transformers has for it."""
     with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
         ENGINE.generate(PROMPT, **{named: 5})
 
@@ -350,13 +350,13 @@ def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None
     ],
 )
 def test_values_that_transformers_refuses_are_refused_by_name(options: dict[str, Any], message: str) -> None:
-    """What transformers would raise for an option before the model runs is an `InvalidGeneration`."""
+    """An option that transformers refuses before the model runs raises `InvalidGeneration`."""
     with pytest.raises(InvalidGeneration, match=message):
         ENGINE.generate(PROMPT, **options)
 
 
 def test_errors_of_the_callers_own_code_are_left_alone() -> None:
-    """A streamer or processor that fails raises what it raises: that is no option which was wrong."""
+    """Errors of the caller's streamers and processors are not changed."""
 
     class Broken:
         def put(self, value: object) -> None:

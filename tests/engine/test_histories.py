@@ -1,4 +1,4 @@
-"""Law 4: whatever happened before on an engine, a request is answered as by a fresh one."""
+"""Law 4: a request is answered as by a fresh engine, whatever the engine did before."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ask(service: Service, references: str) -> torch.Tensor:
 @pytest.mark.law
 @pytest.mark.parametrize("seed", range(law_examples() // 200))
 def test_two_hundred_requests_answer_like_a_fresh_engine_each(seed: int) -> None:
-    """One store under three schemas, two of which share a name, with evictions at random: every answer is the fresh one."""
+    """One store under three schemas with random evictions: every answer equals that of a fresh engine."""
     chance = random.Random(seed)
     checked = [check_schema(parse_schema(text)) for text in SCHEMAS]
     store = serve(checked[0]).store
@@ -73,7 +73,7 @@ def test_two_hundred_requests_answer_like_a_fresh_engine_each(seed: int) -> None
 
 @pytest.mark.law
 def test_machine_of_histories() -> None:
-    """Warm, ask, generate, evict, hold, release and restart in any order: every answer is a fresh engine's."""
+    """Warming, asking, generating, evicting, holding, releasing and restarting in any order change no answer."""
     documents = [
         (text, [prompt(check_schema(parse_schema(text)), references) for references in PROMPTS[name]])
         for text, name in zip(SCHEMAS, ("one", "two", "one"), strict=True)
@@ -85,7 +85,7 @@ def test_machine_of_histories() -> None:
 
 
 def test_an_evicted_encoding_stays_whole_for_who_holds_it() -> None:
-    """A request that holds KV keeps it while the store forgets it and takes new KV in."""
+    """A request keeps the KV that it holds while the store evicts it and stores new KV."""
     schema = check_schema(parse_schema(SCHEMAS[0]))
     service = serve(schema)
     service.logits(resolve_prompt(parse_prompt(prompt(schema, "<a><b/></a><d/>")), schema))

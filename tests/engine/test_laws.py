@@ -28,7 +28,7 @@ pytestmark = pytest.mark.law
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=law_pairs(0.75))
 def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schema: CheckedSchema) -> None:
-    """Every law of one prompt holds for whatever schema and prompt."""
+    """Every law of one prompt holds for random schemas and prompts."""
     selection = data.draw(strategies.prompts(schema))
     service = serve(schema)
     note(f"level: {service.plan(selection).level}")
@@ -42,7 +42,7 @@ def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schem
 def test_laws_hold_where_segments_are_coalesced(
     law: EngineLaw, data: st.DataObject, schema: CheckedSchema, small_tokens: int
 ) -> None:
-    """Every law of one prompt holds with some segments, or all of them, copied into one."""
+    """Every law of one prompt holds if some or all segments are coalesced."""
     selection = data.draw(strategies.prompts(schema))
     model = default_model()
 
@@ -52,7 +52,7 @@ def test_laws_hold_where_segments_are_coalesced(
 @given(data=st.data(), schema=strategies.exact_schemas())
 @settings(max_examples=law_examples(0.25))
 def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSchema) -> None:
-    """All required, all cached, no union, every slot at its filler: exact, and equal to plain causal prefill."""
+    """A prompt with every module and every slot at its filler is exact and equals plain causal prefill."""
     selection = data.draw(strategies.exact_prompts(schema))
     service = serve(schema)
 
@@ -65,7 +65,7 @@ def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSche
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=law_examples(0.15))
 def test_order_of_requests_does_not_matter(data: st.DataObject, schema: CheckedSchema) -> None:
-    """On any schema, requests answered one after another on one store are answered as on stores of their own."""
+    """Requests on one store get the answers that they get on stores of their own."""
     selections = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
 
     history_changes_nothing(serve(schema), selections)

@@ -1,4 +1,4 @@
-"""Planning remembers, and never serves what is no longer true."""
+"""The planner caches plans, and drops those that are no longer valid."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _schema() -> None:
 
 
 def test_the_same_text_is_planned_once() -> None:
-    """The same prompt text again gives the very same plan."""
+    """The same prompt text gives the same plan object."""
     assert ENGINE.plan(PROMPT) is ENGINE.plan(PROMPT)
 
 
 def test_a_replaced_schema_is_planned_anew() -> None:
-    """A plan is forgotten with the schema it was made for."""
+    """A cached plan is dropped with its schema."""
     before = ENGINE.plan(PROMPT)
 
     ENGINE.add_schema(SCHEMA.replace("one", "longer"))
@@ -37,7 +37,7 @@ def test_a_replaced_schema_is_planned_anew() -> None:
 
 
 def test_a_file_is_read_every_time(tmp_path: Path) -> None:
-    """What a path leads to may change, so its plan is not remembered."""
+    """The plan of a path is not cached, because the file may change."""
     path = tmp_path / "prompt.xml"
     path.write_text(PROMPT, encoding="utf-8")
     before = ENGINE.plan(str(path))
@@ -48,7 +48,7 @@ def test_a_file_is_read_every_time(tmp_path: Path) -> None:
 
 
 def test_few_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many texts come, a bounded number of plans is kept, the latest ones."""
+    """The number of cached plans is limited; the latest are kept."""
     monkeypatch.setattr(planner, "MAX_REMEMBERED", 2)
     texts = [PROMPT.replace("?", mark) for mark in "1234"]
     plans = [ENGINE.plan(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Engines of several processes on one folder: the work is done once, and a killed one does no harm."""
+"""Engines of several processes on one folder: encodings are shared, and killed processes do no harm."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from promptcache.kv import DiskTier
-from tests.engine.warming import PROMPTS, engine, warm, warm_for_ever
+from tests.engine.process_work import PROMPTS, engine, warm, warm_for_ever
 from tests.kv.processes import context, finish, kill_at_random, start
 
+pytestmark = pytest.mark.process
 GREEDY = {"do_sample": False, "max_new_tokens": 2}
 
 
@@ -32,7 +33,7 @@ def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None
 
 
 def kill_often(folder: Path, times: range) -> None:
-    """Kill process after process, and look after each whether everything is right."""
+    """Kill process after process, and check the folder after each."""
     reference = engine(None)
     reference.warm()
     disk_bytes = reference.store.nbytes()  # files have headers: this is less than all of them
@@ -52,7 +53,7 @@ def kill_often(folder: Path, times: range) -> None:
 
 
 def test_killed_warming_does_no_harm(tmp_path: Path) -> None:
-    """After a kill at any moment of warming and evicting every request is right, and no file is wrong."""
+    """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
     kill_often(tmp_path, range(10))
 
 

@@ -1,4 +1,4 @@
-"""What one process computed the next one finds: nothing is encoded twice, and nothing differs by a bit."""
+"""A new process finds the KV of an earlier one: nothing is encoded again, and no bit differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from promptcache import Engine, StoreConfig
 from promptcache.kv import Store, TieredStore
-from promptcache.runtime.completion import Source
+from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -24,7 +24,7 @@ PROMPT = '<prompt schema="travel"><trip-plan duration="two days"/><miami/><user>
 
 
 def restarted(store: Path) -> dict[str, object]:
-    """What the first request of a process sees."""
+    """Return the results of the first request of a process."""
     engine = Engine.from_pretrained("demo", device="cpu", store=store)
     engine.add_schema(SCHEMA)
     answer = engine.generate(PROMPT, do_sample=False, max_new_tokens=12)
@@ -45,12 +45,13 @@ def stored(store: Store, keys: list[str]) -> dict[str, str]:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """A digest over every bit of a tensor."""
+    """Return a digest over every bit of a tensor."""
     return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+@pytest.mark.process
 def test_a_new_process_encodes_nothing_and_computes_the_same(tmp_path: Path) -> None:
-    """After `warm`, the first request of a new process re-encodes nothing; KV and logits are the same bit for bit."""
+    """After `warm`, a new process encodes nothing; its KV and logits are the same bit for bit."""
     engine = Engine.from_pretrained("demo", device="cpu", store=tmp_path)
     engine.add_schema(SCHEMA)
     (report,) = engine.warm()
@@ -84,7 +85,7 @@ SHORT = '<prompt schema="travel"><plan/><soup/>Where to?</prompt>'
 def test_restarts_within_one_process_are_the_same_bit_for_bit(
     tmp_path: Path, keep: str, memory_bytes: int | None
 ) -> None:
-    """However KV is kept, and whether memory has room for it or it is linked where it is mapped: the same logits."""
+    """Each codec gives the same logits again, with room in memory, with little, and from mapped files."""
     engines = []
     for _ in range(2):
         made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=tmp_path, memory_bytes=memory_bytes))
@@ -103,7 +104,7 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
 
 @pytest.mark.parametrize("other", ["weights", "dtype"])
 def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> None:
-    """A folder that another model filled is of no use to this one, and of no harm; both keep their own."""
+    """Two models share a folder without using each other's KV."""
     first = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
     changed = tiny_model(seed=1) if other == "weights" else tiny_model(torch.float32)
     second, alone = Engine(changed, ByteTokenizer(), store=tmp_path), Engine(changed, ByteTokenizer())
@@ -112,7 +113,7 @@ def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> 
     first.warm()
     answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
 
-    assert {each.source for each in answer.usage.modules} == {Source.MISS}
+    assert {each.source for each in answer.usage.modules} == {KVSource.MISS}
     assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
     assert first.warm()[0].num_encoded == 0
     assert isinstance(first.store, TieredStore)

@@ -1,4 +1,4 @@
-"""Law 1 in float32 on the demo model, whose attention scores are large: rounding errors are measured against float64."""
+"""Law 1 in float32 on the demo model, whose attention scores are large, with float64 as the measure of rounding."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def largest_score() -> float:
 
 @pytest.mark.parametrize("content", CONTENTS)
 def test_float32_differs_from_float64_by_the_rounding_of_scores(content: str) -> None:
-    """Cached logits and reference lie within the rounding of the largest attention score of each other and of float64."""
+    """Cached logits, reference and float64 agree within the rounding of the largest attention score."""
     cached, reference, exact = logits(content)
     bound = ROUNDING * largest_score()
 
@@ -92,7 +92,7 @@ def test_float32_differs_from_float64_by_the_rounding_of_scores(content: str) ->
 
 
 def test_only_attention_scores_exceed_the_common_bound() -> None:
-    """With attention in float64, and everything else in float32, cached logits lie within 1e-5 of float64."""
+    """With attention in float64 and the rest in float32, cached logits are within 1e-5 of float64."""
     backend = DenseBackend()
     register_backend(backend)
     try:
@@ -105,7 +105,7 @@ def test_only_attention_scores_exceed_the_common_bound() -> None:
 
 
 def test_cached_logits_are_as_accurate_as_the_reference() -> None:
-    """Over all prompts, linking adds no error of its own: the reference lies as far from float64 as cached logits do."""
+    """Cached logits are as near to float64 as the reference is."""
     found = [logits(content) for content in CONTENTS]
 
     of_cached = max(distance(cached, exact) for cached, _, exact in found)

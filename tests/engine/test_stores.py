@@ -1,4 +1,4 @@
-"""Where an engine keeps KV: what can be named as a store, and what is never done to one that others share."""
+"""Stores of an engine: all ways to name one, faults of stores, and stores that engines share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from promptcache import Engine, MemoryStore, Store, StoreConfig
 from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
 from promptcache.kv import DiskTier, KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
-from promptcache.runtime.completion import Source
+from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import random_stored, whole_file
@@ -25,7 +25,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
 class Plain(Store):
-    """A user's store: what a store must define, and no more."""
+    """A user's store with the required methods only."""
 
     def __init__(self) -> None:
         self.kept: dict[str, KVHandle] = {}
@@ -55,13 +55,13 @@ def engine(store: object, **keep: str) -> Engine:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The encodings that stand in a folder."""
+    """Return the stored encodings of a folder."""
     return {path.name: path.read_bytes() for path in (folder / "encodings").iterdir()}
 
 
 @pytest.mark.parametrize("kind", ["text", "path", "config", "url"])
 def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
-    """A path, a URL and a `StoreConfig` keep KV there: the next engine encodes nothing."""
+    """A path, a URL and a `StoreConfig` name a store: the next engine encodes nothing."""
     folder = tmp_path / "kept"
     store = {
         "text": str(folder),
@@ -73,8 +73,8 @@ def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
     second = engine(store).generate(PROMPT, **GREEDY)
 
     tier = Tier.REMOTE if kind == "url" else Tier.DISK
-    assert {each.source for each in first.usage.modules} == {Source.MISS}
-    assert {(each.source, each.tier) for each in second.usage.modules} == {(Source.LOAD, tier)}
+    assert {each.source for each in first.usage.modules} == {KVSource.MISS}
+    assert {(each.source, each.tier) for each in second.usage.modules} == {(KVSource.LOAD, tier)}
     assert second.token_ids == first.token_ids
 
 
@@ -87,7 +87,7 @@ def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_store_of_ones_own_is_used_as_it_is() -> None:
-    """Whoever gives a `Store` keeps it."""
+    """A `Store` object is used as it is."""
     store = MemoryStore(tiny_model().shape)
 
     assert engine(store).store is store
@@ -104,7 +104,7 @@ def test_a_store_of_ones_own_is_used_as_it_is() -> None:
     ],
 )
 def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object, words: str) -> None:
-    """A store that cannot be one is told when the engine is made, not by the first request."""
+    """An invalid store is refused when the engine is made, not by the first request."""
     (tmp_path / "file").touch()
     given = store.format(folder=tmp_path) if isinstance(store, str) else store
 
@@ -126,13 +126,13 @@ def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object
     ],
 )
 def test_settings_are_checked(settings: dict[str, object], words: str) -> None:
-    """A setting that makes no sense is refused where it is written."""
+    """An invalid setting is refused when it is given."""
     with pytest.raises(StoreError, match=words):
         StoreConfig(**settings)  # type: ignore[arg-type]
 
 
 def test_replacing_a_schema_frees_memory_and_no_folder(tmp_path: Path) -> None:
-    """What a replaced schema had is forgotten in the engine's own memory; in a folder it stays, and is found again."""
+    """KV of a replaced schema is freed in memory, and stays in a folder."""
     made = engine(tmp_path)
     made.warm()
     before, kept = files(tmp_path), set(made.store.keys())
@@ -148,7 +148,7 @@ def test_replacing_a_schema_frees_memory_and_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec: str) -> None:
-    """KV of one codec is never found under another; answers say which they used; quantized KV takes less room."""
+    """KV of one codec is never used for another; answers name their codec, and quantized KV is smaller."""
     full, lossy = engine(tmp_path), engine(tmp_path, keep=codec)
     (whole,) = full.warm()
     full_bytes = sum(map(len, files(tmp_path).values()))
@@ -162,13 +162,13 @@ def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec:
 
 
 def test_an_unknown_codec_is_named() -> None:
-    """A misspelt codec is told with those that there are."""
+    """An unknown codec is refused with the known ones."""
     with pytest.raises(StoreError, match="one of full, int8, int4 is expected"):
         engine(None, keep="int9")
 
 
 def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
-    """The report accounts for every encoding once: encoded, or found in a tier; progress ends at the schema's tokens."""
+    """The report counts every encoding once, encoded or found; progress ends at the schema's tokens."""
     told: list[tuple[int, int]] = []
     made = engine(tmp_path)
     (cold,) = made.warm(progress=lambda done, total: told.append((done, total)))
@@ -184,7 +184,7 @@ def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
 
 
 def test_warming_again_writes_what_could_not_be_written(tmp_path: Path) -> None:
-    """After a failed write everything is in memory; warming again still brings it to the folder, or says what is not."""
+    """After a failed write, warming again writes the KV from memory, or reports what is not kept."""
     (tmp_path / "file").touch()
     made = engine(tmp_path / "file" / "kept")
     (failed,), (again,) = made.warm(), made.warm()
@@ -202,7 +202,7 @@ def test_warming_again_writes_what_could_not_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["full", "int4"])
 def test_warming_again_fills_a_lost_folder(tmp_path: Path, codec: str) -> None:
-    """A folder that was removed under a running engine gets the same files again, bit for bit, and nothing is encoded."""
+    """A folder removed under a running engine gets the same files again, and nothing is encoded."""
     made = engine(tmp_path / "kept", keep=codec)
     made.warm()
     before = files(tmp_path / "kept")
@@ -214,7 +214,7 @@ def test_warming_again_fills_a_lost_folder(tmp_path: Path, codec: str) -> None:
 
 
 def test_warming_fills_every_persistent_tier(tmp_path: Path) -> None:
-    """What a folder has and a URL has not is brought to the URL as well."""
+    """KV in a folder is written to a URL that lacks it."""
     engine(tmp_path / "folder").warm()
     both = engine(StoreConfig(folder=tmp_path / "folder", url=f"file://{tmp_path}/url"))
     (report,) = both.warm()
@@ -224,7 +224,7 @@ def test_warming_fills_every_persistent_tier(tmp_path: Path) -> None:
 
 
 def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
-    """Encodings that a later one evicts again are not kept, and the report counts them."""
+    """The report counts encodings that later ones evicted."""
     engine(tmp_path / "whole").warm()
     sizes = [len(data) for data in files(tmp_path / "whole").values()]
     made = engine(StoreConfig(folder=tmp_path / "tight", disk_bytes=max(sizes)))
@@ -241,7 +241,7 @@ def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
 
 
 def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path: Path) -> None:
-    """A URL that is connected to when it is opened is passed over while nothing answers there, and told."""
+    """A URL that does not answer when it is opened is skipped and reported."""
     free, stuck = engine(None), engine("ftp://somebody:secret@127.0.0.1:1/kept")
     made = stuck.generate(PROMPT, **GREEDY)
 
@@ -256,7 +256,7 @@ def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path
     "url", ["zip://x::{folder}/gone.zip", "zip://x::{folder}/file", "zip://x::{folder}", "tar://x::{folder}/gone.tar"]
 )
 def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -> None:
-    """A file system that needs a file is refused with its own words where there is no such file."""
+    """A file system without its file is refused with its own message."""
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreError, match="cannot use this URL as a store: "):
@@ -265,7 +265,7 @@ def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -
 
 @pytest.mark.parametrize("kind", ["folder", "url"])
 def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None:
-    """A file with the right key that holds KV of another dtype or shape is encoded again; the next engine finds it."""
+    """A file with the right key and another dtype or shape is encoded again."""
     store = tmp_path if kind == "folder" else f"file://{tmp_path}/encodings"
     first = engine(store)
     made = first.generate(PROMPT, **GREEDY)
@@ -285,7 +285,7 @@ def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None
 
 
 def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
-    """A pinned module, with what is nested in it, is evicted from no tier, whoever fills the folder; unpinned it is."""
+    """A pinned module and the modules in it are not evicted from any tier until it is unpinned."""
     made = engine(tmp_path)
     made.pin("travel", "city")
     made.warm()
@@ -303,7 +303,7 @@ def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
 
 
 def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
-    """A schema or module that is not there is named, with the nearest."""
+    """Pinning an unknown schema or module is refused with the nearest name."""
     made = engine(tmp_path)
 
     with pytest.raises(PromptCacheError, match="has no module 'cty' \\(did you mean 'city'"):
@@ -313,7 +313,7 @@ def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_pin_says_so() -> None:
-    """A user's store without pins is told apart from a mistake."""
+    """A user's store without pins raises a `StoreError`."""
 
     with pytest.raises(StoreError, match="Plain cannot pin"):
         engine(Plain()).pin("travel")
@@ -322,7 +322,7 @@ def test_a_store_that_cannot_pin_says_so() -> None:
 
 
 def test_five_methods_make_a_store() -> None:
-    """A store of a user's own that defines no more than it must serves, warms and is replaced like any other."""
+    """A user's store with only the required methods serves, warms and is replaced like any other."""
     plain, free = engine(Plain()), engine(None)
     answers = [plain.generate(PROMPT, **GREEDY) for _ in range(2)]
     plain.add_schema(TRAVEL.replace("three", "nine"))
@@ -334,7 +334,7 @@ def test_five_methods_make_a_store() -> None:
 
 
 def test_what_is_like_a_store_and_is_none_is_refused() -> None:
-    """A class with the methods of a store must be a subclass: the message says of what."""
+    """A class with the methods of a store that is not a subclass is refused; the message names the base class."""
 
     class Almost:
         get = put = delete = keys = nbytes = reserve = None
@@ -344,7 +344,7 @@ def test_what_is_like_a_store_and_is_none_is_refused() -> None:
 
 
 def test_a_budget_of_one_byte_costs_no_answer(tmp_path: Path) -> None:
-    """Where nothing fits anywhere every request is encoded anew, and right."""
+    """With no room anywhere, every request is encoded again and right."""
     tight = engine(StoreConfig(folder=tmp_path, memory_bytes=1, host_bytes=1, disk_bytes=1))
     free = engine(None)
 
@@ -355,7 +355,7 @@ def test_a_budget_of_one_byte_costs_no_answer(tmp_path: Path) -> None:
 
 
 def test_two_engines_on_one_folder_agree(tmp_path: Path) -> None:
-    """What one engine of a process wrote the other loads; what one deletes the other does without."""
+    """Two engines of one process on one folder load each other's KV and survive each other's deletions."""
     first, second = engine(tmp_path), engine(tmp_path)
     answers = [first.generate(PROMPT, **GREEDY), second.generate(PROMPT, **GREEDY)]
     for key in list(first.store.keys()):
@@ -367,7 +367,7 @@ def test_two_engines_on_one_folder_agree(tmp_path: Path) -> None:
 
 
 def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
-    """A folder whose parts are removed under a running engine costs encoding, not answers, and is filled again."""
+    """A folder that loses files under a running engine is filled again, and answers stay right."""
     first = engine(tmp_path)
     made = first.generate(PROMPT, **GREEDY)
     for part in ("encodings", "incoming", "pins", "locks"):
@@ -379,7 +379,7 @@ def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: Path) -> None:
-    """Where nothing can be kept each request is right, and its own record says why it will be encoded again."""
+    """With a read-only folder every request is right, and its usage reports that KV is not kept."""
     (tmp_path / "file").touch()
     free, stuck = engine(None), engine(tmp_path / "file" / "kept")
     answers = [stuck.generate(PROMPT, **GREEDY), stuck.generate(PROMPT, **GREEDY)]
@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 def test_replaced_schemas_leave_nothing_behind(tmp_path: Path, kind: str) -> None:
-    """However often a schema is replaced before all of it was used, nothing stays known or reserved of older versions."""
+    """Schemas that are replaced before they are used leave nothing noted or reserved."""
     made = engine(None if kind == "memory" else tmp_path)
     known, capacities = set(), []
     for version in range(8):

@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 def context() -> ForkServerContext:
     """Processes come from a server of one thread: forking this one, with threads and all, would not be safe."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.kv.stored", "tests.engine.warming"])
+    made.set_forkserver_preload(["tests.kv.stored", "tests.engine.process_work"])
     return made
 
 

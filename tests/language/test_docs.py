@@ -97,8 +97,8 @@ def test_examples_of_errors_produce_their_code(section):
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[:5])
-def test_every_error_says_how_to_mend_it(section):
+def test_every_error_says_how_to_fix_it(section):
     """Each section has the code's title, a sentence on what is wrong and one on what to do."""
     code = section[:5]
     assert section.startswith(f"{code} {CODES[code].title}\n")
-    assert "\n**Mend.** " in section
+    assert "\n**Fix.** " in section

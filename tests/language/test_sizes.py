@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from promptcache.diagnostics import MAX_FAULTS, Faults, LanguageError, SchemaError, suggest
+from promptcache.diagnostics import MAX_FAULTS, FaultList, LanguageError, SchemaError, suggest
 from promptcache.language import (
     CheckedSchema,
     Module,
@@ -166,7 +166,7 @@ def test_faults_end_the_work() -> None:
     fault = _faults(lambda: parse_schema(schema_of("<modul/>")))[0]
     endless = iter(lambda: fault, None)
     with pytest.raises(SchemaError) as caught:
-        Faults(SchemaError).extend(endless)
+        FaultList(SchemaError).extend(endless)
     assert [each.code for each in caught.value.diagnostics] == ["PC101"] * MAX_FAULTS + ["PC012"]
 
 

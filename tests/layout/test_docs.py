@@ -31,7 +31,7 @@ def shown(text: str) -> str:
 
 
 def layout_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
-    yield "run", "owner", "positions", "what stands there"
+    yield "run", "owner", "positions", "text"
     for run in layout.runs:
         for piece in run.pieces:
             what = f"slot `{piece.parameter}`" if isinstance(piece, Slot) else shown(piece.text)

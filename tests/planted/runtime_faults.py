@@ -32,7 +32,7 @@ from promptcache.runtime.hf.segmented import SegmentedLayer
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-encode, executor, link = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "link"))
+encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
 REFERENCE, HISTORY = "cached is the reference", "histories change nothing"
 
@@ -83,15 +83,15 @@ def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask
 
 @fault("neighbours are joined across new tokens", law=REFERENCE)
 def _joined_across_new(patch: Patch) -> None:
-    original = link._joined
-    patch.setattr(link, "_joined", lambda views, new_positions: original(views, ()))
+    original = segments._joined
+    patch.setattr(segments, "_joined", lambda views, new_positions: original(views, ()))
 
 
 @fault("views are joined across a gap in memory", law=REFERENCE)
 def _joined_across_gap(patch: Patch) -> None:
-    original = link._joined
+    original = segments._joined
 
-    patch.setattr(link, "_joined", lambda views, new_positions: original(_shifted(views), new_positions))
+    patch.setattr(segments, "_joined", lambda views, new_positions: original(_shifted(views), new_positions))
 
 
 def _shifted(views: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Other attention backends and other cache layers fit in from outside: each answers a request."""
+"""Attention backends and cache layers from outside the library answer requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def backend() -> Iterator[DenseBackend]:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_a_toy_backend_computes_cached_logits(family: str, backend: DenseBackend) -> None:
-    """Cached logits equal the reference, windows, soft caps and sinks included, if a toy backend computes attention."""
+    """With a toy backend, cached logits equal the reference, windows, soft caps and sinks included."""
     model = Model(random_model(family, torch.float64))
     plan = plan_for(PROMPT)
 
@@ -49,7 +49,7 @@ def test_a_toy_backend_computes_cached_logits(family: str, backend: DenseBackend
 
 
 def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
-    """An engine answers alone and in a batch as without the backend, which plans once for each forward pass."""
+    """Answers with and without the toy backend are equal, alone and in a batch; it plans once for each forward pass."""
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(SCHEMA)
     prompts = [PROMPT, '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When?</prompt>']
@@ -67,7 +67,7 @@ def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
 
 
 class ConcatenatingLayer(AttendingLayer):
-    """A cache layer of another kind: it concatenates all keys, and attends densely by position."""
+    """Another kind of cache layer: it concatenates all keys and attends densely by position."""
 
     is_sliding = False
     is_compileable = False
@@ -81,10 +81,10 @@ class ConcatenatingLayer(AttendingLayer):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: there are keys from the start."""
+        """Do nothing: there are keys from the start."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Append own tokens and return all."""
+        """Append own tokens and return all keys and values."""
         self.keys = torch.cat([self.keys, key_states], dim=2)
         self.values = torch.cat([self.values, value_states], dim=2)
         return self.tagged(self.keys), self.values
@@ -99,24 +99,24 @@ class ConcatenatingLayer(AttendingLayer):
         return out.transpose(1, 2)
 
     def get_seq_length(self) -> int:
-        """All tokens."""
+        """Return the number of all tokens."""
         return self.keys.shape[2]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """No mask is needed."""
+        """Return a length without a mask."""
         return self.unmasked(self.get_seq_length() + query_length), 0
 
     def get_max_length(self) -> int:
-        """No maximum."""
+        """Return -1: no maximum."""
         return -1
 
     def get_max_cache_shape(self) -> int:
-        """No maximum (the name before transformers 5.13)."""
+        """Return -1: no maximum (the name before transformers 5.13)."""
         return -1
 
 
 def test_another_kind_of_layer_answers_a_request() -> None:
-    """A cache of layers from outside gives the logits of the reference and the tokens of linked segments."""
+    """A cache of foreign layers gives the logits of the reference and the tokens of linked segments."""
     model, plan = tiny_model(), plan_for(PROMPT)
     first, second, segmented = (linked(plan, model) for _ in range(3))
 

@@ -1,4 +1,4 @@
-"""Several requests in one batch: each answer is the one that it has alone."""
+"""Batches: each answer equals the answer to the request alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.runtime.batch import Piece, coalesced_pieces, link_batch, shared_pieces
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.linking import SEGMENTED
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import SharedSegment, coalesced_segments, link_batch, shared_segments
 from promptcache.runtime.stream import TokenQueue
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -61,7 +61,7 @@ APART._executor.pool = Pool(APART.model.shape, small_tokens=0)  # coalesces noth
 )
 @settings(max_examples=law_examples(0.15))
 def test_a_batch_answers_like_single_requests(prompts: list[str], length: int, batching: Engine) -> None:
-    """Whatever stands beside a request in its batch, its tokens are those it has alone, small pieces coalesced or not."""
+    """A request gets the same tokens alone and in any batch, with and without coalescing."""
     together = batching.generate_batch(prompts, max_new_tokens=length, **GREEDY)
 
     alone = [ENGINE.generate(prompt, max_new_tokens=length, **GREEDY) for prompt in prompts]
@@ -94,7 +94,7 @@ def test_models_that_concatenate_answer_one_by_one() -> None:
 
 
 def test_batches_are_cut_by_memory() -> None:
-    """However little memory a batch may take, every request is answered, in order."""
+    """With any memory limit of a batch, every request is answered, in order."""
     expected = ENGINE.generate_batch(PROMPTS, max_new_tokens=3, **GREEDY)
 
     for batch_bytes in (1, 40 * ENGINE.model.shape.token_bytes, 2**30):
@@ -107,26 +107,26 @@ def test_batches_are_cut_by_memory() -> None:
     [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": TokenQueue()}, {"prompt_lookup_num_tokens": 3}],
 )
 def test_options_for_single_prompts_are_refused(option: dict[str, object]) -> None:
-    """What makes several rows of one prompt does not work in a batch, and says so."""
+    """Options that make several rows of one prompt are refused in a batch."""
     with pytest.raises(InvalidGeneration, match=next(iter(option)) if "streamer" not in option else "streamed"):
         ENGINE.generate_batch(PROMPTS[:1], **option)
 
 
 def test_an_empty_batch_has_no_answers() -> None:
-    """Nothing asked, nothing answered."""
+    """An empty batch has no answers."""
     assert ENGINE.generate_batch([]) == ()
 
 
 @given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1, 6)), min_size=1, max_size=6))
 def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, int]]) -> None:
-    """Cut where rows differ, views lose and double nothing, and no two pieces share memory."""
+    """Cutting segments loses and repeats no token, and no two pieces share memory."""
     whole = segment(0, 20)
     rows: list[list] = [[], [], [], []]
     for row, start, length in cuts:
         if all(each.stop <= start or start + length <= each.start for each in rows[row]):
             rows[row].append(part(whole, start, start + length))
 
-    pieces = list(shared_pieces(rows))
+    pieces = list(shared_segments(rows))
 
     for row, views in enumerate(rows):
         mine = sorted(token for each in views for token in range(each.start, each.stop))
@@ -142,13 +142,13 @@ def test_pieces_hold_every_token_of_every_row_once(cuts: list[tuple[int, int, in
     data=st.data(),
 )
 def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small: int, data: st.DataObject) -> None:
-    """Every row has the tokens that it had, with their KV; nothing reaches across a new token of a row that sees it."""
+    """Coalescing keeps every row's tokens and their KV; no segment extends across a new token of its rows."""
     whole = segments(sizes)
     gaps = [before.last + 1 for before in whole[:-1]]
     starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
-    pieces = [Piece(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
+    pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
 
-    found, copied = coalesced_pieces(pieces, starts, Pool(SHAPE, small_tokens=small))
+    found, copied = coalesced_segments(pieces, starts, Pool(SHAPE, small_tokens=small))
 
     for row in range(3):
         views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)
@@ -165,8 +165,7 @@ SMALL = '<schema name="small">Root.{}</schema>'.format(
 
 
 def test_small_pieces_that_the_same_rows_see_are_one() -> None:
-    """What all rows reuse of small modules is one piece, copied once, and so is what a single row does; the next batch
-    copies nothing."""
+    """Small segments of the same rows are one buffer, copied once; the next batch copies nothing."""
     engine = engine_of(tiny_model())
     engine.add_schema(SMALL)
     prompts = [f'<prompt schema="small"><m1/><m3/><m5/>{own}Go?</prompt>' for own in ("<m7/>", "", "")]
@@ -185,7 +184,7 @@ def test_small_pieces_that_the_same_rows_see_are_one() -> None:
 
 
 def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments
-    """A view of part of a segment whose positions are its places."""
+    """Return a view of part of a segment whose positions are its places."""
     from promptcache.layout import KVPart
     from promptcache.runtime.segments import Segment
 

@@ -1,4 +1,4 @@
-"""Small segments copied into one: the same tokens in the same order, in memory that nobody else writes."""
+"""Coalescing: small segments copied into one buffer have the same tokens in the same order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, d
 
 
 def segment(start: int, size: int, token_id: int = 0) -> Segment:
-    """A segment of its own memory, at the positions from `start` on; its KV says where it stands."""
+    """Return a segment in its own memory, at positions from `start` on; its KV encodes its place."""
     slab = Slab.empty(SHAPE, size)
     places = tuple(range(start, start + size))
     for tensor in (slab.keys, slab.values):
@@ -27,20 +27,19 @@ def segment(start: int, size: int, token_id: int = 0) -> Segment:
 
 
 def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
-    """Segments of these sizes, a free position between any two."""
+    """Return segments of these sizes, with a free position between any two."""
     starts = accumulate((size + 1 for size in sizes), initial=0)
     return [segment(start, size, token_id) for start, size in zip(starts, sizes, strict=False)]
 
 
 def contents(found: tuple[Segment, ...]) -> list[int]:
-    """What the memory of segments holds, token by token."""
+    """Return the KV of segments, token by token."""
     return [int(each) for one in found for each in one.layers().by_layer[1][0][0, 0, :, 0]]
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), small=st.integers(0, 10), data=st.data())
 def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, data: st.DataObject) -> None:
-    """Every token is there once, in order, with its KV; large segments are the views they were; none reaches across a
-    new token."""
+    """Every token is kept once, in order; large segments stay views, and none extends across a new token."""
     given_segments = segments(sizes)
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
@@ -58,7 +57,7 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
 
 
 def test_what_was_coalesced_before_is_not_copied_again() -> None:
-    """While a request holds a buffer, and after, the same selection gets the same memory."""
+    """The same selection gets the same buffer, while a request holds it and after."""
     pool, parts = Pool(SHAPE), segments([3, 4])
     (first,), copied = pool.coalesce(parts, [])
 
@@ -74,7 +73,7 @@ def test_what_was_coalesced_before_is_not_copied_again() -> None:
 
 
 def test_a_buffer_in_use_is_never_written() -> None:
-    """Another selection gets other memory while a request holds the first, and the first one's after that."""
+    """Another selection gets another buffer while a request holds the first one."""
     pool, one, other = Pool(SHAPE), segments([3, 4]), segments([5, 6])
     first, _ = pool.coalesce(one, [])
 
@@ -90,7 +89,7 @@ def test_a_buffer_in_use_is_never_written() -> None:
 
 
 def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
-    """The digests of encodings say what a buffer holds, not the positions, and not the objects."""
+    """A buffer is found by the digests of encodings, not by positions or objects."""
     pool = Pool(SHAPE)
     first, _ = pool.coalesce(segments([3, 4]), [])
     del first
@@ -102,7 +101,7 @@ def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
 
 
 def test_idle_buffers_are_given_back() -> None:
-    """What lies idle stays within its bytes."""
+    """Idle buffers stay within their limit."""
     pool = Pool(SHAPE, idle_bytes=256 * SHAPE.token_bytes)
     held = [pool.coalesce(segments([2, 3], token_id), []) for token_id in range(4)]
     del held

@@ -1,4 +1,4 @@
-"""What is computed together, and that it makes no difference."""
+"""Encoding in chains, batches and chunks, compared with one encoding after another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
 from promptcache.runtime import encode as encode_module
+from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.encode import batches, chains, missing_encodings
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.schema_state import schema_state
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -27,7 +27,7 @@ MODEL = tiny_model()
 @given(schema=strategies.schemas(), window=st.none() | st.integers(1, 50))
 @settings(max_examples=100)
 def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchema, window: int | None) -> None:
-    """Each encoding is computed once, and its context before it or earlier in its own chain."""
+    """Each encoding is computed once, after its context or later in the same chain."""
     made = encodings_of(schema)
 
     done: list[Encoding] = []
@@ -44,7 +44,7 @@ def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchem
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=100)
 def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema) -> None:
-    """Whatever a wanted encoding attends to is held or computed too, and nothing else is."""
+    """The missing encodings are exactly those wanted, with their missing contexts."""
     made = encodings_of(schema)
     some = st.lists(st.sampled_from(made), unique=True) if made else st.just([])
     wanted, held = data.draw(some), data.draw(some)

@@ -1,4 +1,4 @@
-"""The executor: KV by handles, from any schema or none, encoded by any thread."""
+"""The executor: KV of handles from any schema or none, encoded by any thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from promptcache.diagnostics import UnknownSchema
 from promptcache.kv import MemoryStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.runtime.catalog import SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.schema_state import SchemaState, schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
 from promptcache.testing.tiny_model import tiny_model
@@ -32,12 +32,12 @@ def executor(pool: Pool | None = None) -> Executor:
 
 
 def state_of(xml: str) -> SchemaState:
-    """A schema as an engine serves it."""
+    """Return a schema as an engine serves it."""
     return schema_state(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
 
 
 def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encoding:
-    """Random tokens from position `start` on, now and then with a gap."""
+    """Draw tokens from position `start` on, sometimes with a gap."""
     steps = draw(st.lists(st.sampled_from([1, 1, 1, 4]), min_size=1, max_size=6))
     positions = [start]
     for step in steps[1:]:
@@ -48,7 +48,7 @@ def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encodi
 
 @st.composite
 def requests(draw: st.DrawFn) -> RequestTokens:
-    """Requests over hand-made parts of encodings that attend to parts of each other, with new tokens between them."""
+    """Draw requests over parts of encodings that attend to parts of each other, with new tokens between them."""
     made: list[Encoding] = []
     parts: list[KVPart] = []
     new: list[int] = []
@@ -71,7 +71,7 @@ def requests(draw: st.DrawFn) -> RequestTokens:
 
 
 def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
-    """A part of an encoding, often the whole."""
+    """Draw a part of an encoding, often the whole."""
     if draw(st.booleans()):
         return each.whole
     start = draw(st.integers(0, each.num_tokens))
@@ -83,14 +83,14 @@ def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
 @given(request=requests())
 @settings(max_examples=60)
 def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
-    """A request needs no schema: parts of encodings with parts in their context give the logits of the reference."""
+    """A request needs no schema: parts with parts in their context give the logits of the reference."""
     made = executor(Pool(MODEL.shape) if coalesced else None)
 
     assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
 
 
 def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
-    """The context of an encoding may come from anywhere: here from modules of two schemas, one of them cut."""
+    """An encoding's context may have modules of two schemas, one of them cut."""
     first = state_of('<schema name="one"><module name="a">The first text.</module></schema>').encodings[-1]
     other = state_of(f'<schema name="two">{"x" * 40}<module name="b">The second text.</module></schema>').encodings[-1]
     start = other.position_ids[-1] + 1
@@ -107,7 +107,7 @@ def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
 
 
 def test_another_thread_may_encode_what_was_looked_up() -> None:
-    """One thread looks up, another encodes, a third links: the answer is the same."""
+    """Lookup, encoding and linking by three threads give the same answer."""
     state, made = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>'), executor()
     wanted = state.encodings
     lookups = made.look_up(wanted)
@@ -125,7 +125,7 @@ def test_another_thread_may_encode_what_was_looked_up() -> None:
 
 
 def test_locks_are_free_between_forward_passes() -> None:
-    """While one thread waits between two groups of `encode_missing`, another encodes the same and more."""
+    """While one thread is suspended in `encode_missing`, another can encode the same and more."""
     modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))
     state, made = state_of(f'<schema name="s">{modules}</schema>'), executor()
     groups = made.encode_missing(state.encodings, made.look_up(state.encodings))
@@ -141,7 +141,7 @@ def test_locks_are_free_between_forward_passes() -> None:
 
 
 def test_adding_a_module_costs_what_the_module_costs() -> None:
-    """A schema with one more module at its end shares every other encoding: only the new one is missing."""
+    """A schema with one more module at its end shares all other encodings."""
     modules = [f'<module name="m{number}">The text of {number}.</module>' for number in range(30)]
     before, after = (
         state_of(f'<schema name="s">Root.{"".join(modules[:count])}</schema>')
@@ -155,7 +155,7 @@ def test_adding_a_module_costs_what_the_module_costs() -> None:
 
 
 def test_a_removed_schema_is_gone() -> None:
-    """A removed schema is not found any more; KV that no other schema has leaves memory, and the rest stays."""
+    """A removed schema is not found; its own KV leaves memory, and shared KV stays."""
     engine = Engine(MODEL, ByteTokenizer())
     shared = '<module name="a">A shared text.</module>'
     for name, more in (("one", '<module name="b">More.</module>'), ("two", "")):
@@ -172,17 +172,17 @@ def test_a_removed_schema_is_gone() -> None:
 
 
 def test_shifted_parts_are_not_linked_yet() -> None:
-    """A part with a shift has other positions; its KV cannot be linked, and that is not overlooked."""
+    """Linking a part with a shift fails an assertion."""
     each = Encoding(token_ids=(1, 2, 3), position_ids=(0, 1, 2))
     tokens = RequestTokens(parts=(KVPart(each, 0, 3, shift=5),), token_ids=(4,), position_ids=(9,))
 
     assert tokens.parts[0].position_ids == (5, 6, 7)
-    with pytest.raises(AssertionError, match="own positions"):
+    with pytest.raises(AssertionError, match="shift 0"):
         executor().logits(tokens)
 
 
 def chain(lengths: Sequence[int]) -> list[Encoding]:
-    """Encodings of which each attends to all before it."""
+    """Return encodings of which each attends to all before it."""
     made: list[Encoding] = []
     position = 0
     for number, length in enumerate(lengths):
@@ -196,7 +196,7 @@ def chain(lengths: Sequence[int]) -> list[Encoding]:
 @given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
 @settings(max_examples=30)
 def test_a_chain_has_the_kv_of_its_links(lengths: list[int], data: st.DataObject) -> None:
-    """Encodings that attend to all before them have the KV of one causal pass, whichever of them were there before."""
+    """Encodings that attend to all before them have the KV of one causal pass, whichever were stored before."""
     made = chain(lengths)
     held = data.draw(st.lists(st.sampled_from(made), unique=True))
     step_by_step = executor()

@@ -1,4 +1,4 @@
-"""Law 1 on every family that we claim, through encoding, linking and generation."""
+"""Law 1 for every supported model family, through encoding, linking and generation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Origin, Plan, Prefill
+from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
-from promptcache.runtime.schema_state import schema_state
 from promptcache.runtime.self_test import choose_linking
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import serve
@@ -39,14 +39,14 @@ def plan_for(prompt: str) -> Plan:
 
 @cache
 def model_of(family: str, dtype: torch.dtype) -> Model:
-    """A random model of a family, its way of linking chosen by the self-test."""
+    """Return a random model of a family, with the linking strategy that the self-test chose."""
     model = Model(random_model(family, dtype))
     choose_linking(model)
     return model
 
 
 def linked(plan: Plan, model: Model) -> Linked:
-    """Link a plan against a fresh store."""
+    """Link a plan with a fresh store."""
     return serve(plan.layout.schema, model).executor.link(plan.tokens)
 
 
@@ -57,7 +57,7 @@ def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cached_logits_are_the_reference(family: str) -> None:
-    """Cached logits equal the reference within 1e-5 in float32: an argument in the middle, a union, a gap, a scaffold."""
+    """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold."""
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT)
 
@@ -66,7 +66,7 @@ def test_cached_logits_are_the_reference(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_wrong_positions_show(family: str) -> None:
-    """The reference moves by more than the tolerance when one argument stands one position off: the law can fail."""
+    """Moving one argument by one position changes the reference beyond the tolerance, so the law can fail."""
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT)
     moved = [
@@ -100,7 +100,7 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_interface_models_link_without_copying(family: str) -> None:
-    """Only what is marked so in the list of families is linked by concatenation."""
+    """Only families marked so in the list are linked by concatenation."""
     expected = CONCATENATED if "concatenated" in family else SEGMENTED
 
     assert model_of(family, torch.float32).linking is expected
@@ -120,7 +120,7 @@ def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_foreign_models_are_refused_by_name(family: str) -> None:
-    """A model whose states cannot be linked is refused with its name and the reason."""
+    """A model that cannot be linked is refused with its name and the reason."""
     with pytest.raises(UnsupportedModel, match=family):
         Model(random_model(family))
 
@@ -131,7 +131,7 @@ def test_windows_reach_into_modules() -> None:
 
 
 def extended(plan: Plan, tokens: tuple[int, ...]) -> Plan:
-    """A plan with tokens appended to its text."""
+    """Return a plan with tokens appended to its text."""
     if not tokens:
         return plan
     more = Prefill(start=plan.stop, token_ids=tokens, origin=Origin.TEXT)

@@ -1,4 +1,4 @@
-"""Fingerprints: whatever changes KV changes them, nothing else does, and no weight is read twice for one."""
+"""Fingerprints change exactly with the KV of a model, and weights are not read twice for one."""
 
 from __future__ import annotations
 
@@ -11,31 +11,47 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache import Engine
-from promptcache.runtime.hf import fingerprint, origin
+from promptcache.runtime.hf import fingerprint
 from promptcache.tokenizer import DEMO_FOLDER
 
 
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with the demo tokenizer, in a folder."""
+    folder = tmp_path_factory.mktemp("tiny")
+    config = LlamaConfig.from_pretrained(DEMO_FOLDER)
+    for name, size in {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8}.items():
+        setattr(config, name, size)
+    config.num_hidden_layers = config.num_attention_heads = config.num_key_value_heads = 2
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).half().save_pretrained(folder)
+    for path in Path(DEMO_FOLDER).iterdir():
+        if path.name.startswith(("tokenizer", "chat_template")):
+            shutil.copy(path, folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model's folder that may be changed."""
-    return Path(shutil.copytree(DEMO_FOLDER, tmp_path / "model"))
+def folder(tmp_path: Path, tiny_folder: Path) -> Path:
+    """A copy of that folder for one test."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
 
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where digests are remembered, also of small models and at once."""
+    """The folder of recorded digests; small models and fresh files are recorded too."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(origin, "MIN_BYTES", 0)
-    monkeypatch.setattr(origin, "SETTLED_S", 0.0)
+    monkeypatch.setattr(fingerprint, "MIN_BYTES", 0)
+    monkeypatch.setattr(fingerprint, "SETTLED_S", 0.0)
     return tmp_path / "cache" / "promptcache" / "weights"
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all weights that were read for a fingerprint."""
+    """Sizes of all weights that were read for a fingerprint."""
     sizes: list[int] = []
     digest = fingerprint._weight_digest
 
@@ -48,12 +64,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def loaded(folder: Path, **options: object) -> str:
-    """The fingerprint of a model and tokenizer as an engine finds them."""
+    """Return the fingerprint of a model and tokenizer in an engine."""
     return Engine.from_pretrained(folder, device="cpu", **options).fingerprint  # type: ignore[arg-type] # any option
 
 
 def flip_a_weight(folder: Path) -> None:
-    """Change one bit of the last weight, and set the time of modification back."""
+    """Change one bit of the last weight, and restore the time of modification."""
     path = folder / "model.safetensors"
     before = path.stat()
     with path.open("r+b") as file:
@@ -66,7 +82,7 @@ def flip_a_weight(folder: Path) -> None:
 
 
 def set_in(name: str, change: Callable[[dict[str, object]], None]) -> Callable[[Path], None]:
-    """Return what changes a JSON file."""
+    """Return a change of a JSON file."""
 
     def changed(folder: Path) -> None:
         data = json.loads((folder / name).read_text())
@@ -77,7 +93,7 @@ def set_in(name: str, change: Callable[[dict[str, object]], None]) -> Callable[[
 
 
 def another_template(folder: Path) -> None:
-    """Say hello in every turn."""
+    """Change the chat template."""
     path = folder / "chat_template.jinja"
     path.write_text(path.read_text() + " ")
 
@@ -98,7 +114,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_kv_changes_the_fingerprint(folder: Path, records: Path, change: str) -> None:
-    """A changed weight, setting, tokenizer or template has another fingerprint, also when all before it is remembered."""
+    """A changed weight, setting, tokenizer or template gives another fingerprint, also after a record was made."""
     before = loaded(folder)
     assert loaded(folder) == before
     CHANGES[change](folder)
@@ -107,14 +123,14 @@ def test_what_changes_kv_changes_the_fingerprint(folder: Path, records: Path, ch
 
 
 def test_another_dtype_is_another_fingerprint(folder: Path, records: Path) -> None:
-    """KV of one dtype is never met by another, whichever was there first."""
+    """Each dtype has its own fingerprint, in any order of loading."""
     prints = [loaded(folder, dtype=dtype) for dtype in ("float32", "bfloat16", "float32", "bfloat16")]
 
     assert prints[0] == prints[2] != prints[1] == prints[3]
 
 
 def test_another_context_length_matters_where_rope_depends_on_it(folder: Path, records: Path) -> None:
-    """Dynamic RoPE is pinned to the context length, and that is part of the fingerprint."""
+    """Dynamic RoPE is pinned to the context length, which the fingerprint includes."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     set_in("config.json", lambda config: config.update(rope_parameters=rope))(folder)
 
@@ -139,7 +155,7 @@ def test_weights_are_read_once_for_each_state_of_their_folder(folder: Path, reco
 
 
 def test_a_file_replaced_by_one_of_the_same_size_and_times_is_seen(folder: Path, records: Path) -> None:
-    """A file moved in place of another has another inode and time of change, whatever its time of modification says."""
+    """A replaced file has another inode and change time, even with the same modification time."""
     before = loaded(folder)
     path, other = folder / "model.safetensors", folder / "other"
     shutil.copy2(path, other)
@@ -164,7 +180,7 @@ def test_a_file_replaced_by_one_of_the_same_size_and_times_is_seen(folder: Path,
 def test_a_damaged_record_is_no_record(
     folder: Path, records: Path, read: list[int], damage: Callable[[Path], object]
 ) -> None:
-    """Whatever became of the record, the fingerprint is right; the weights are read once more."""
+    """With a damaged record the fingerprint is right, and the weights are read once more."""
     first, once = loaded(folder), len(read)
     (record,) = records.iterdir()
     damage(record)
@@ -176,7 +192,7 @@ def test_a_damaged_record_is_no_record(
 def test_no_place_to_remember_costs_only_time(
     folder: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the user's cache folder cannot be written, or is a file, every start reads the weights."""
+    """If the cache folder cannot be written, every start reads the weights."""
     first = loaded(folder)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -185,10 +201,10 @@ def test_no_place_to_remember_costs_only_time(
 
 
 def test_weights_changed_in_memory_are_not_recalled(folder: Path, records: Path) -> None:
-    """Whoever writes to the weights between loading and the fingerprint gets another one, and nobody else does."""
+    """Weights that change after loading get another fingerprint, and no record."""
     prints = []
     for factor in (1, 2, 1):
-        loading = origin.Loading.begin(folder)
+        loading = fingerprint.WeightsLoading.begin(folder)
         model = LlamaForCausalLM.from_pretrained(folder)
         found = loading.finish(model, {})
         with torch.no_grad():
@@ -202,8 +218,8 @@ def test_weights_changed_in_memory_are_not_recalled(folder: Path, records: Path)
 def test_files_that_may_still_change_are_not_remembered(
     folder: Path, records: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written a moment ago may be written again within the same tick of the file system's clock."""
-    monkeypatch.setattr(origin, "SETTLED_S", 3600.0)
+    """Files written a moment ago are not recorded: they may change within the same clock tick of the file system."""
+    monkeypatch.setattr(fingerprint, "SETTLED_S", 3600.0)
     loaded(folder)
     once = len(read)
     loaded(folder)
@@ -213,8 +229,8 @@ def test_files_that_may_still_change_are_not_remembered(
 
 
 def test_writers_at_once_leave_one_whole_record(folder: Path, records: Path) -> None:
-    """However many processes start at once, a record is whole at every moment."""
-    loading = origin.Loading.begin(folder)
+    """With concurrent writers a record is complete at every moment."""
+    loading = fingerprint.WeightsLoading.begin(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     weights, found = model.state_dict(), loading.finish(model, {})
     assert found is not None
@@ -236,8 +252,8 @@ def test_writers_at_once_leave_one_whole_record(folder: Path, records: Path) -> 
 
 
 def test_weights_of_inference_mode_are_not_remembered(folder: Path, records: Path) -> None:
-    """Nothing counts what is written to such weights, so their digest is computed each time."""
-    loading = origin.Loading.begin(folder)
+    """Inference tensors have no version counter, so their digest is not recorded."""
+    loading = fingerprint.WeightsLoading.begin(folder)
     with torch.inference_mode():
         model = torch.nn.Linear(3, 3)
 

@@ -1,4 +1,4 @@
-"""Linking: views, neighbours, nothing copied, nothing lost."""
+"""Linking: segments are views of neighbours in memory; nothing is copied or lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = tiny_model()
 
 
 def linked(references: str) -> tuple[Linked, Fetched]:
-    """Link a prompt against a fresh store in which the whole schema has its places."""
+    """Link a prompt with a fresh store that has reserved ranges for the whole schema."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, MODEL)
     tokens = service.plan(prompt_of(references, schema)).tokens
@@ -31,19 +31,19 @@ def linked(references: str) -> tuple[Linked, Fetched]:
 
 
 def prompt_of(references: str, schema: CheckedSchema) -> Selection:
-    """A prompt that names modules."""
+    """Return a prompt that names modules."""
     return resolve_prompt(parse_prompt(f'<prompt schema="s">{references}tail</prompt>'), schema)
 
 
 def test_neighbours_become_one_view() -> None:
-    """Modules that follow each other in the layout lie side by side and are one segment."""
+    """Modules that are neighbours in the layout are one segment."""
     result, _ = linked("<a/><b/>")
 
     assert len(result.positions.segments) == 1
 
 
 def test_a_gap_parts_segments() -> None:
-    """A module that is left out parts its neighbours, for its KV lies between theirs."""
+    """A module that is left out splits the segment of its neighbours."""
     result, _ = linked("<a/><d/>")
 
     assert [segment.num_tokens for segment in result.positions.segments] == [
@@ -53,7 +53,7 @@ def test_a_gap_parts_segments() -> None:
 
 
 def test_an_argument_parts_a_run() -> None:
-    """Where an argument stands inside a run, the view ends: what lies after it must not be seen by it."""
+    """An argument inside a run ends the segment: the argument must not attend to the text after it."""
     result, _ = linked('<c p="word"/>')
 
     assert len(result.positions.segments) == 3
@@ -82,7 +82,7 @@ def test_every_reused_token_is_in_one_segment() -> None:
 
 
 def test_runs_in_other_slabs_are_not_joined() -> None:
-    """Neighbours are found by address: the same runs in memory of their own stay apart and give the same logits."""
+    """Runs in separate slabs stay separate segments and give the same logits."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, MODEL)
     tokens = service.plan(prompt_of("<a/><b/>", schema)).tokens
@@ -97,7 +97,7 @@ def test_runs_in_other_slabs_are_not_joined() -> None:
 
 
 def test_generation_does_not_write_into_stored_kv() -> None:
-    """A request's own tokens go to its tail: the store's KV is bit for bit what it was."""
+    """Generation does not change stored KV."""
     result, fetched = linked("<a/><b/>")
     before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.runs.items()}
 

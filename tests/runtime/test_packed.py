@@ -18,7 +18,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02}
 
 
 def usable(dtype: torch.dtype) -> None:
-    """Skip where this processor has no such kernels."""
+    """Skip if this processor has no such kernels."""
     if not packed._is_usable(dtype):
         pytest.skip(f"no packed kernels for {dtype} on this processor")
 
@@ -28,7 +28,7 @@ def usable(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", [(40,), (1, 40), (2, 3, 40), (1, 300, 40), (0, 40)])
 @torch.no_grad()
 def test_a_packed_layer_computes_the_same(dtype: torch.dtype, bias: bool, shape: tuple[int, ...]) -> None:
-    """Whatever the shape of what goes in, the same comes out, within rounding."""
+    """A packed layer equals the plain one within rounding, for any shape of the input."""
     usable(dtype)
     plain = Linear(40, 24, bias=bias, dtype=dtype)
     states = torch.randn(shape, dtype=dtype)
@@ -43,7 +43,7 @@ def test_a_packed_layer_computes_the_same(dtype: torch.dtype, bias: bool, shape:
 @pytest.mark.parametrize("view", ["last token", "transposed"])
 @torch.no_grad()
 def test_views_are_read_as_what_they_show(view: str) -> None:
-    """A slice or a transposed tensor is not taken for the memory that it lies in."""
+    """Slices and transposed tensors are read correctly."""
     usable(torch.float32)
     plain = Linear(40, 24)
     states = torch.randn(2, 5, 40)[:, -1:] if view == "last token" else torch.randn(2, 40, 5).transpose(1, 2)
@@ -52,7 +52,7 @@ def test_views_are_read_as_what_they_show(view: str) -> None:
 
 
 class Tied(Module):
-    """A model whose output layer shares its weight with the embedding, and that uses one layer twice."""
+    """A model with a tied output layer, which uses one layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Tied(Module):
 
 @torch.no_grad()
 def test_shared_weights_stay_what_they_are() -> None:
-    """An embedding keeps its weight, a layer that stands in two places is packed once, and the state dict is the same."""
+    """A tied embedding keeps its weight, a repeated layer is packed once, and the state dict is the same."""
     usable(torch.float32)
     model = Tied()
     plain, state = copy.deepcopy(model), copy.deepcopy(model.state_dict())
@@ -82,13 +82,13 @@ def test_shared_weights_stay_what_they_are() -> None:
 
 
 def test_a_loaded_model_is_packed_and_keeps_its_fingerprint() -> None:
-    """What KV is called does not depend on how weights lie; a model that somebody hands over is left as it is."""
+    """Packing does not change the fingerprint; a model that a caller passes in is not packed."""
     usable(torch.float32)
     model, _ = load_model("demo", device="cpu")
 
     assert isinstance(model.hf.lm_head, PackedLinear)
     again, _ = load_model(DEMO_FOLDER, device="cpu")
-    del again.fingerprint  # computed anew, from packed weights
+    del again.fingerprint  # computed again, from packed weights
     again._origin = None
     assert again.fingerprint == model.fingerprint
     assert not any(isinstance(each, PackedLinear) for each in tiny_model(torch.float32).hf.modules())

@@ -1,4 +1,4 @@
-"""Which models are accepted: the verdict on a model type, in float32, beyond every window."""
+"""The self-test's verdict on model types, in float32 and beyond every window."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
 
 
 class SlotWindow(LlamaAttention):
-    """Attention of its own, outside of transformers' interface, whose window of `reach` tokens counts cache slots."""
+    """Attention outside of transformers' interface, whose window of `reach` tokens counts cache slots."""
 
     def forward(
         self,
@@ -60,7 +60,7 @@ class SlotWindow(LlamaAttention):
 
 
 class Reaching(LlamaForCausalLM):
-    """A model of a type that this library does not know."""
+    """A model of an unknown type."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
@@ -69,14 +69,14 @@ class Reaching(LlamaForCausalLM):
 
 
 class Remote(Reaching):
-    """The same, and its class cannot be built from a configuration alone, as some remote code."""
+    """The same, with a class that cannot be built from a configuration alone, like some remote code."""
 
     def __init__(self, config: LlamaConfig, weights: nn.Module) -> None:
         super().__init__(config)
 
 
 def verdict(model: PreTrainedModel) -> Linking:
-    """Return the way of linking that the self-test chooses."""
+    """Return the linking strategy that the self-test chooses."""
     made = Model(model)
     choose_linking(made)
     return made.linking
@@ -97,7 +97,7 @@ def scaled(model: PreTrainedModel) -> PreTrainedModel:
 def test_windows_that_count_slots_are_refused(
     make: Callable[[LlamaConfig], PreTrainedModel], reach: int, dtype: torch.dtype
 ) -> None:
-    """A window under any name is found, in every dtype, whether or not a small copy of the model can be made."""
+    """A window under any name is found in every dtype, with or without a small copy."""
     model = scaled(make(LlamaConfig(**SIZES, reach=reach))).to(dtype)
 
     with pytest.raises(UnsupportedModel, match=r"llama \((Reaching|Remote)\).*counts cache slots"):
@@ -106,7 +106,7 @@ def test_windows_that_count_slots_are_refused(
 
 @pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
 def test_an_unknown_class_without_windows_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
-    """The same classes without the window pass, by concatenation."""
+    """The same classes without the window are accepted, with concatenation."""
     assert verdict(scaled(make(LlamaConfig(**SIZES)))) is CONCATENATED
 
 
@@ -126,13 +126,13 @@ def test_gpt_neo_is_refused_by_its_local_layers() -> None:
     ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"],
 )
 def test_types_that_number_positions_in_their_own_way_are_refused(model_type: str) -> None:
-    """The first position of these is not 0, so their plain forward is not what is linked."""
+    """Types whose first position is not 0 are refused."""
     with pytest.raises(UnsupportedModel, match=f"{model_type} .*numbers positions in its own way"):
         verdict(tiny_model(model_type))
 
 
 def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
-    """BERT numbers positions from 0: it is right where its attention is causal, and refused where it is not."""
+    """BERT is accepted with causal attention and refused without."""
     encoder = tiny_model("bert")
     encoder.config.is_decoder = False
 
@@ -144,7 +144,7 @@ def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("model_type", "is_right"), [("llama4_text", False), ("starcoder2", True)])
 def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: bool, dtype: torch.dtype) -> None:
-    """It is decided in float32: llama4's temperature counts cache slots, which bfloat16 is too coarse to show."""
+    """The verdict is made in float32: llama4's temperature counts cache slots, which bfloat16 is too coarse to show."""
     model = tiny_model(model_type).to(dtype)
 
     if is_right:
@@ -155,7 +155,7 @@ def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: boo
 
 
 def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next model of the same type and configuration is not confirmed again, whatever its dtype."""
+    """The next model of the same type and configuration is not confirmed again, in any dtype."""
     verdict(tiny_model("arcee"))
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
@@ -163,7 +163,7 @@ def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longer self-test is for types that the tests of this library do not run on."""
+    """The longer self-test runs only for types that the tests of this library do not cover."""
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
     assert verdict(random_model("llama")) is SEGMENTED
@@ -172,13 +172,13 @@ def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tested_types_are_those_of_the_tests() -> None:
-    """The list in the package has the types of tests/families.py, and no others."""
+    """The list in the package has exactly the types of tests/families.py."""
     assert {random_model(family).config.model_type for family in FAMILIES} == TESTED_TYPES
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is spared the longer self-test passes it, with the same way of linking."""
+    """The listed types pass the longer self-test too, with the same linking strategy."""
     spared = verdict(random_model(family))
     monkeypatch.setattr(self_test, "is_tested", lambda _: False)
 
@@ -186,7 +186,7 @@ def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest
 
 
 def test_the_state_of_the_caller_is_left_alone() -> None:
-    """Random numbers and the default dtype are as before, and so are the weights and the mode of the model."""
+    """The self-test changes no random state, default dtype, weights or mode of the model."""
     model = tiny_model("helium")
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     before = torch.get_rng_state()
@@ -202,5 +202,5 @@ def test_the_state_of_the_caller_is_left_alone() -> None:
 
 
 def forbidden(*args: Any) -> Any:
-    """Stand in for what must not be called."""
+    """Fail if called."""
     raise LookupError("called")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
@@ -69,7 +69,7 @@ class Index:
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
     rules: list[RuleList] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    faults: Faults = field(default_factory=lambda: Faults(SchemaError))
+    faults: FaultList = field(default_factory=lambda: FaultList(SchemaError))
 
 
 def index_schema(schema: SchemaDocument) -> Index:

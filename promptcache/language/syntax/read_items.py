@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span, did_you_mean
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean
 from promptcache.language.syntax.attributes import AttributeReader, num_words
 from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN, instead
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
@@ -60,7 +60,7 @@ class SchemaReader:
     """Turns elements into items; `faults` grows as it goes."""
 
     def __init__(self, folder: Folder | None, include: Include) -> None:
-        self.faults = Faults(SchemaError)
+        self.faults = FaultList(SchemaError)
         self._folder = folder
         self._include = include
         self._place = Place("", False, Options(Whitespace.DEDENT, "\n", Context.GUARANTEED))

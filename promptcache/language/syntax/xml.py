@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from promptcache.diagnostics import Diagnostic, Faults, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
 from promptcache.language.syntax import malformed
 from promptcache.language.syntax.source import Source, decode
 
@@ -166,7 +166,7 @@ class _Reader:
     def __init__(self, source: Source, error: type[LanguageError]) -> None:
         self.source = source
         self.data = source.text.encode()
-        self.faults = Faults(error)
+        self.faults = FaultList(error)
         self._same = source.text.isascii()
         self._bytes_seen = self._offset = self._text_start = self._count = self._num_attributes = 0
         self._stack: list[_Open] = []

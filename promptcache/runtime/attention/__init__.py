@@ -1,6 +1,6 @@
-"""Attention over stored and new keys: what a forward attends to, and the backends that compute it.
+"""Attention over stored and new keys: the masks of a forward pass, and the backends that compute it.
 
-Everything here works on plain tensors and positions. Nothing here knows a model, transformers, a schema or a prompt.
+This room works on tensors and positions. It knows no model, no transformers, no schema and no prompt.
 """
 
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec

@@ -1,6 +1,6 @@
 """The interface of attention backends.
 
-A backend plans once for each forward pass and runs once for each layer. It is given masks, never positions or models.
+A backend plans once for each forward pass and runs once for each layer. It receives masks, never positions or models.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from promptcache.runtime.attention.masks import ForwardMask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """What is the same in all layers of one forward pass.
+    """Properties that all layers of one forward pass share.
 
     Attributes:
-        queries: Rows, tokens and heads.
-        dtype: Of queries, keys and values.
-        device: Of all tensors.
-        softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None leaves them.
+        queries: Number of rows, tokens and heads.
+        dtype: The dtype of queries, keys and values.
+        device: The device of all tensors.
+        softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.
     """
 
     queries: GroupedQueries
@@ -32,7 +32,7 @@ class AttentionSpec:
 
 
 class AttentionPlan(Protocol):
-    """The attention of one forward pass, ready to run in any of its layers."""
+    """The attention of one forward pass, ready to run in each of its layers."""
 
     def run(
         self,
@@ -47,9 +47,9 @@ class AttentionPlan(Protocol):
         """Return the attention of one layer over segments and own tokens.
 
         Args:
-            layer: Index of the layer whose stored KV is attended to.
+            layer: Index of the layer whose stored KV is used.
             query: `[B, Hq, T, D]`, the queries of the last T own tokens.
-            own_keys: `[B, Hkv, n, D]`, of all own tokens up to and with the last query.
+            own_keys: `[B, Hkv, n, D]`, the keys of all own tokens up to the last query.
             own_values: As `own_keys`.
             scale: Factor on the dot products.
             sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
@@ -60,14 +60,14 @@ class AttentionPlan(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention. It keeps no state between plans; any thread may call it."""
+    """An implementation of attention. It keeps no state between plans and is thread-safe."""
 
     @property
     def name(self) -> str:
-        """Unique among the registered backends."""
+        """The name, unique among the registered backends."""
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Return whether this backend can compute such attention."""
+        """Whether this backend can compute attention of this kind."""
 
     def plan(self, mask: ForwardMask, spec: AttentionSpec) -> AttentionPlan:
-        """Return the plan of one forward pass; called once for all layers that have the same window."""
+        """Return the plan of one forward pass. Called once for all layers with the same window."""

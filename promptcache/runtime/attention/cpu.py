@@ -11,12 +11,12 @@ _FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class CpuBackend(KernelBackend):
-    """PyTorch's fused attention on CPUs; it has no soft cap."""
+    """PyTorch's fused attention on CPUs, without a soft cap."""
 
     name = "cpu"
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Return whether tensors are on a CPU and scores are not capped."""
+        """Whether the tensors are on a CPU and scores are not capped."""
         return spec.device.type == "cpu" and spec.softcap is None
 
     def kernel(self, spec: AttentionSpec) -> Kernel:

@@ -1,4 +1,4 @@
-"""Grouped queries: heads that share keys, tokens and batch rows as one long query over the same keys."""
+"""Grouped queries: query heads, tokens and batch rows that share keys, as one long query."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedQueries:
-    """How queries `[B, Hq, T, D]` over `Hkv` heads of keys become grouped queries `[1, Hkv, M, D]`.
+    """The grouping of queries `[B, Hq, T, D]` over `Hkv` key heads into `[1, Hkv, M, D]`.
 
-    M = B * T * G in this order. Keys are read once for all of them, nothing is repeated, and the last tokens of a
-    single request are the last rows.
+    M = B * T * G, in this order. Keys are read once for all queries and never repeated. The last tokens of a single
+    request are the last rows.
 
     Attributes:
         batch: B.
         num_tokens: T.
         num_kv_heads: Hkv.
-        num_groups: G, the number of query heads for each head of keys.
-        size: M, the number of grouped queries for each head of keys.
+        num_groups: G, the number of query heads for each key head.
+        size: M, the number of grouped queries for each key head.
     """
 
     batch: int
@@ -33,7 +33,7 @@ class GroupedQueries:
 
     @staticmethod
     def of(query: torch.Tensor, num_kv_heads: int) -> GroupedQueries:
-        """Return the grouping of `query [B, Hq, T, D]` over so many heads of keys."""
+        """Return the grouping of `query [B, Hq, T, D]` over `num_kv_heads` key heads."""
         batch, heads, tokens, _ = query.shape
         return GroupedQueries(
             batch=batch, num_tokens=tokens, num_kv_heads=num_kv_heads, num_groups=heads // num_kv_heads

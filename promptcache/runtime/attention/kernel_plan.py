@@ -1,6 +1,6 @@
-"""Attention as calls of one kernel: over the own tokens, over each segment, and merged.
+"""Attention as kernel calls: one over the own tokens, one or less for each segment, and a merge of their results.
 
-A kernel computes attention over one set of keys, with the log-sum-exp of the scores. The backends that have such a
+A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
 kernel share this plan.
 """
 
@@ -26,9 +26,9 @@ Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 class Kernel:
     """A kernel for attention over one set of keys.
 
-    Both functions take `query [B, Hq, T, D]` and `key` and `value` `[B, Hkv, S, D]`, T and S > 0, and a `scale`. They
-    return `out [B, Hq, T, D]` in the dtype of the query and `lse [B, Hq, T]`: the natural log-sum-exp of the scores, in
-    float32, or float64 for float64 inputs, and minus infinity where a query attends to no key.
+    Both functions take `query [B, Hq, T, D]`, `key` and `value` `[B, Hkv, S, D]` with T, S > 0, and `scale`. They
+    return `out [B, Hq, T, D]` in the dtype of the query, and `lse [B, Hq, T]`, the natural log-sum-exp of the scores.
+    It is float32, or float64 for float64 inputs, and minus infinity where a query attends to no key.
 
     Attributes:
         unmasked: Every query attends to every key; Hq == Hkv.
@@ -41,12 +41,12 @@ class Kernel:
 
 
 class KernelBackend:
-    """A backend with a kernel; a subclass says what it supports, and which kernel it has."""
+    """Base class of backends with a kernel. A subclass implements `supports` and `kernel`."""
 
     name: str
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Return whether the kernel can compute such attention."""
+        """Whether the kernel can compute attention of this kind."""
         raise NotImplementedError
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
@@ -59,7 +59,7 @@ class KernelBackend:
 
 
 class KernelCall(NamedTuple):
-    """Keys that one call of a kernel attends to, and which queries do; None means all queries to all keys."""
+    """Keys of one kernel call, and the mask of its queries; None means that all queries attend to all keys."""
 
     views: LayerViews
     mask: SegmentMask | None
@@ -84,7 +84,7 @@ class KernelPlan:
         scale: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`; arguments as of `AttentionPlan.run`."""
+        """Return the attention of one layer, `[B, T, Hq, D]`. The arguments are those of `AttentionPlan.run`."""
         queries = self._queries
         grouped = queries.group(query)
         attend = partial(self._kernel.unmasked, scale=scale)
@@ -106,7 +106,7 @@ class KernelPlan:
     def _attend_causal(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
     ) -> list[PartialAttention]:
-        """Attend to own tokens `[B, Hkv, n, D]`: to the older ones, and causally among the new ones."""
+        """Attend to own tokens `[B, Hkv, n, D]`: fully to the older ones, and causally among the new ones."""
         num_queries, num_own = query.shape[2], keys.shape[2]
         if num_queries == 1:
             return [self._attend_by_row(query, keys, values, scale)]
@@ -125,7 +125,7 @@ class KernelPlan:
         mask: torch.Tensor | None = None,
         causal: bool = False,
     ) -> PartialAttention:
-        """Attend from `[B, Hq, T, D]` to keys `[B, Hkv, S, D]` of each row's own."""
+        """Attend from `[B, Hq, T, D]` to keys `[B, Hkv, S, D]`, row by row."""
         queries = self._queries
         if query.shape[2] == 1 and queries.num_groups > 1:  # heads of a group are rows over the same keys
             query = query.reshape(queries.batch, queries.num_kv_heads, queries.num_groups, -1)
@@ -168,8 +168,8 @@ class KernelPlan:
 def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:
     """Return the kernel calls of a forward pass over its segments.
 
-    Views of one length at equal distances in one slab are one strided tensor and share a call: always two of them,
-    often all chunks of a document. Segments without keys to attend to need no call.
+    Segments of one length at equal distances in one slab are one strided tensor and share a call; so do any two
+    segments of one length. Segments to which no query attends need no call.
     """
     calls: list[KernelCall] = []
     alike: dict[tuple[Slab, int], list[int]] = {}
@@ -188,7 +188,7 @@ def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:
 
 
 def _progressions(starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Cut increasing numbers into sequences with equal steps: the first, how many, and the step."""
+    """Split increasing numbers into sequences with equal steps; yield first number, count and step of each."""
     begin = 0
     while begin < len(starts):
         stop = min(begin + 2, len(starts))

@@ -1,8 +1,8 @@
-"""What each query of a forward pass attends to, from positions alone.
+"""The masks of a forward pass, computed from positions alone.
 
-A query attends to keys at lower positions, and to its own. Own tokens are in position order and none stands between the
-tokens of a segment. So a suffix of the queries attends to a segment, and no mask is needed unless a sliding window ends
-inside the segment. All of this is computed on the host; nothing reads a device.
+A query attends to itself and to keys at lower positions. Own tokens are in position order, and no own token lies
+between the tokens of a segment. A suffix of the queries therefore attends to a whole segment, and a mask is needed
+only where a sliding window ends inside it. Masks are computed on the host, without reading from a device.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ PositionArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class KVView(Protocol):
-    """A view of stored KV in one stretch of memory: what attention needs of a segment."""
+    """A view of stored KV in one slab: the properties of a segment that attention needs."""
 
     @property
     def slab(self) -> Slab:
-        """The memory."""
+        """The slab of the view."""
 
     @property
     def start(self) -> int:
-        """The first token in view, counted from the start of the slab."""
+        """The first token of the view, counted from the start of the slab."""
 
     @property
     def stop(self) -> int:
@@ -38,7 +38,7 @@ class KVView(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in view."""
+        """The number of tokens in view."""
 
     @property
     def first(self) -> int:
@@ -52,22 +52,23 @@ class KVView(Protocol):
         """Return all positions, `[T]`, strictly increasing."""
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        """Return keys and values `[1, Hkv, T, D]` of every layer, as views; of tokens `[start, stop)` if given."""
+        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentMask:
-    """Which queries attend to which keys of a segment.
+    """The queries that attend to a segment, and the keys that they attend to.
 
-    Queries from `first_query` on attend to keys `[start, stop)`, or to those of them in `mask`. The other attributes
-    are for several requests in one batch.
+    Queries from `first_query` on attend to keys `[start, stop)`, or to those of them that `mask` marks. The other
+    attributes are for batches of several requests.
 
     Attributes:
         first_query: 0 in a batch of several requests.
         start, stop: Tokens of the segment; the queries attend to no others.
         mask: Bool `[T', S]` or `[R, T', S]`, True where a query attends to a key; None means everywhere.
-        rows: The R batch rows that attend; None means all.
-        hidden: Bool `[R, T']`, True for queries that attend to no key of the segment; None means none of them.
+        rows: Indices of the R batch rows that attend; None means all.
+        hidden: Bool `[R, T']`, True for queries that attend to no key of the segment; None means that all queries
+            attend.
     """
 
     first_query: int
@@ -85,10 +86,10 @@ class SegmentMask:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardMask:
-    """What the queries of one forward pass attend to.
+    """The masks of one forward pass.
 
     Attributes:
-        segments: Stored KV.
+        segments: The segments of stored KV.
         masks: One for each segment; None if no query attends to it.
         own_mask: Bool `[T, n]` or `[B, 1, T, n]` over the n own tokens; None means causal by index.
     """
@@ -99,24 +100,24 @@ class ForwardMask:
 
 
 class Positions(Protocol):
-    """The positions of stored and own tokens of one request, or of a batch of requests."""
+    """The positions of stored and own tokens, of one request or a batch of requests."""
 
     @property
     def segments(self) -> Sequence[KVView]:
-        """The segments that masks are about."""
+        """The segments of stored KV."""
 
     @property
     def num_cached(self) -> int:
-        """Tokens that the cache holds beside the own ones."""
+        """The number of cached tokens, own tokens not included."""
 
     def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
-        """Return what the last `num_queries` of `num_own` own tokens attend to."""
+        """Return the mask of the last `num_queries` of `num_own` own tokens."""
 
 
 class RequestPositions:
-    """The positions of one request's own tokens, and what forward passes over them attend to.
+    """The positions of one request's own tokens, and the masks of forward passes over them.
 
-    The first own tokens have the planned positions; each later one follows the token before it.
+    The first own tokens have the planned positions. Each later one follows the token before it.
     """
 
     def __init__(self, segments: Sequence[KVView], planned: Sequence[int], device: torch.device) -> None:
@@ -135,7 +136,7 @@ class RequestPositions:
         return np.concatenate([planned[start:stop], following])
 
     def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
-        """Return what the last `num_queries` of `num_own` own tokens attend to."""
+        """Return the mask of the last `num_queries` of `num_own` own tokens."""
         own = self.of_own_tokens(0, num_own)
         queries = own[num_own - num_queries :]
         masks = tuple(self._segment_mask(index, queries, window) for index in range(len(self.segments)))

@@ -1,4 +1,4 @@
-"""Merges attention over disjoint sets of keys into attention over all of them, by their log-sum-exp. It is exact."""
+"""Merge attention over disjoint sets of keys by the log-sum-exp of their scores. The result is exact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 
 _MAX_NUMBERS_AT_ONCE = 1 << 20
-"""Partial outputs of up to this many numbers in all are weighted together; larger ones one by one, in less memory."""
+"""Partial outputs with at most this many numbers in total are weighted together; larger ones one by one, to save
+memory.
+"""
 
 
 class PartialAttention(NamedTuple):
@@ -19,7 +21,7 @@ class PartialAttention(NamedTuple):
     Attributes:
         out: `[K, Hkv, M', D]`; K is 1 unless all queries of all rows attend.
         lse: `[K, Hkv, M']`, the log-sum-exp of the scores.
-        rows: The batch rows that attend, with all of their tokens; None means all rows.
+        rows: Indices of the batch rows that attend, with all of their tokens; None means all rows.
     """
 
     out: torch.Tensor
@@ -33,8 +35,8 @@ def merge(
     """Merge attentions over disjoint sets of keys into the attention over all of them.
 
     Args:
-        partials: In the first, all queries attend; each query attends to a key of at least one of them.
-        queries: How queries are grouped.
+        partials: All queries attend in the first one. Each query attends to a key of at least one of them.
+        queries: The grouping of the queries.
         sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
 
     Returns:
@@ -60,7 +62,7 @@ def merge(
 
 
 def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:
-    """Return the log-sum-exp `[K, Hkv, M]` of all queries, minus infinity for those that do not attend."""
+    """Return the log-sum-exp `[K, Hkv, M]` of all queries; minus infinity for queries that do not attend."""
     lse = partial.lse
     if lse.shape[2] == queries.size:
         return lse

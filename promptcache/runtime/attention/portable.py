@@ -16,7 +16,7 @@ class PortableBackend(KernelBackend):
     name = "portable"
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Return True: there is nothing that it does not compute."""
+        """Always True."""
         return True
 
     def kernel(self, spec: AttentionSpec) -> Kernel:

@@ -1,4 +1,4 @@
-"""Attention of one request: chooses the backend of each forward pass, and keeps its plan for all layers.
+"""Attention of one request: chooses the backend of each forward pass, and reuses its plan in all layers.
 
 Backends are registered here. The first one that supports a forward pass computes it.
 """
@@ -17,32 +17,32 @@ _backends: tuple[AttentionBackend, ...] = (CpuBackend(), PortableBackend())
 
 
 def register_backend(backend: AttentionBackend) -> None:
-    """Put a backend before all others; one of the same name is replaced."""
+    """Register a backend before all others; it replaces a backend of the same name."""
     unregister_backend(backend.name)
     global _backends
     _backends = (backend, *_backends)
 
 
 def unregister_backend(name: str) -> None:
-    """Remove a backend, if it is registered."""
+    """Remove the backend `name` if it is registered."""
     global _backends
     _backends = tuple(each for each in _backends if each.name != name)
 
 
 def choose_backend(spec: AttentionSpec) -> AttentionBackend:
-    """Return the first registered backend that supports such attention; the portable one supports any."""
+    """Return the first registered backend that supports `spec`. The portable backend supports every one."""
     return next(each for each in _backends if each.supports(spec))
 
 
 class SegmentedAttention:
-    """Attention over the segments and own tokens of one request, or of a batch of them, in all layers.
+    """Attention over the segments and own tokens of one request, or of a batch, in all layers.
 
-    One thread uses it at a time, as it uses the cache.
+    Not thread-safe, like the cache that it belongs to.
     """
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
-        self._plans: dict[int | None, tuple[tuple[object, ...], AttentionPlan]] = {}  # the latest, by window
+        self._plans: dict[int | None, tuple[tuple[object, ...], AttentionPlan]] = {}  # the latest plan of each window
 
     def run(
         self,
@@ -59,9 +59,9 @@ class SegmentedAttention:
         """Return the attention of one layer, `[B, T, Hq, D]`.
 
         Args:
-            layer, query, own_keys, own_values, scale, sinks: As of `AttentionPlan.run`.
-            window: A query attends to keys less than this many positions before it; None means all.
-            softcap: As of `AttentionSpec`.
+            layer, query, own_keys, own_values, scale, sinks: As in `AttentionPlan.run`.
+            window: A query attends to keys less than this many positions before it; None means all keys.
+            softcap: As in `AttentionSpec`.
         """
         forward = (own_keys.shape[2], query.shape, own_keys.shape[1], softcap)
         known = self._plans.get(window)

@@ -1,7 +1,6 @@
-"""What a model and its configuration say, and which models are refused.
+"""Facts about a model, read from its class and configuration, and the models that are refused.
 
-Comes in: what may be a model, or a transformers configuration. Goes out: plain facts, or `UnsupportedModel` by name and
-with the reason. Nothing is run.
+No model is run here. A refused model raises `UnsupportedModel` with its name and the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ TESTED_TYPES = frozenset(
         "stablelm",
     }
 )
-"""Model types of transformers that the tests of this library run on; docs/models.md lists them."""
+"""Model types of transformers that the tests of this library run; listed in docs/models.md."""
 
 MODEL_FAULTS = (
     ArithmeticError,
@@ -57,7 +56,7 @@ MODEL_FAULTS = (
     UnpicklingError,
     ValueError,
 )
-"""What the code of a model, or of its configuration or weights, raises when it cannot be built or run."""
+"""Exceptions that the code of a model, its configuration or its weights raises when it cannot be built or run."""
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
@@ -74,14 +73,14 @@ _STATE_SPACE_NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What linking needs to know of a model.
+    """Facts about a model that linking needs.
 
     Attributes:
         name: Model type and class, for messages.
         windows: For each layer the sliding window in positions, or None for full attention.
-        max_positions: Positions that the model has, or None where the configuration does not say.
-        learned_positions: Whether positions beyond `max_positions` do not exist at all.
-        softcap: Whether attention scores are capped; the stock SDPA of transformers 5.4 ignores that silently.
+        max_positions: Number of positions, or None if the configuration does not say.
+        learned_positions: Whether there are no positions beyond `max_positions`.
+        softcap: Whether attention scores are capped. SDPA of transformers 5.4 ignores a cap silently.
     """
 
     name: str
@@ -92,20 +91,20 @@ class Facts:
 
     @property
     def window(self) -> int | None:
-        """The sliding window that some layers have, or None where every layer sees everything."""
+        """The sliding window of some layers, or None if every layer has full attention."""
         return next((window for window in self.windows if window is not None), None)
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an exception says, or its type where it says nothing."""
+    """Return the first line of an exception's message, or its type if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def check_kind(hf: object) -> None:
-    """Refuse what is no model of transformers that generates.
+    """Refuse an object that is not a generating model of transformers.
 
     Raises:
-        UnsupportedModel: Says what it is, and what to load instead.
+        UnsupportedModel: Names the type, and the way to load a model.
     """
     if not isinstance(hf, PreTrainedModel):
         raise UnsupportedModel(
@@ -117,10 +116,10 @@ def check_kind(hf: object) -> None:
 
 
 def check_weights(hf: PreTrainedModel) -> None:
-    """Refuse a model some of whose weights have no values.
+    """Refuse a model with weights on the meta device.
 
     Raises:
-        UnsupportedModel: Says how many.
+        UnsupportedModel: Gives their number.
     """
     weights = [*hf.parameters(), *hf.buffers()]
     num_empty = sum(weight.is_meta for weight in weights)
@@ -132,7 +131,7 @@ def check_weights(hf: PreTrainedModel) -> None:
 
 
 def is_tested(hf: PreTrainedModel) -> bool:
-    """Whether `hf` is of a tested type, and of transformers' own class for it."""
+    """Whether `hf` has a tested model type and transformers' own class for it."""
     kind = type(hf)
     own_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(hf.config.model_type)
     is_own = kind.__module__.startswith("transformers.") and kind.__name__ == own_class
@@ -140,7 +139,7 @@ def is_tested(hf: PreTrainedModel) -> bool:
 
 
 def check_positions(hf: PreTrainedModel, name: str) -> None:
-    """Refuse models in which a token's position is its place in the cache, whatever position it is given.
+    """Refuse a model that takes a token's position from its index in the cache instead of its position ID.
 
     Raises:
         UnsupportedModel: Names the model.
@@ -154,10 +153,10 @@ def check_positions(hf: PreTrainedModel, name: str) -> None:
 
 
 def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
-    """Return what `config` says of the model.
+    """Return the facts in a configuration.
 
     Raises:
-        UnsupportedModel: Not a causal decoder with plain key-value caches.
+        UnsupportedModel: The model is not a causal decoder with plain key-value caches.
     """
     name = f"{config.model_type} ({class_name})"
     if getattr(config, "is_encoder_decoder", False):
@@ -184,7 +183,7 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
 
 
 def has_rotary(text: Any) -> bool:
-    """Return whether positions enter by rotation of queries and keys, so that any position exists."""
+    """Whether positions enter by rotary embeddings, so that every position exists."""
     fields = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base", "rotary")
     return any(getattr(text, field, None) for field in fields)
 

@@ -1,31 +1,42 @@
-"""The fingerprint of a model: a digest over everything that its KV depends on.
+"""The fingerprint of a model: a sha256 over everything that its KV depends on, weights included.
 
-Comes in: a loaded model. Goes out: a hexadecimal sha256 over configuration, all weights, dtype and RoPE regime.
+Digesting weights takes about a second per two gigabytes. So the digest is recorded in the user's cache folder, and
+recalled while neither the files nor the loaded weights have changed. The state of a folder is the names, sizes,
+inodes, and times of modification and change (`ctime`, which no program can set back) of its files. A record that
+cannot be read or verified is ignored.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from transformers import PretrainedConfig, PreTrainedModel
 
+from promptcache.atomic import atomic_write
 from promptcache.kv import FORMAT_VERSION
-from promptcache.runtime.hf.origin import Origin
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")
 
 
-def model_fingerprint(model: PreTrainedModel, regime: str, origin: Origin | None = None) -> str:
-    """Return the digest of `model`; reads every weight once (about a second per two gigabytes), or none at all.
+def model_fingerprint(model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None) -> str:
+    """Return the fingerprint of `model`: a digest of its configuration, weights, dtype and RoPE regime.
 
     Args:
         model: On any device; not changed.
-        regime: What else was done to the model (pinned RoPE).
-        origin: Where its weights came from, and so may have their digest from an earlier start.
+        regime: Changes that were made to the model (pinned RoPE).
+        origin: The folder of its weights, if known; it may recall their digest from an earlier start.
     """
     tensors = model.state_dict()
     weights = origin.recall(tensors) if origin is not None else None
@@ -38,7 +49,7 @@ def model_fingerprint(model: PreTrainedModel, regime: str, origin: Origin | None
 
 
 def config_identity(config: PretrainedConfig) -> dict[str, object]:
-    """Return the fields of a configuration that the KV of a model depends on, its weights and dtype apart."""
+    """Return the configuration fields that KV depends on, without weights and dtype."""
     return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
@@ -62,3 +73,127 @@ def _digest_of(identity: object) -> str:
 def _weight_digest(tensor: torch.Tensor) -> str:
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(raw.numpy().data).hexdigest()
+
+
+MIN_BYTES = 32 * 2**20
+"""Smaller weights are not recorded: digesting them takes less time than a record."""
+
+SETTLED_S = 2.0
+"""A file that changed less than this many seconds ago may change again with the same times: file systems round them,
+some to two seconds.
+"""
+
+_MAX_FILES = 10_000
+_VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOrigin:
+    """The folder of loaded weights, and a stamp of the weights as they were loaded.
+
+    Attributes:
+        record: File that records their digest.
+        state: Digest of the folder's files, the same before and after loading.
+        stamp: Hash of the weights in memory; changes when a weight is replaced or written to.
+    """
+
+    record: Path
+    state: str
+    stamp: int
+
+    def recall(self, weights: Mapping[str, torch.Tensor]) -> str | None:
+        """Return the recorded digest of these weights; None if there is none, or the weights have changed."""
+        if _stamp(weights) != self.stamp:
+            return None
+        try:
+            kept = json.loads(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        if not isinstance(kept, dict) or kept.get("state") != self.state:
+            return None
+        digest = kept.get("weights")
+        return digest if isinstance(digest, str) and kept == _content(self.state, digest) else None
+
+    def remember(self, weights: Mapping[str, torch.Tensor], digest: str) -> None:
+        """Record a digest for the next start, unless the weights have changed since loading."""
+        if _stamp(weights) != self.stamp:
+            return
+        try:
+            self.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with atomic_write(self.record) as file:
+                file.write(json.dumps(_content(self.state, digest)).encode())
+        except OSError as error:
+            _log.info("cannot record the digest of the weights: %s", error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsLoading:
+    """A folder whose weights are being loaded."""
+
+    folder: Path
+    state: str | None
+
+    @staticmethod
+    def begin(folder: Path) -> WeightsLoading:
+        """Record the state of a folder before a file of it is read."""
+        return WeightsLoading(folder=folder, state=_state(folder))
+
+    def finish(self, model: Any, how: Mapping[str, Any]) -> WeightsOrigin | None:
+        """Return the origin of loaded weights; None if their digest must be computed at each start.
+
+        Args:
+            model: The loaded model, on its device.
+            how: The other options that decide how files become weights.
+        """
+        folder = _cache_folder()
+        weights = model.state_dict()
+        if self.state is None or folder is None or sum(each.nbytes for each in weights.values()) < MIN_BYTES:
+            return None
+        if any(each.is_inference() for each in weights.values()):  # inference tensors have no version counter
+            return None
+        if _state(self.folder) != self.state:
+            return None
+        versions = (torch.__version__, transformers.__version__)
+        identity = [str(self.folder.resolve()), type(model).__name__, str(model.dtype), dict(how), *versions]
+        name = hashlib.sha256(json.dumps(identity, sort_keys=True, default=repr).encode()).hexdigest()
+        return WeightsOrigin(record=folder / f"{name}.json", state=self.state, stamp=_stamp(weights))
+
+
+def _content(state: str, digest: str) -> dict[str, object]:
+    check = hashlib.sha256(f"{_VERSION} {state} {digest}".encode()).hexdigest()
+    return {"version": _VERSION, "state": state, "weights": digest, "check": check}
+
+
+def _cache_folder() -> Path | None:
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    with suppress(RuntimeError):  # the user has no home folder
+        base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+        return base / "promptcache" / "weights"
+    return None
+
+
+def _stamp(weights: Mapping[str, torch.Tensor]) -> int:
+    return hash(tuple((name, each.data_ptr(), each._version) for name, each in weights.items()))
+
+
+def _state(folder: Path) -> str | None:
+    """Return a digest of the states of all files; None if they cannot be read or may still change."""
+    now_ns = time.time_ns()
+    listed: list[tuple[str | int, ...]] = []
+    try:
+        for path in _files(folder):
+            status = path.stat()
+            if now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < SETTLED_S * 1e9 or len(listed) == _MAX_FILES:
+                return None
+            times = (status.st_mtime_ns, status.st_ctime_ns)
+            listed.append((str(path.relative_to(folder)), status.st_size, *times, status.st_ino, status.st_dev))
+    except OSError:
+        return None
+    return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest() if listed else None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield Path(parent) / name

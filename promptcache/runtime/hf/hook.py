@@ -1,8 +1,8 @@
-"""The attention function that this library registers with transformers, and the cache layers that it serves.
+"""The attention function that this library registers with transformers, and the base class of cache layers for it.
 
-The hook finds the cache layer of a forward pass and calls its `attend`. It rests on the attention interface and on two
-of its undocumented habits, which the self-test at load checks: the key tensor that `update` returns reaches the
-attention function, and the key-value length of `get_mask_sizes` reaches the mask function (transformers 5.4 to 5.23).
+The function finds the cache layer of a forward pass and calls its `attend`. This depends on two undocumented
+properties of transformers 5.4 to 5.23, which the self-test at load checks: the key tensor that `update` returns
+reaches the attention function, and the key-value length of `get_mask_sizes` reaches the mask function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 
 
 class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the base class is not annotated
-    """A cache layer that computes attention itself, for models whose attention is ours.
+    """A cache layer that computes attention itself.
 
     A subclass returns `self.tagged(keys)` from `update`, and `self.unmasked(length)` from `get_mask_sizes`.
     """
@@ -43,17 +43,17 @@ class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
 
         Args:
             query: `[B, Hq, T, D]`.
-            keys: What `update` returned, `[B, Hkv, n, D]`.
+            keys: The result of `update`, `[B, Hkv, n, D]`.
             values: As `keys`.
             scale: Factor on the dot products.
-            window: A query attends to keys less than this many positions before it; None means all.
-            softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)`; None leaves them.
+            window: A query attends to keys less than this many positions before it; None means all keys.
+            softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)`; None means no cap.
             sinks: `[Hq]` scores that take part in the softmax and have no value.
         """
 
     def tagged(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return keys with a tag by which the attention function finds this layer."""
-        keys._promptcache_layer = self  # type: ignore[attr-defined] # reaches the attention function as it is
+        """Return `keys` with a tag by which the attention function finds this layer."""
+        keys._promptcache_layer = self  # type: ignore[attr-defined] # the attention function receives this same tensor
         return keys
 
     @staticmethod
@@ -63,11 +63,11 @@ class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
 
 
 class _UnmaskedLength(int):
-    """A key-value length by which the mask function knows that no mask is needed."""
+    """A key-value length that tells the mask function to build no mask."""
 
 
 def implementation_name(stock: str) -> str:
-    """Return the name under which our attention is registered for models whose own attention is `stock`."""
+    """Return the registered name of our attention for models whose own attention is `stock`."""
     return f"promptcache_{stock}"
 
 

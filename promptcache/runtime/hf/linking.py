@@ -1,7 +1,7 @@
-"""The two ways in which stored KV meets new tokens.
+"""The two strategies of linking stored KV with new tokens.
 
 `SEGMENTED` attends to KV where it is stored. `CONCATENATED` copies it into plain caches of transformers, for models
-whose attention cannot be replaced; the self-test at load decides which one a model gets.
+whose attention cannot be replaced. The self-test at load chooses the strategy of a model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Coalesce = Callable[[Sequence[View]], tuple[tuple[View, ...], int]]
 
 
 class Linking(ABC):
-    """One way of linking; without state, so that all models of that way share one object.
+    """A strategy of linking. It has no state, so all models share one object of each.
 
     Attributes:
         name: "segmented" or "concatenated".
-        takes_rows: Whether several requests, or several texts that are encoded, can share one forward pass.
+        takes_rows: Whether several requests, or several encodings, can share one forward pass.
     """
 
     name: ClassVar[str]
@@ -40,10 +40,10 @@ class Linking(ABC):
 
     @abstractmethod
     def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
-        """Return the views that a request links, and how many tokens of KV have to be copied for them.
+        """Return the views to link for a request, and the number of tokens that are copied for it.
 
         Args:
-            coalesce: Copies small neighbours into one view; None leaves them as they are.
+            coalesce: Copies small neighbours into one view; None leaves the views as they are.
         """
 
     @abstractmethod
@@ -52,11 +52,11 @@ class Linking(ABC):
 
     @abstractmethod
     def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
-        """Return the mask for the first `num_new` own tokens; None where attention goes by positions itself."""
+        """Return the mask of the first `num_new` own tokens; None if attention uses positions itself."""
 
     @abstractmethod
     def own_kv(self, layer: Any, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values `[B, Hkv, n, D]` of the own tokens in one layer of a cache."""
+        """Return the keys and values `[B, Hkv, n, D]` of the own tokens in one layer of a cache."""
 
     @abstractmethod
     def encode(
@@ -67,20 +67,20 @@ class Linking(ABC):
         positions: RequestPositions,
         chunk_tokens: int,
     ) -> Cache:
-        """Run the layers over tokens `[B, T]` for their KV, and return the cache that holds it.
+        """Run the layers over tokens `[B, T]` and return the cache with their KV.
 
         Args:
-            chunk_tokens: Tokens of a row in one forward pass at most, if rows can be cut.
+            chunk_tokens: Maximum number of tokens of a row in one forward pass, if rows can be cut.
         """
 
     @abstractmethod
     def prefill_before_generate(
         self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
     ) -> int:
-        """Prefill what transformers' `generate` cannot, and return how many of the new tokens that was.
+        """Prefill the new tokens that transformers' `generate` cannot, and return their number.
 
         Args:
-            num_rows: Rows that `generate` makes of the request: beams, or sequences to return.
+            num_rows: Number of rows that `generate` makes of the request: beams or returned sequences.
         """
 
 
@@ -138,10 +138,10 @@ class _Concatenated(Linking):
         return cache
 
     def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
-        """Return the mask by position ID over everything cached and over the own tokens.
+        """Return the mask by position over all cached and own tokens.
 
-        Stock masks go by the order of the cache. That is not the order of positions when an argument stands between
-        modules.
+        Transformers' own masks follow the order of the cache, which is not the order of positions when an argument
+        lies between modules.
         """
         own = positions.of_own_tokens(0, num_new)
         keys = np.concatenate([*(segment.position_array() for segment in positions.segments), own])
@@ -167,7 +167,7 @@ class _Concatenated(Linking):
     def prefill_before_generate(
         self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
     ) -> int:
-        """Prefill all new tokens but the last: `generate` takes no mask by position."""
+        """Prefill all new tokens but the last, because `generate` takes no mask by position."""
         before = len(token_ids) - 1
         if before:
             ids = torch.tensor([token_ids[:before]], device=model.device)

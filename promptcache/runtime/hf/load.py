@@ -1,7 +1,6 @@
-"""Loading: from a name to a model and a tokenizer.
+"""Load a model and a tokenizer by name, as our `Model` and `HubTokenizer`.
 
-Comes in: a hub id, a folder, or a tokenizer of transformers. Goes out: our `Model` and `HubTokenizer`. What cannot be
-loaded is refused by name, with what to do about it.
+A model or tokenizer that cannot be loaded raises an error that names it and the fix.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel, shown, suggest
 from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
+from promptcache.runtime.hf.fingerprint import WeightsLoading
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.origin import Loading
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _WHERE = ("revision", "cache_dir", "token", "subfolder", "local_files_only")
-"""Options of `from_pretrained` that say where a model is looked for."""
+"""Options of `from_pretrained` that say where files are looked up."""
 
 
 def load_model(
@@ -40,14 +39,15 @@ def load_model(
 
     Args:
         name: "demo", a folder, or a hub id.
-        device: For example "cpu" or "cuda"; None takes a GPU where there is one.
-        dtype: Of the weights, of `DTYPES` or a name; "auto" is the checkpoint's own, float32 for float16 on a CPU.
-        context_length: Positions that may be used; None takes what the model declares.
+        device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
+        dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32 for
+            float16 on a CPU.
+        context_length: Number of positions to use; None uses all that the model declares.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
     Raises:
-        ModelNotFound: No such folder or hub id, or files missing in it.
-        UnsupportedModel: Not a model or tokenizer that can be cached by modules.
+        ModelNotFound: There is no such folder or hub id, or files are missing in it.
+        UnsupportedModel: The model or tokenizer cannot be cached by modules.
     """
     wanted = _checked_dtype(dtype)
     where = _checked_device(device)
@@ -61,7 +61,7 @@ def load_model(
         with nullcontext() if folder is None else _without_progress_bars():
             config = AutoConfig.from_pretrained(source, **how)
             _check_causal(config, source)
-            loading = Loading.begin(_folder(source, how))
+            loading = WeightsLoading.begin(_folder(source, how))
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except OSError as error:
@@ -75,7 +75,9 @@ def load_model(
 
 
 def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer:
-    """Return our tokenizer over the same vocabulary, rules and chat template as a transformers one, or ours as it is.
+    """Return our tokenizer with the vocabulary, rules and chat template of a transformers tokenizer.
+
+    A tokenizer of ours is returned as it is.
 
     Raises:
         UnsupportedModel: It is neither, or has no fast backend.
@@ -92,13 +94,13 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     config |= {key: value for key, value in tokenizer.init_kwargs.items() if key.startswith("add_")}
     template = tokenizer.chat_template
-    if isinstance(template, dict):  # several by name
+    if isinstance(template, dict):  # several named templates
         template = template.get("default")
     return HubTokenizer.from_parts(backend.to_str(), config, template)
 
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:
-    """Return the folder of a model: its own, or for a hub id that of the downloaded revision."""
+    """Return the folder of a model; for a hub id, the folder of the downloaded revision."""
     return Path(cached_file(source, "config.json", **_where(options)) or source).parent
 
 
@@ -108,7 +110,7 @@ def _where(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Reading a folder takes no time worth a bar on the terminal; a download does."""
+    """Hide progress bars: a folder loads in a moment, unlike a download."""
     bars: Any = logging  # not annotated
     enabled = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
@@ -143,7 +145,7 @@ def _checked_dtype(asked: object) -> str | torch.dtype:
         return known.get(asked, asked)
     near = suggest(asked, known) if isinstance(asked, str) else None
     meant = "" if near is None else f"; did you mean '{near}'?"
-    raise UnsupportedModel(f"dtype {shown(asked)} is none of 'auto', {', '.join(map(repr, known))}{meant}")
+    raise UnsupportedModel(f"dtype {shown(asked)} is not one of 'auto', {', '.join(map(repr, known))}{meant}")
 
 
 def _checked_device(asked: Any) -> torch.device:
@@ -163,7 +165,7 @@ def _checked_device(asked: Any) -> torch.device:
 
 
 def _dtype(asked: str | torch.dtype, device: torch.device, config: Any) -> str | torch.dtype:
-    """float16 is slow and coarse on CPUs: a checkpoint stored that way is computed in float32 there."""
+    """Return float32 for a float16 checkpoint on a CPU, where float16 is slow and coarse."""
     if asked == "auto" and device.type == "cpu" and str(getattr(config, "dtype", "")).endswith("float16"):
         return "auto" if "bfloat16" in str(config.dtype) else torch.float32
     return asked

@@ -1,7 +1,6 @@
-"""A transformers model as the runtime sees it: its facts, its caches, its forward pass, its generation.
+"""A transformers model as the runtime uses it: facts, caches, forward passes and encoding at explicit position IDs.
 
-Comes in: a loaded causal language model. Goes out: logits and KV for explicit position IDs. Everything that depends on
-how transformers works stays below `runtime/hf`; this file knows no schema and no plan.
+All code that depends on transformers is in `runtime/hf`. This file knows no schema and no plan.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ from promptcache.runtime.hf.facts import (
     first_line,
     read_facts,
 )
-from promptcache.runtime.hf.fingerprint import model_fingerprint
+from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
-from promptcache.runtime.hf.origin import Origin
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.rope import pin_rope
 
@@ -44,19 +42,22 @@ class Model:
     """A causal language model of transformers, ready to encode and to link.
 
     Attributes:
-        hf: The model itself. It is owned from here on: length-dependent RoPE is pinned, its attention is replaced.
-        facts: What its configuration says.
-        context_length: Positions that may be used.
-        shape: What the KV of one token looks like.
-        linking: Which way of linking is in use; the self-test at load decides.
+        hf: The transformers model. It is changed in place: length-dependent RoPE is pinned, and its attention is
+            replaced.
+        facts: Facts from its configuration.
+        context_length: Number of positions that may be used.
+        shape: Shape of the KV of one token.
+        linking: The linking strategy; chosen by the self-test at load.
     """
 
-    def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None, origin: Origin | None = None) -> None:
-        """Take a model over.
+    def __init__(
+        self, hf: PreTrainedModel, *, context_length: int | None = None, origin: WeightsOrigin | None = None
+    ) -> None:
+        """Prepare a loaded model.
 
         Args:
-            context_length: Positions that may be used; None takes what it declares.
-            origin: Where its weights were loaded from, if that is known.
+            context_length: Number of positions to use; None uses all that the model declares.
+            origin: The folder of its weights, if known.
         """
         check_kind(hf)
         check_weights(hf)
@@ -75,38 +76,38 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's inputs go."""
+        """The device of the model's inputs."""
         device: torch.device = self.hf.device
         return device
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest over everything KV depends on in this model; reads all weights, unless an earlier start did."""
+        """Digest of everything that the KV of this model depends on. Reads all weights unless it is recorded."""
         return model_fingerprint(self.hf, self._regime, self._origin)
 
     def pack_weights(self) -> None:
-        """Order the weights of linear layers as this processor's kernels read them; gradients are given up for it."""
-        _ = self.fingerprint  # read while the weights are plain
+        """Reorder the weights of linear layers for this processor's kernels. They have no gradients afterwards."""
+        _ = self.fingerprint  # digest the weights before they are packed
         pack_linears(self.hf)
 
     def use_concatenation(self) -> None:
-        """Give the model its own attention back and link by copying from now on."""
+        """Link by concatenation from now on, with the model's own attention."""
         self.linking = CONCATENATED
 
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
-        """Refuse tokens that the model does not have; a GPU would be lost to all that comes after.
+        """Refuse token IDs beyond the vocabulary; on a GPU they would make the device unusable.
 
         Raises:
             UnsupportedModel: Names the token.
         """
         if max(token_ids, default=0) >= self._num_known_tokens:
             raise UnsupportedModel(
-                f"{self.facts.name} knows {self._num_known_tokens} tokens, and its tokenizer makes token "
-                f"{max(token_ids)}: it belongs to another model"
+                f"{self.facts.name} has {self._num_known_tokens} tokens, and its tokenizer returned token "
+                f"{max(token_ids)}: the tokenizer belongs to another model"
             )
 
     def cache(self, positions: Positions) -> Cache:
-        """Return a cache over the segments of `positions` whose tail is empty."""
+        """Return a cache over the segments of `positions` with an empty tail."""
         return self.linking.cache(self, positions)
 
     def forward(
@@ -122,7 +123,7 @@ class Model:
             token_ids: `[B, T]`.
             position_ids: `[B, T]`.
             cache: From `cache`; its tail grows by T tokens.
-            mask: Who sees whom, for plain caches: what `attention_masks` returns.
+            mask: For plain caches, the result of `attention_masks`.
 
         Returns:
             `[B, T, V]`.
@@ -134,21 +135,20 @@ class Model:
         return logits
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
-        """Run the layers over new tokens `[B, T]` for their KV alone: as `forward`, without the output layer."""
+        """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
         self.hf.base_model(
             input_ids=token_ids, position_ids=position_ids, past_key_values=cache, attention_mask=mask, use_cache=True
         )
 
     def attention_masks(self, sees: torch.Tensor, distance: torch.Tensor) -> Any:
-        """Return who-sees-whom in the form in which this model takes a custom mask, sliding windows applied by
-        position.
+        """Return a custom mask in the form that this model takes, with sliding windows applied by position.
 
         Args:
-            sees: Bool `[T, S]`, True where a query may see a key.
-            distance: `[T, S]`, position of the query less position of the key.
+            sees: Bool `[T, S]`, True where a query may attend to a key.
+            distance: `[T, S]`, position of the query minus position of the key.
 
         Returns:
-            An additive mask `[1, 1, T, S]`, or one for each type of layer.
+            An additive mask `[1, 1, T, S]`, or a dict with one for each type of layer.
         """
         window = self.facts.window
         full = self._additive(sees)
@@ -174,7 +174,7 @@ class Model:
         if asked > (known or _LONGEST_DEFAULT):
             raise UnsupportedModel(
                 f"context_length={shown(asked)}: {self.facts.name} has {known or _LONGEST_DEFAULT} positions; a model "
-                "that was made for more says so in its configuration (max_position_embeddings)"
+                "with more positions declares them in its configuration (max_position_embeddings)"
             )
         return asked
 
@@ -204,7 +204,7 @@ class Model:
 
     @staticmethod
     def plain_cache(num_layers: int) -> Cache:
-        """Return an empty cache of plain layers: never the model's own choice, which drops what left a window."""
+        """Return an empty cache of plain layers. The model's own choice would drop tokens beyond a sliding window."""
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
@@ -224,10 +224,10 @@ class Model:
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
-    """Return our model over one of transformers, or ours as it is.
+    """Return our model around a transformers model. A model of ours is returned as it is.
 
     Raises:
-        UnsupportedModel: It is neither, or ours has another context length than is asked for.
+        UnsupportedModel: It is neither, or it is ours with another context length.
     """
     if not isinstance(model, Model):
         return Model(model, context_length=context_length)
@@ -235,7 +235,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
     if context_length not in (None, model.context_length):
         raise UnsupportedModel(
             f"this Model was made for {model.context_length} positions, not {shown(context_length)}; "
-            "say so where it is made"
+            "pass context_length when you make the Model"
         )
     return model
 
@@ -245,7 +245,7 @@ def _kv(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
 
 
 def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
-    """Whether the model takes one custom mask for each type of layer (from its source: no flag says so)."""
+    """Whether the model takes one custom mask for each type of layer. Read from its source, because no flag says so."""
     try:
         return "causal_mask_mapping" in inspect.getsource(type(hf.base_model).forward)
     except OSError:  # a class without a source file
@@ -253,7 +253,7 @@ def _takes_mask_mapping(hf: PreTrainedModel) -> bool:
 
 
 def _mixture(hf: PreTrainedModel) -> str:
-    """Return what to do about weights of several dtypes or on several devices; nothing where that is not the case."""
+    """Return the fix for weights of several dtypes or on several devices; "" if there is only one of each."""
     weights = [weight for weight in hf.parameters() if weight.is_floating_point()]
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
     devices = sorted({str(weight.device) for weight in weights})

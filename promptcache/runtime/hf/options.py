@@ -1,7 +1,6 @@
-"""What a caller may say of generation: checked, and gathered from wherever it stands.
+"""Options of generation: check them, and collect them from keywords and `GenerationConfig`s.
 
-Comes in: keyword options and `GenerationConfig`s, as transformers' `generate` takes them. Goes out: one set of options
-that mean for linked KV what they say. This file knows no prompt and runs no model.
+The result is one set of options that have the same meaning for linked KV. No model is run here.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from promptcache.runtime.hf.model import Model
 _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache")
 
 _CACHING = ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size")
-"""What a configuration says of transformers' own caches: it changes no answer, and the cache here is another."""
+"""Settings of transformers' own caches. They change no answer, and linked requests use another cache."""
 
-_SETTLED: Mapping[str, Any] = {
+_FORCED: Mapping[str, Any] = {
     "use_cache": True,
     "cache_implementation": None,
     "prefill_chunk_size": None,
@@ -41,7 +40,9 @@ _SETTLED: Mapping[str, Any] = {
     "token_healing": False,
     "stop_strings": None,
 }
-"""What a model's own generation configuration must not decide for linked KV; without its cache an answer is wrong."""
+"""Settings that a model's own generation configuration must not change for linked KV; without `use_cache` answers are
+wrong.
+"""
 
 _SEES_PADDING = (
     "no_repeat_ngram_size",
@@ -52,11 +53,11 @@ _SEES_PADDING = (
     "logits_processor",
     "watermarking_config",
 )
-"""What goes by the order of tokens, those included that fill up the shorter rows of a batch."""
+"""Options that depend on the order of tokens, and therefore on the padding of shorter rows in a batch."""
 
 
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
-"""What a caller gets in `Completion.output`; transformers drops them without `return_dict_in_generate`."""
+"""Outputs for `Completion.output`; transformers drops them without `return_dict_in_generate`."""
 
 _DEFAULTS = vars(GenerationConfig())  # type: ignore[no-untyped-call] # transformers does not annotate it
 
@@ -75,13 +76,13 @@ _ELSEWHERE = {
     **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
     **dict.fromkeys(("logprobs", "top_logprobs"), "output_logits"),
 }
-"""What other libraries call an option."""
+"""Names of options in other libraries."""
 
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
-"""What transformers raises for options that it does not take."""
+"""Exceptions that transformers raises for options that it does not take."""
 
 _MAX_SEQUENCES = 4096
-"""Beams, or sequences of one prompt: each of them has KV of its own."""
+"""Limit of beams or sequences of one prompt; each has KV of its own."""
 
 _STREAMER = Kind("a streamer, with put and end,", lambda value: all(hasattr(value, name) for name in ("put", "end")))
 _FUNCTIONS = Kind(
@@ -111,25 +112,27 @@ _KINDS: Mapping[str, Kind] = {
     "prefix_allowed_tokens_fn": FUNCTION,
     "generation_config": instance("a GenerationConfig", GenerationConfig),
 }
-"""What transformers would check while it generates, or not at all; other options it checks before."""
+"""Options that transformers checks only while it generates, or never. It checks the others before."""
 
 
 def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """Return what a caller chose, a `GenerationConfig` taken apart; keywords stand above it, as in transformers.
+    """Return the options that a caller chose, those of a `GenerationConfig` included.
+
+    Keywords win over a configuration, as in transformers.
 
     Args:
-        max_new_tokens: As the caller named it; it is among the result where it, or the configuration, says a number.
+        max_new_tokens: The caller's limit. The result has one if the caller or the configuration gives one.
 
     Raises:
-        InvalidGeneration: An option that this library sets itself or cannot honour; names it, and what to use instead.
+        InvalidGeneration: An option that this library sets itself or cannot support; names it and the alternative.
     """
     if max_new_tokens is not None:
         given = {**given, "max_new_tokens": max_new_tokens}
     for name in _OURS:
         if name in given:
-            raise InvalidGeneration(f"generate() sets '{name}' itself; the prompt decides it")
+            raise InvalidGeneration(f"generate() sets '{name}' itself, from the prompt; remove it")
     _check_lengths(given)
-    if not given.get("custom_generate"):  # which may take options of its own
+    if not given.get("custom_generate"):  # it may take options of its own
         _check_names(given)
     given = {name: _plain(value) for name, value in given.items()}
     _check_values(given)
@@ -139,16 +142,18 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
     named = {name: value for name, value in given.items() if name != "generation_config"}
     options = {**_taken_apart(given.get("generation_config"), "max_new_tokens" in named), **named}
     if options.get("token_healing"):
-        raise InvalidGeneration("'token_healing' would change tokens of the prompt, whose positions are planned")
+        raise InvalidGeneration(
+            "'token_healing' does not work here: it would change tokens whose positions are planned"
+        )
     if options.get("output_attentions"):
-        raise InvalidGeneration("'output_attentions' does not work here: weights over stored KV are never put together")
+        raise InvalidGeneration("'output_attentions' does not work here: attention weights over stored KV are not kept")
     if any(options.get(name) for name in _OUTPUTS):
         options["return_dict_in_generate"] = True
     return options
 
 
 def check_for_batch(options: Mapping[str, Any], model: Model) -> None:
-    """Refuse what works for single prompts only.
+    """Refuse options that work for single prompts only.
 
     Raises:
         InvalidGeneration: Names the option.
@@ -165,59 +170,59 @@ def check_for_batch(options: Mapping[str, Any], model: Model) -> None:
 
 
 def check_for_stream(options: Mapping[str, Any]) -> None:
-    """Refuse another streamer beside ours.
+    """Refuse a second streamer.
 
     Raises:
-        InvalidGeneration: There is one.
+        InvalidGeneration: The options have one.
     """
     if options.get("streamer") is not None:
         raise InvalidGeneration("stream() is a streamer itself; give 'streamer' to generate()")
 
 
 def setting(name: str, options: Mapping[str, Any], model: Model) -> Any:
-    """Return what the options say, else what the model's own generation configuration does; None for nothing."""
+    """Return a setting from the options, else from the model's generation configuration; None if neither has it."""
     value = options.get(name)
     return value if value is not None else getattr(model.hf.generation_config, name, None)
 
 
 def number_of(name: str, options: Mapping[str, Any], model: Model) -> int:
-    """Return a setting that is 1 where nothing is said."""
+    """Return a setting whose default is 1."""
     value = setting(name, options, model)
     return 1 if value is None else int(value)
 
 
-def settled(model: Model) -> dict[str, Any]:
-    """Return what no configuration may decide; a `min_length` only where the model has one.
+def forced_options(model: Model) -> dict[str, Any]:
+    """Return the settings that no configuration may change; `min_length` only if the model sets one.
 
-    transformers warns of any that is named beside `min_new_tokens` (5.23), 0 included.
+    transformers 5.23 warns if `min_length` is given beside `min_new_tokens`, even if it is 0.
     """
     own = setting("min_length", {}, model)
-    return {name: value for name, value in _SETTLED.items() if own or name != "min_length"}
+    return {name: value for name, value in _FORCED.items() if own or name != "min_length"}
 
 
 def sees_padding(options: Mapping[str, Any], model: Model) -> bool:
-    """Whether something that was chosen would answer otherwise in a row that is filled up to the longest."""
+    """Whether a chosen option would change the answer of a padded row."""
     return any(setting(name, options, model) for name in _SEES_PADDING)
 
 
-def take_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., Any]]:
-    """Take the stopping criteria out of the options, and make one of the strings that stop an answer.
+def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., Any]]:
+    """Remove the stopping criteria from the options and return them, with one for `stop_strings`.
 
     Raises:
-        InvalidGeneration: There are such strings, and no tokenizer to know them by.
+        InvalidGeneration: `stop_strings` is set without a tokenizer.
     """
     criteria = list(options.pop("stopping_criteria", None) or ())
     strings = setting("stop_strings", options, model)
     if strings:
         tokenizer = options.get("tokenizer")
         if tokenizer is None:
-            raise InvalidGeneration("'stop_strings' needs a tokenizer of transformers; give tokenizer=…")
+            raise InvalidGeneration("'stop_strings' needs a tokenizer of transformers; pass tokenizer=…")
         criteria.append(StopStringCriteria(tokenizer, strings))
     return criteria
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error was raised by transformers, or by torch for it, and not by code of the caller's."""
+    """Whether an error was raised by transformers, or by torch for it, and not by the caller's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -247,7 +252,7 @@ def _taken_apart(config: Any, has_length: bool) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of numpy and others as Python's own."""
+    """Return integers of numpy and other libraries as Python's own."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
@@ -269,5 +274,5 @@ def _check_names(options: Mapping[str, Any]) -> None:
 def _check_lengths(options: Mapping[str, Any]) -> None:
     for name in ("max_length", "min_length"):
         if name in options:
-            mend = name.replace("length", "new_tokens")
-            raise InvalidGeneration(f"'{name}' would count cached tokens or not, by accident; use '{mend}'")
+            instead = name.replace("length", "new_tokens")
+            raise InvalidGeneration(f"'{name}' does not work here: it counts only some cached tokens; use '{instead}'")

@@ -1,9 +1,9 @@
-"""Linear layers whose weights lie in the order in which the processor's kernels read them.
+"""Linear layers whose weights are stored in the order in which the processor's kernels read them.
 
-Comes in: a model on a CPU. Goes out: the same model, its linear layers replaced. With few new tokens a forward pass is
-mostly the reading of weights, and oneDNN reads them in blocks; from a plain matrix it gathers blocks anew at every call
-(torch 2.13, a core with bf16 instructions: 1.2 to 1.6 times as long in bfloat16, up to 2.7 times in float32).
-The plain matrix is given up, so that memory does not grow; only a weight that an embedding shares is there twice.
+With few new tokens, reading weights takes most of a forward pass. oneDNN reads blocks, and gathers them again at every
+call if the weight is a plain matrix (torch 2.13, a core with bf16 instructions: 1.2 to 1.6 times as long in bfloat16,
+up to 2.7 times in float32). The plain matrix is dropped, so memory does not grow; only a weight that an embedding
+shares is stored twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.nn import Linear, Module
 
-_FEW_TOKENS = 16  # what the order is chosen for; others gain as well
+_FEW_TOKENS = 16  # the order is chosen for this number; other numbers gain as well
 _CHECKED = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 
 
 class PackedLinear(Module):
-    """A linear layer with a packed weight; without gradients."""
+    """A linear layer with a packed weight and no gradients."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class PackedLinear(Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight as a plain matrix `[out, in]`, made anew at every call."""
+        """The weight as a plain matrix `[out, in]`, unpacked at every call."""
         dense: torch.Tensor = self._packed.to_dense()
         return dense
 
@@ -38,31 +38,31 @@ class PackedLinear(Module):
         return result
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """A state dict says what the weights are, not how they lie: it is that of the layer which was replaced."""
+        """Save the plain weight: the state dict equals that of the replaced layer."""
         destination[f"{prefix}weight"] = self.weight
         if self.bias is not None:
             destination[f"{prefix}bias"] = self.bias if keep_vars else self.bias.detach()
 
 
 def pack_linears(model: Module) -> int:
-    """Pack the linear layers of `model` that this processor has kernels for; return how many.
+    """Pack the linear layers of `model` for which this processor has kernels; return their number.
 
     Args:
-        model: Changed in place; its layers compute the same, within rounding, and have no gradients any more.
+        model: Changed in place. Its layers compute the same within rounding, and have no gradients afterwards.
     """
-    packed: dict[int, PackedLinear] = {}  # by the identity of the layer: it may stand in two places
+    packed: dict[Module, PackedLinear] = {}  # one layer may have several parents
     for parent in list(model.modules()):
-        for name, child in tuple(parent._modules.items()):  # `named_children` leaves out what it has met
+        for name, child in tuple(parent._modules.items()):  # `named_children` skips repeated modules
             if type(child) is Linear and child.weight.device.type == "cpu" and _is_usable(child.weight.dtype):
-                if id(child) not in packed:
-                    packed[id(child)] = PackedLinear(child)
-                setattr(parent, name, packed[id(child)])
+                if child not in packed:
+                    packed[child] = PackedLinear(child)
+                setattr(parent, name, packed[child])
     return len(packed)
 
 
 @cache
 def _is_usable(dtype: torch.dtype) -> bool:
-    """Whether packed layers of this dtype work here and compute what plain ones do."""
+    """Whether packed layers of this dtype work here and agree with plain ones."""
     if dtype not in _CHECKED:
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -73,6 +73,6 @@ def _is_usable(dtype: torch.dtype) -> bool:
             packed = PackedLinear(plain)
             far = (packed(states) - plain(states)).abs().max()
             same = torch.equal(packed.weight, plain.weight)
-        except (RuntimeError, AttributeError):  # no such kernel in this build, or none for this processor
+        except (RuntimeError, AttributeError):  # this build or processor has no such kernel
             return False
         return same and float(far) < _CHECKED[dtype]

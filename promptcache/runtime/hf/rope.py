@@ -1,9 +1,7 @@
-"""RoPE variants whose frequencies depend on the length of the input, pinned to one length.
+"""Pins RoPE variants whose frequencies depend on the length of the input to one length.
 
-Comes in: a loaded model and the engine's context length. Goes out: the same model with frequencies that no longer
-change, and a word for the fingerprint. With dynamic NTK and longrope scaling the stock frequencies depend on what is
-fed, so the KV of a module would depend on its neighbours and on the history of calls (transformers 5.23,
-`modeling_rope_utils.dynamic_rope_update`).
+With dynamic NTK and longrope scaling the stock frequencies depend on the input, so the KV of a module would depend on
+its neighbours and on earlier calls (transformers 5.23, `modeling_rope_utils.dynamic_rope_update`).
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ _PINNED = "pinned"
 
 
 def pin_rope(model: torch.nn.Module, context_length: int) -> str:
-    """Fix length-dependent rotary frequencies of `model` at those for `context_length` positions, in place.
+    """Fix the length-dependent rotary frequencies of `model` at those for `context_length` positions, in place.
 
     Returns:
-        The regime, for the fingerprint: "" where nothing depends on the length.
+        The regime, for the fingerprint; "" if no frequency depends on the length.
     """
     regimes = {_pin(module, context_length) for module in model.modules() if hasattr(module, "rope_type")}
     return "; ".join(sorted(regime for regime in regimes if regime))

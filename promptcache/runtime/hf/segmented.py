@@ -1,4 +1,4 @@
-"""The cache layer of linked requests: stored KV as segments, and a tail with the KV of the request's own tokens."""
+"""The cache layer of linked requests: segments of stored KV, and a tail with the KV of the request's own tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_CAPACITY = 64
 
 
 class SegmentedLayer(AttendingLayer):
-    """One layer's cache: segments, which are shared and never written, and a private tail."""
+    """The cache of one layer: segments, which are shared and never written, and a private tail."""
 
     is_sliding = False
     is_compileable = False
@@ -29,7 +29,7 @@ class SegmentedLayer(AttendingLayer):
         self._tail_keys = self._tail_values = torch.empty(0)  # [B, Hkv, C, D] once there are own tokens
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate the tail; `[B, Hkv, C, D]`."""
+        """Allocate the tail `[B, Hkv, C, D]`."""
         capacity = max(_FIRST_CAPACITY, key_states.shape[2] + _FIRST_CAPACITY)
         self._tail_keys, self._tail_values = (_resized(states, capacity, 0) for states in (key_states, value_states))
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -71,32 +71,32 @@ class SegmentedLayer(AttendingLayer):
         return self._tail_keys[:, :, : self.num_own], self._tail_values[:, :, : self.num_own]
 
     def get_seq_length(self) -> int:
-        """Cached and own tokens together."""
+        """Return the number of cached and own tokens."""
         return self.attention.positions.num_cached + self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The length that the next forward pass attends to; no mask is built for it."""
+        """Return the length that the next forward pass attends to; transformers builds no mask for it."""
         return self.unmasked(self.get_seq_length() + query_length), 0
 
     def get_max_length(self) -> int:
-        """No maximum."""
+        """Return -1: there is no maximum."""
         return -1
 
     def get_max_cache_shape(self) -> int:
-        """No maximum (the name before transformers 5.13)."""
+        """Return -1: there is no maximum (the name before transformers 5.13)."""
         return -1
 
     def crop(self, tokens: int) -> None:
-        """Forget the last `-tokens` own tokens; if positive, all but the first `tokens` own ones.
+        """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` own tokens.
 
-        Assisted decoding takes back rejected candidates: by a negative number (transformers 5.23), or by the length of
-        its IDs less one (5.4), which counts own tokens only, for `generate` is given no others.
+        Assisted decoding removes rejected candidates: with a negative number (transformers 5.23), or with the length
+        of its IDs less one (5.4). That length counts own tokens only, because `generate` receives no others.
         """
         kept = self.num_own + tokens if tokens <= 0 else tokens
         self.num_own = max(0, min(self.num_own, kept))
 
     def reset(self) -> None:
-        """Forget the own tokens; stored KV is not ours to clear."""
+        """Drop the own tokens; stored KV is not changed."""
         self.num_own = 0
 
     def batch_repeat_interleave(self, repeats: int) -> None:

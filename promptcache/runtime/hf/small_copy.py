@@ -1,8 +1,8 @@
-"""A small random copy of a model: its architecture and pattern of layers, with fewer heads, layers and tokens.
+"""A small random copy of a model: the same architecture and pattern of layers, with fewer heads, layers and tokens.
 
-The self-test compares linked KV with the copy's own computation. The copy is in float32 on the CPU, so that the result
-does not depend on dtype, device or weights. The width of a head is kept, and with it everything that RoPE needs.
-Windows are shortened, so that a short text is longer than all of them.
+The self-test compares linked KV with the copy's own computation. The copy is in float32 on the CPU, so the result does
+not depend on dtype, device or weights. The head dimension is kept, and so is RoPE. Windows are shortened, so that a
+short text is longer than all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.runtime.hf.facts import LENGTH_NAMES, MODEL_FAULTS
 
-_MAX_WINDOW = 8192  # looking for a longer one would take minutes
+_MAX_WINDOW = 8192  # a test beyond a longer window would take minutes
 _MAX_WEIGHTS = 100_000_000
-_WEIGHT_SCALE = 3.0  # with the usual small weights attention is nearly uniform, and wrong positions do not show
+_WEIGHT_SCALE = 3.0  # with small weights attention is nearly uniform and hides wrong positions
 
 _NUM_LAYERS = 8
 _WIDTH = 64
@@ -51,7 +51,7 @@ class SmallCopy:
 
 
 def small_copy(hf: PreTrainedModel, context_length: int) -> SmallCopy | None:
-    """Return a small random copy of `hf`, or None where its class cannot be built that small.
+    """Return a small random copy of `hf`, or None if its class cannot be built that small.
 
     Args:
         hf: Not changed.
@@ -85,8 +85,8 @@ def small_copy(hf: PreTrainedModel, context_length: int) -> SmallCopy | None:
 def longest_window(hf: PreTrainedModel, config: PretrainedConfig, context_length: int) -> int:
     """Return the largest integer of `config` that may be a window; 0 if there is none.
 
-    An integer may be a window if it is shorter than the context, and not the size of a weight. It is the size of a
-    weight if a weight changes its shape with it.
+    An integer may be a window if it is shorter than the context and not the size of a weight. It is the size of a
+    weight if the shape of a weight changes with it.
 
     Args:
         hf: Built from `config`; may be on the meta device.
@@ -125,7 +125,7 @@ def _shapes(model: PreTrainedModel) -> list[torch.Size]:
 
 
 def _is_size(kind: type[PreTrainedModel], config: PretrainedConfig, part: Any, name: str, shapes: object) -> bool:
-    """Whether the shapes of the weights depend on the integer `name` of `part`, which belongs to `config`."""
+    """Whether the shapes of the weights depend on the integer `name` of `part`, a part of `config`."""
     value = getattr(part, name, None)
     if not isinstance(value, int):
         return False
@@ -146,7 +146,7 @@ def _parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
 
 
 def _integers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the integers of a configuration with their names; those of its own parts are not among them."""
+    """Yield the integers of a configuration with their names, except those of nested configurations."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield name, value
     elif isinstance(value, (list, tuple)):
@@ -161,7 +161,7 @@ def _integers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
 
 
 def _changed(value: Any, change: Callable[[str, int], int], name: str) -> Any:
-    """Return `value` with every integer in it replaced by what `change` makes of its name and itself."""
+    """Return `value` with every integer in it replaced by `change(name, integer)`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return change(name, value)
     if isinstance(value, (list, tuple)):
@@ -176,7 +176,7 @@ def _is_window(name: str) -> bool:
 
 
 def _shrink(config: Any) -> None:
-    """Give a configuration, or one part of it, fewer layers, heads and tokens and shorter windows, in place."""
+    """Reduce layers, heads, tokens and windows of a configuration, or of one part of it, in place."""
     _shorten(config)
     sizes = _smaller_sizes(config)
     windows = sorted({value for name, value in _integers(config) if _is_window(name) and value > _WINDOW})
@@ -201,7 +201,7 @@ def _shrink(config: Any) -> None:
 
 
 def _shorten(config: Any) -> None:
-    """Leave out layers at the end; every kind of layer that a list names for each layer is kept."""
+    """Drop layers at the end; keep every kind of layer that a list names for each layer."""
     total = getattr(config, "num_hidden_layers", None)
     if not isinstance(total, int):
         return
@@ -222,7 +222,7 @@ def _shorten(config: Any) -> None:
 
 
 def _smaller_sizes(config: Any) -> dict[tuple[bool, int], int]:
-    """Return what replaces numbers of heads (True) and the hidden size (False), the width of a head being kept."""
+    """Return smaller numbers of heads (True) and a smaller hidden size (False), with the same head dimension."""
     heads, hidden = (getattr(config, name, None) for name in ("num_attention_heads", "hidden_size"))
     if not isinstance(heads, int) or not isinstance(hidden, int):
         return {}

@@ -1,4 +1,4 @@
-"""A toy backend: dense attention in float64, written out. It is the oracle of the others."""
+"""A toy backend: dense attention in float64, written out. It is the oracle of the other backends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dense_attention(
 
 
 def segment_matrix(mask: SegmentMask | None, batch: int, num_queries: int, num_keys: int) -> torch.Tensor:
-    """Write the mask of a segment out, bool `[B, T, S]`."""
+    """Return the mask of a segment as a matrix, bool `[B, T, S]`."""
     matrix = torch.zeros((batch, num_queries, num_keys), dtype=torch.bool)
     if mask is None:
         return matrix
@@ -68,7 +68,7 @@ class DensePlan:
         scale: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Concatenate keys, write the masks out, and attend."""
+        """Concatenate keys, expand the masks, and attend."""
         self.calls.append(f"run {layer}")
         batch, _, num_queries, _ = query.shape
         views = [segment.layers().by_layer[layer] for segment in self.mask.segments]
@@ -88,7 +88,7 @@ class DensePlan:
 
 
 class DenseBackend:
-    """The toy backend; `calls` lists what it was asked, in order."""
+    """The toy backend; `calls` lists its calls in order."""
 
     name = "dense"
 
@@ -96,7 +96,7 @@ class DenseBackend:
         self.calls: list[str] = []
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Anything."""
+        """Always True."""
         return True
 
     def plan(self, mask: ForwardMask, spec: AttentionSpec) -> DensePlan:

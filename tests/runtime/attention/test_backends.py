@@ -40,7 +40,7 @@ HEAD_DIM, SCALE, NUM_LAYERS = 8, 0.35, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One forward pass: what it attends to, and its tensors, on a CPU in float64."""
+    """One forward pass: its mask and its tensors, on a CPU in float64."""
 
     mask: ForwardMask
     queries: GroupedQueries
@@ -53,7 +53,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Random shapes, masks, soft caps and sinks; segments that no query attends to, or without keys, and none at all."""
+    """Draw shapes, masks, soft caps and sinks; some segments are empty or attended to by no query."""
     queries = GroupedQueries(
         batch=draw(st.integers(1, 3)),
         num_tokens=draw(st.integers(1, 4)),
@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
 def segment_masks(
     draw: st.DrawFn, queries: GroupedQueries, length: int, generator: torch.Generator
 ) -> SegmentMask | None:
-    """Whole, from some query on, some keys, some rows, hidden from some queries, masked at random, or nothing."""
+    """Draw a mask: whole, from some query on, some keys, some rows, hidden from some queries, random, or none."""
     if not draw(st.integers(0, 4)):
         return None
     start = draw(st.just(0) | st.integers(0, length))
@@ -115,7 +115,7 @@ def segment_masks(
 def own_masks(
     draw: st.DrawFn, queries: GroupedQueries, num_own: int, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Causal by index, or at random but for the query itself: of one request, or of each row."""
+    """Draw a mask of own tokens: causal by index, or random but for the query itself, for one request or each row."""
     shape = (queries.num_tokens, num_own)
     chosen = draw(st.none() | st.sampled_from([shape, (queries.batch, 1, *shape)]))
     if chosen is None:
@@ -137,7 +137,7 @@ def kv_shape(queries: GroupedQueries, device: str, dtype: torch.dtype) -> KVShap
 
 
 def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Random numbers in float64."""
+    """Return random numbers in float64."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
@@ -165,7 +165,7 @@ def on_device(mask: ForwardMask, device: str) -> ForwardMask:
 def test_backends_agree_with_each_other_and_with_dense_attention(
     device: str, at_once: int, case: Case, layer: int
 ) -> None:
-    """Every backend that supports a forward pass computes dense attention, partial results merged either way."""
+    """Every backend that supports a forward pass computes dense attention; both ways of merging agree."""
     mask = on_device(case.mask, device)
     tensors = [states.to(device) for states in (case.query, case.own_keys, case.own_values)]
     spec = AttentionSpec(queries=case.queries, dtype=torch.float64, device=torch.device(device), softcap=case.softcap)
@@ -204,7 +204,7 @@ def test_requests_attend_by_position(
     softcap: float | None,
     seed: int,
 ) -> None:
-    """In whatever chunks own tokens are fed, each attends to lower positions within its window, and to itself."""
+    """Own tokens attend to themselves and to lower positions within the window, in any chunks."""
     stored, own = placed
     queries = GroupedQueries(batch=1, num_tokens=len(own), num_kv_heads=2, num_groups=2)
     generator = torch.Generator().manual_seed(seed)
@@ -246,7 +246,7 @@ def test_requests_attend_by_position(
 def test_kernels_equal_dense_attention(
     device: str, backend: KernelBackend, dtype: torch.dtype, softcap: float | None, kind: str
 ) -> None:
-    """Output and log-sum-exp of every kernel are those of dense attention, queries that attend to nothing included."""
+    """Output and log-sum-exp of every kernel equal dense attention, also for queries that attend to no key."""
     queries = GroupedQueries(batch=2, num_tokens=7, num_kv_heads=2, num_groups=1 if kind == "all" else 2)
     spec = AttentionSpec(queries=queries, dtype=dtype, device=torch.device(device), softcap=softcap)
     if not backend.supports(spec):
@@ -276,7 +276,7 @@ def test_kernels_equal_dense_attention(
 
 @given(batch=st.integers(1, 3), tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3))
 def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, groups: int) -> None:
-    """Every query is in one place of the grouped queries, and comes back to its own."""
+    """Grouping is a bijection, and ungrouping is its inverse."""
     query = torch.arange(batch * kv_heads * groups * tokens * 2.0).view(batch, kv_heads * groups, tokens, 2)
     queries = GroupedQueries.of(query, kv_heads)
 
@@ -288,7 +288,7 @@ def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, grou
     [("cpu", None, "cpu"), ("cpu", 30.0, "portable"), ("cuda", None, "portable"), ("mps", None, "portable")],
 )
 def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | None, name: str) -> None:
-    """The fused kernel is for CPUs and scores without a cap; the portable one is for everything else."""
+    """The fused kernel is chosen on CPUs without a soft cap, the portable backend otherwise."""
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
     spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device(device), softcap=softcap)
 
@@ -296,7 +296,7 @@ def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | No
 
 
 def test_a_forward_pass_is_planned_once_for_each_window() -> None:
-    """All layers with the same window share a plan; the next forward pass has a new one."""
+    """Layers with the same window share a plan; the next forward pass has a new one."""
     backend = DenseBackend()
     positions = RequestPositions([], [0, 1], torch.device("cpu"))
     attention = SegmentedAttention(positions)

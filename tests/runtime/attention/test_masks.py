@@ -1,4 +1,4 @@
-"""What queries attend to, from positions alone, and the kernel calls that follow from it."""
+"""Masks computed from positions, and the kernel calls that follow from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = KVShape(num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, d
 
 @st.composite
 def placed_tokens(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Positions of segments and of own tokens: disjoint, and no own token inside a segment."""
+    """Draw disjoint positions of segments and own tokens, with no own token inside a segment."""
     gaps = draw(st.lists(st.integers(1, 9), min_size=2, max_size=24))
     positions = [sum(gaps[: index + 1]) for index in range(len(gaps))]
     owners = draw(st.lists(st.integers(0, 2), min_size=len(gaps), max_size=len(gaps)))
@@ -33,7 +33,7 @@ def placed_tokens(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[int]]:
 def test_masks_are_the_definition(
     placed: tuple[list[tuple[int, ...]], list[int]], window: int | None, chunk: int, more: int
 ) -> None:
-    """A query attends to exactly the keys at lower positions within its window, and to itself, however it is chunked."""
+    """A query attends to itself and to exactly the keys at lower positions within its window, in any chunks."""
     stored, own = placed
     segments = [View(Slab.empty(SHAPE, len(positions)), 0, positions) for positions in stored]
     request = RequestPositions(segments, own, torch.device("cpu"))
@@ -54,7 +54,7 @@ def test_masks_are_the_definition(
 
 @given(lengths=st.lists(st.integers(1, 3), min_size=1, max_size=9), absent=st.lists(st.integers(0, 3), min_size=9))
 def test_kernel_calls_have_every_token_once(lengths: list[int], absent: list[int]) -> None:
-    """Wherever segments lie, each key is in one call, and segments of one length need at most half as many calls."""
+    """Each key is in exactly one call, and segments of one length need at most half as many calls."""
     slab = Slab(keys=torch.arange(99.0).view(1, 1, 99, 1), values=torch.arange(99.0).view(1, 1, 99, 1))
     segments, start = [], 0
     for length, gap in zip(lengths, absent, strict=False):
@@ -71,7 +71,7 @@ def test_kernel_calls_have_every_token_once(lengths: list[int], absent: list[int
 
 
 def test_chunks_at_equal_distances_share_a_kernel_call() -> None:
-    """Every second one of sixteen chunks of a document is one call of a kernel in each layer."""
+    """Every second of sixteen chunks of a document is one kernel call in each layer."""
     slab = Slab.empty(SHAPE, 64)
     segments = [View(slab, start, tuple(range(start, start + 4))) for start in range(0, 64, 8)]
 
@@ -81,7 +81,7 @@ def test_chunks_at_equal_distances_share_a_kernel_call() -> None:
 
 
 def attended(mask: SegmentMask | None, num_queries: int, num_keys: int) -> list[list[bool]]:
-    """Write the mask of a segment out as a matrix."""
+    """Return the mask of a segment as a matrix."""
     matrix = torch.zeros((num_queries, num_keys), dtype=torch.bool)
     if mask is not None:
         matrix[mask.first_query :, mask.start : mask.stop] = True if mask.mask is None else mask.mask
@@ -89,5 +89,5 @@ def attended(mask: SegmentMask | None, num_queries: int, num_keys: int) -> list[
 
 
 def attended_own(mask: torch.Tensor | None, num_queries: int, num_keys: int) -> list[list[bool]]:
-    """Write the mask of own tokens out as a matrix; None is causal by index."""
+    """Return the mask of own tokens as a matrix; None is causal by index."""
     return (torch.ones((num_queries, num_keys)).tril(num_keys - num_queries).bool() if mask is None else mask).tolist()

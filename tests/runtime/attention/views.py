@@ -1,4 +1,4 @@
-"""Hand-made views of stored KV: attention needs no model, no encoding and no schema."""
+"""Hand-made views of stored KV, without a model, an encoding or a schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class View:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in view."""
+        """The number of tokens in view."""
         return len(self.placed)
 
     @property

@@ -1,4 +1,4 @@
-"""What an engine can be made of; everything else is refused by name, with what to do instead."""
+"""Models, tokenizers and settings that an engine refuses by name, with the fix."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
     ids=["a name", "a module", "no output layer", "alibi", "alibi by choice", "few positions"],
 )
 def test_what_is_no_model_is_refused(make: Any, message: str) -> None:
-    """Whatever else is given for a model, and whatever model has no positions of its own, is refused with the reason."""
+    """Objects that are not models, and models without position IDs, are refused with the reason."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
 
 
 def gpt2(**changes: Any) -> Any:
-    """A tiny GPT-2 with its parts changed: a name of its transformer to what replaces the part."""
+    """Return a tiny GPT-2 with some parts of its transformer replaced."""
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=64, **GPT2))
     for name, part in changes.items():
         setattr(model.transformer, name, part)
@@ -66,7 +66,7 @@ def gpt2(**changes: Any) -> Any:
 
 
 class Failing(transformers.GPT2LMHeadModel):
-    """A model whose forward pass fails, at once or for more than one token."""
+    """A model whose forward pass fails, always or for more than one token."""
 
     def __init__(self, config: Any, longest: int, error: type[Exception]) -> None:
         super().__init__(config)
@@ -98,7 +98,7 @@ class Failing(transformers.GPT2LMHeadModel):
     ],
 )
 def test_a_model_that_does_not_run_is_refused(make: Any, message: str) -> None:
-    """Weights without values, of dtypes that do not go together, and a forward pass that fails, for whatever reason."""
+    """Weights without values, mixed dtypes and a failing forward pass are refused."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
 
@@ -116,9 +116,9 @@ def test_a_model_that_does_not_run_is_refused(make: Any, message: str) -> None:
     ],
 )
 def test_a_dtype_is_one_that_models_compute_in(dtype: Any, meant: str | None) -> None:
-    """Another one is refused before anything is loaded, with those that there are and the nearest of them."""
+    """An unknown dtype is refused before loading, with the known ones and the nearest."""
     with pytest.raises(
-        UnsupportedModel, match=r"is none of 'auto', 'float16', 'bfloat16', 'float32', 'float64'"
+        UnsupportedModel, match=r"is not one of 'auto', 'float16', 'bfloat16', 'float32', 'float64'"
     ) as caught:
         Engine.from_pretrained("demo", dtype=dtype)
     assert ("did you mean" in str(caught.value)) == (meant is not None)
@@ -129,7 +129,7 @@ def test_a_dtype_is_one_that_models_compute_in(dtype: Any, meant: str | None) ->
     "device", ["cudaa", "cuda:99", "cpu:x", "", "xla", 99, -1, 2.5, [], "meta", torch.device("meta")]
 )
 def test_a_device_is_one_that_is_there(device: Any) -> None:
-    """Another one is refused before anything is loaded, with what this machine has."""
+    """An unknown device is refused before loading, with the devices of this machine."""
     with pytest.raises(
         UnsupportedModel, match=r"device .* (cannot be used: .*this machine has 'cpu' and|holds no values)"
     ):
@@ -138,7 +138,7 @@ def test_a_device_is_one_that_is_there(device: Any) -> None:
 
 @pytest.mark.parametrize("name", [None, 5, b"demo", ["demo"]])
 def test_a_model_is_named_by_text(name: Any) -> None:
-    """A folder or a hub id."""
+    """A model name is a folder or a hub id."""
     with pytest.raises(
         ModelNotFound, match=r"^model=.* is not allowed: 'demo', a model's folder or a hub id is expected$"
     ):
@@ -146,7 +146,7 @@ def test_a_model_is_named_by_text(name: Any) -> None:
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
-    """Weights that cannot be read, and a configuration that contradicts itself."""
+    """Unreadable weights and contradicting configurations are refused."""
     gpt2().save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
@@ -162,20 +162,20 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", [None, "demo"])
 def test_what_is_no_tokenizer_is_refused(tokenizer: Any) -> None:
-    """A tokenizer is one of transformers, or has what `Tokenizer` names."""
+    """Only tokenizers of transformers and `Tokenizer`s are accepted."""
     with pytest.raises(UnsupportedModel, match=f"a loaded tokenizer, not {type(tokenizer).__name__}"):
         Engine(tiny_model(), tokenizer)
 
 
 @pytest.mark.parametrize("length", [0, -3, 2.5, "long"])
 def test_a_context_length_is_a_number_of_positions(length: Any) -> None:
-    """Nothing else is taken for one."""
+    """Only numbers of positions are accepted as `context_length`."""
     with pytest.raises(UnsupportedModel, match="a whole number of positions from 1 on"):
         Engine(tiny_model().hf, ByteTokenizer(), context_length=length)
 
 
 def test_a_model_of_ours_keeps_its_context_length() -> None:
-    """Where it was said when the `Model` was made, another one is refused, and the same one is not."""
+    """A `Model` with another context length is refused; the same one is accepted."""
     model = tiny_model()
 
     assert Engine(model, ByteTokenizer(), context_length=CONTEXT_LENGTH).model is model
@@ -184,7 +184,7 @@ def test_a_model_of_ours_keeps_its_context_length() -> None:
 
 
 def test_a_tokenizer_of_another_model_is_noticed() -> None:
-    """Tokens that the model does not know are refused by number before anything is computed, in schemas and in prompts."""
+    """Token IDs beyond the vocabulary are refused before anything is computed, in schemas and prompts."""
     engine = Engine(
         transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=120, **GPT2)),
         ByteTokenizer(),
@@ -193,7 +193,7 @@ def test_a_tokenizer_of_another_model_is_noticed() -> None:
     engine.add_schema('<schema name="t"><module name="a">abc</module></schema>')
 
     for answer in (engine.generate, lambda prompt: engine.generate_batch([prompt])):
-        with pytest.raises(UnsupportedModel, match=r"knows 120 tokens, and its tokenizer makes token \d+"):
+        with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
             answer('<prompt schema="s"/>')
-        with pytest.raises(UnsupportedModel, match=r"knows 120 tokens, and its tokenizer makes token \d+"):
+        with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
             answer('<prompt schema="t"><a/>é</prompt>')

@@ -1,10 +1,12 @@
-"""Encoding what a request needs, with other threads, callbacks and processes at the same."""
+"""Encoding with concurrent threads, callbacks and processes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
+
+import pytest
 
 from promptcache import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -25,7 +27,7 @@ def engine() -> Engine:
 
 
 def test_progress_of_warming_may_use_the_engine() -> None:
-    """A callback of `warm` that answers a prompt, encoding what is missing for it, gets its answer."""
+    """A progress callback of `warm` may answer a prompt, encoding included."""
     made, answers = engine(), []
 
     def progress(done: int, total: int) -> None:
@@ -41,7 +43,7 @@ def test_progress_of_warming_may_use_the_engine() -> None:
 
 
 def test_progress_rises_to_all_tokens() -> None:
-    """The callback is called after each forward pass; its figures rise and end at the schema's tokens."""
+    """Progress is reported after each forward pass, increases, and ends at the schema's tokens."""
     made, told = engine(), []
 
     (report,) = made.warm("books", progress=lambda done, total: told.append((done, total)))
@@ -52,7 +54,7 @@ def test_progress_rises_to_all_tokens() -> None:
 
 
 def test_threads_share_the_work_of_one_schema() -> None:
-    """However many threads warm a schema at once, every token is encoded once."""
+    """Every token is encoded once, however many threads warm a schema."""
     made, reports = engine(), []
     threads = [threading.Thread(target=lambda: reports.extend(made.warm("books"))) for _ in range(4)]
     for each in threads:
@@ -98,6 +100,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.process
 def test_a_process_forked_while_a_thread_encodes_can_encode() -> None:
-    """A fork in the middle of another thread's encoding leaves the child no lock that stays locked."""
+    """A process forked while a thread encodes has no lock that stays locked."""
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0

@@ -1,7 +1,4 @@
-"""The name that was most likely meant.
-
-Comes in: a mistyped name and those that are known. Goes out: the nearest of them, or none. This file knows no schema.
-"""
+"""Suggests the known name that a mistyped name most likely means."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from collections.abc import Iterable
 from itertools import islice
 
 _MAX_SLIPS = 3
-_MAX_LETTERS = 64  # of a name that is compared with others
-_MAX_KNOWN = 10_000  # names that are looked at
-_MAX_STEPS = 40_000  # of comparing letter by letter
-_MAX_MATCHED = 200  # names that are compared by what they have in common
+_MAX_LETTERS = 64  # longer names are not compared
+_MAX_KNOWN = 10_000  # names
+_MAX_STEPS = 40_000  # letter comparisons
+_MAX_MATCHED = 200  # names compared by `difflib`
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was most likely meant to be, or None when nothing is near."""
+    """Return the known name nearest to `name`, or None if none is near."""
     short = [each for each in islice(known, _MAX_KNOWN) if len(each) <= _MAX_LETTERS]
     if len(name) > _MAX_LETTERS:
         return None
@@ -31,9 +28,9 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that the fewest slips of a typist turn into `name`: at most one for every three letters.
+    """Return the candidate with the fewest slips from `name`, at most one slip for every three letters.
 
-    Of several, one of the same letters is preferred, then one with the same first letter, then that of nearest length.
+    Ties prefer a candidate with the same letters, then the same first letter, then the nearest length.
     """
     best, least, steps = None, (_MAX_SLIPS + 1, True, True, 0), 0
     letters = set(name)
@@ -55,8 +52,8 @@ def _nearest(name: str, candidates: Iterable[str]) -> str | None:
 def num_slips(first: str, second: str) -> int:
     """Return how many letters must be added, left out, replaced or swapped with their neighbour to get `second`.
 
-    This is the optimal string alignment distance: Damerau-Levenshtein, with no letter touched twice. Where both texts
-    begin or end alike, nothing needs to be counted.
+    This is the optimal string alignment distance: Damerau-Levenshtein, with no letter edited twice. Common prefixes
+    and suffixes are skipped.
     """
     start = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
     if start is None:
@@ -77,6 +74,6 @@ def num_slips(first: str, second: str) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "'{}'") -> str | None:
-    """Return "did you mean 'x'?" for the nearest known name, or None; `form` shows how such a name is written."""
+    """Return "did you mean 'x'?" for the nearest known name, or None. `form` formats the name."""
     near = suggest(name, known)
     return f"did you mean {form.format(near)}?" if near is not None else None

@@ -1,4 +1,4 @@
-"""Engines over stores with budgets, shelves and codecs: the laws hold, work does not grow, and loss is told."""
+"""Engines over stores with budgets, tiers and codecs: laws hold, work stays constant, and faults are reported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache import Engine
-from promptcache.kv import Codec, DiskTier, MemoryStore, Tier, TieredStore
+from promptcache import Engine, StoreConfig
+from promptcache.kv import Codec, DiskTier, MemoryStore, Pace, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.completion import Source
-from promptcache.runtime.schema_state import schema_state
+from promptcache.runtime.catalog import schema_state
+from promptcache.runtime.completion import KVSource
 from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import ENGINE_LAWS, EngineLaw
@@ -42,7 +42,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
 def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
-    """A store in memory, in the host's, and on disk."""
+    """Return a store in memory, in host memory and on disk."""
     shape = default_model().shape
     memory = MemoryStore(shape, budget_bytes=budget_bytes)
     return TieredStore(memory, (DiskTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
@@ -55,7 +55,7 @@ def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
 def test_laws_hold_through_tiers(
     tmp_path_factory: pytest.TempPathFactory, law: EngineLaw, data: st.DataObject, schema: CheckedSchema
 ) -> None:
-    """Every law of one prompt holds over a tiered store: when it is empty, when memory has no room, after a restart."""
+    """Every law of one prompt holds over a tiered store: empty, without room in memory, and after a restart."""
     selection = data.draw(strategies.prompts(schema))
     folder = tmp_path_factory.mktemp("kept")
     for budget in (10**6, 3_000, 0):
@@ -63,8 +63,7 @@ def test_laws_hold_through_tiers(
 
 
 def test_novel_combinations_do_not_wear_a_budget_out() -> None:
-    """A thousand combinations, none twice, under a third of what the schema needs: hits and work stay as they begin,
-    and the budget holds to the byte."""
+    """Over 500 different combinations under a third of the needed memory, hits and work stay constant, and the budget holds."""
     chance = random.Random(0)
     combinations = list(itertools.combinations(MODULES, 3))
     chance.shuffle(combinations)
@@ -74,7 +73,7 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     service = serve(BOOKS, store=store)
 
     encoded, hits = [], []
-    for names in combinations[:1000]:
+    for names in combinations[:500]:
         prompt = f'<prompt schema="books">{"".join(f"<{name}/>" for name in names)}?</prompt>'
         tokens = service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)).tokens
         wanted = {part.encoding for part in tokens.parts}
@@ -87,11 +86,11 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
 
     assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
     assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
-    assert sum(hits) > 1_000
+    assert sum(hits) > 500
 
 
 def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
-    """A new process loads from disk and says so; then it has them in memory; a lost file is a miss and nothing worse."""
+    """The usage names the source of each module: encoded, loaded from disk by a new process, then found in memory."""
     first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
     first.add_schema(TRAVEL)
     made = first.generate(PROMPT, **GREEDY)
@@ -102,9 +101,9 @@ def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
     assert [
         {(each.source, each.tier) for each in usage.modules} for usage in (made.usage, loaded.usage, hit.usage)
     ] == [
-        {(Source.MISS, None)},
-        {(Source.LOAD, Tier.DISK)},
-        {(Source.HIT, Tier.MEMORY)},
+        {(KVSource.MISS, None)},
+        {(KVSource.LOAD, Tier.DISK)},
+        {(KVSource.HIT, Tier.MEMORY)},
     ]
     assert loaded.usage.moved_bytes == loaded.usage.num_reused_tokens * default_model().shape.token_bytes
     assert (hit.usage.moved_bytes, loaded.usage.num_encoded_tokens) == (0, 0)
@@ -112,7 +111,7 @@ def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
 
 
 def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
-    """A file with a flipped bit is encoded anew, and the request's record says which file it was."""
+    """A file with a flipped bit is encoded again, and the usage names the file."""
     first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
     first.add_schema(TRAVEL)
     made = first.generate(PROMPT, **GREEDY)
@@ -131,14 +130,14 @@ def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
 
 
 def lossy(schema: CheckedSchema, codec: Codec) -> Service:
-    """A service whose KV is kept quantized."""
+    """Return a service with quantized KV."""
     plain = serve(schema)
     return replace(plain, state=schema_state(schema, plain.tokenizer, plain.model.context_length, codec))
 
 
 @pytest.mark.parametrize("codec", [Codec.INT8, Codec.INT4])
 def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
-    """Chained or alone, just encoded or found: quantized KV gives one answer, near the full one and not equal to it."""
+    """Quantized KV gives one answer, whether it was just encoded or found; the answer is near the full one."""
     schema = check_schema(parse_schema(TRAVEL.replace('name="miami"', 'name="miami" requires="plan"')))
     selection = resolve_prompt(parse_prompt(PROMPT), schema)
     cold = lossy(schema, codec)
@@ -151,3 +150,35 @@ def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
 
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     assert 1e-6 < distance(answers[0], full) < 0.5
+
+
+PACED = (
+    '<schema name="books">The shelf holds:<module name="a">Old books.</module><module name="b">Maps.</module></schema>'
+)
+PACED_PROMPT = '<prompt schema="books"><a/><b/>Which?</prompt>'
+
+
+def paced_engine(folder: Path, pace: Pace | None = None) -> Engine:
+    """A small model whose store has a folder."""
+    made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=folder, pace=pace))
+    made.add_schema(PACED)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("encode_tokens_per_s", "source"), [(None, KVSource.LOAD), (1e12, KVSource.MISS), (1e-3, KVSource.LOAD)]
+)
+def test_the_disk_is_read_only_where_that_is_faster(
+    tmp_path: Path, encode_tokens_per_s: float | None, source: KVSource
+) -> None:
+    """A `Pace` decides between loading and encoding; the answer stays the same."""
+    first = paced_engine(tmp_path)
+    first.warm()
+    pace = encode_tokens_per_s and Pace(
+        encode_tokens_per_s=encode_tokens_per_s, load_bytes_per_s={Tier.DISK: 1e6}, latency_s={}
+    )
+
+    made = paced_engine(tmp_path, pace or None).generate(PACED_PROMPT, do_sample=False, max_new_tokens=6)
+
+    assert {each.source for each in made.usage.modules} == {source}
+    assert made.token_ids == first.generate(PACED_PROMPT, do_sample=False, max_new_tokens=6).token_ids

@@ -1,4 +1,4 @@
-"""What the interactive prompt shows of results, and what happens to those that are pickled."""
+"""The repr of results, and pickling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def results(engine: Engine) -> Mapping[str, Any]:
-    """What an engine returns, and what goes into it, by its name."""
+    """Results and inputs of an engine by name."""
     made = Engine(tiny_model(), ByteTokenizer())
     checked = made.add_schema(Schema("travel").module("all", LONG[:3000]).module("other", LONG[:200]))
     prompt = Prompt("travel").use("all").user(LONG[:300])
@@ -63,7 +63,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_shown_is_short(results: Mapping[str, Any], name: str) -> None:
-    """A result is shown in one line of a few hundred characters, whatever its size: what was 21,928 characters."""
+    """The repr of any result is one line of a few hundred characters."""
     text = repr(results[name])
 
     assert "\n" not in text
@@ -71,7 +71,7 @@ def test_what_is_shown_is_short(results: Mapping[str, Any], name: str) -> None:
 
 
 def test_what_is_shown_says_what_it_is(results: Mapping[str, Any]) -> None:
-    """The line counts what there is, and names what has a name."""
+    """The repr counts collections and names records with a name."""
     assert repr(results["schema"]).startswith("Schema(name='travel', 101 children")
     assert "2 modules" in repr(results["checked"])
     assert "schema='travel'" in repr(results["layout"])
@@ -81,7 +81,7 @@ def test_what_is_shown_says_what_it_is(results: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("engine", "store")])
 def test_results_can_be_pickled(results: Mapping[str, Any], name: str) -> None:
-    """Results go to other processes and come out as they were."""
+    """Results survive pickling."""
     again = pickle.loads(pickle.dumps(results[name]))
 
     assert repr(again) == repr(results[name])
@@ -90,7 +90,7 @@ def test_results_can_be_pickled(results: Mapping[str, Any], name: str) -> None:
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_what_holds_memory_cannot_be_pickled(engine: Engine, tmp_path: Any, take: Any) -> None:
-    """An engine, a store and a stream say what to do instead; locks raised a bare error of Python's."""
+    """Pickling an engine, a store or a stream raises an error that names the alternative."""
     tiers = open_store(StoreConfig(folder=tmp_path), engine.model.shape)
     with engine.stream(Prompt("small").use("a").user("?"), max_new_tokens=1) as stream:
         for each, instead in ((engine, "store="), (engine.store, "folder="), (tiers, "folder"), (stream, "completion")):
@@ -99,7 +99,7 @@ def test_what_holds_memory_cannot_be_pickled(engine: Engine, tmp_path: Any, take
 
 
 def test_a_layout_is_found_by_its_schema(engine: Engine) -> None:
-    """An engine gives the layout that its plans go by, and names what is near where there is none."""
+    """`Engine.layout` returns the layout that plans use, and suggests the nearest name of an unknown schema."""
     layout = engine.layout("small")
 
     assert isinstance(layout, Layout)

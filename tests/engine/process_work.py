@@ -1,4 +1,4 @@
-"""Work for other processes: engines over one folder, with a count of what they encoded."""
+"""Functions for other processes: engines over one folder, and the number of tokens that they encoded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS = [f'<prompt schema="long"><{a}><more/></{a}><{b}/>What?</prompt>' for a
 
 
 def engine(folder: str | Path | None, disk_bytes: int | None = None) -> Engine:
-    """An engine over a folder, or over memory alone."""
+    """Return an engine over a folder, or over memory alone."""
     store = None if folder is None else StoreConfig(folder=folder, disk_bytes=disk_bytes)
     made = Engine(tiny_model(), ByteTokenizer(), store=store)
     made.add_schema(SCHEMA)
@@ -33,7 +33,7 @@ def engine(folder: str | Path | None, disk_bytes: int | None = None) -> Engine:
 
 
 def warm(folder: str, ready: Any, go: Any, counts: Any) -> None:
-    """Warm when told to; say how many tokens were encoded."""
+    """Warm on a signal, and report the number of encoded tokens."""
     torch.set_num_threads(1)
     made = engine(folder)
     ready.put(True)
@@ -42,7 +42,7 @@ def warm(folder: str, ready: Any, go: Any, counts: Any) -> None:
 
 
 def warm_for_ever(folder: str, disk_bytes: int) -> None:
-    """Warm under a budget, so that something is always written and evicted."""
+    """Warm under a budget, so that encodings are always written and evicted."""
     torch.set_num_threads(1)
     made = engine(folder, disk_bytes)
     (Path(folder) / "started").touch()
