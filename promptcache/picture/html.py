@@ -14,7 +14,7 @@ from lxml import etree
 from promptcache.language import CheckedSchema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
-from promptcache.picture.rows import Chart, ChartRow, Mark, RowKind, indices
+from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
 from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
 from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import counted, excerpt, shown

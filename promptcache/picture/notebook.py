@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from promptcache.layout import Layout, Plan, run_states
+from promptcache.picture.chart import Chart
 from promptcache.picture.html import completion_fragment, html_fragment, schema_fragment
-from promptcache.picture.rows import Chart, make_chart
+from promptcache.picture.rows import make_chart
 
 if TYPE_CHECKING:
     from promptcache.runtime import Completion

@@ -1,17 +1,14 @@
-"""A layout as rows: one row for each module, union and turn, with the text and slots of its own as marks.
+"""Turn a layout into rows: one for each module, union and turn, with the text and slots of its own as marks.
 
-`make_chart` reads the tree of a layout and, if there is one, a plan. In a large layout neighbours share one row, and a
-reader can open it. This module knows neither pixels nor markup.
+`make_chart` reads the tree of a layout and, if there is one, a plan.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import chain, count, groupby
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import count, groupby
 
 from promptcache.language.checked import CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import (
@@ -27,132 +24,14 @@ from promptcache.layout import (
     RunState,
     Slot,
 )
+from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, Section
+from promptcache.picture.fold import folded
 from promptcache.picture.notes import Notes, gap, positions
-from promptcache.picture.text import counted, listed, size
+from promptcache.picture.text import counted, size
 
-_NO_INDICES = range(0)
 _MAX_LABEL = 100
-_MAX_NAMES = 12
-_MAX_ROWS = 120  # that are open at first
-_MAX_SIBLINGS = 40
 _MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # that hovering shows
 _ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
-
-
-class Look(StrEnum):
-    """How positions look. A plan is drawn with `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
-
-    CACHED = "cached"
-    FRAME = "frame"
-    UNCACHED = "uncached"
-    SLOT = "slot"
-    FILLER = "filler"
-    GAP = "gap"
-    TEXT = "text"
-    REUSED = "reused"
-    NEW = "new"
-    ABSENT = "absent"
-    NEXT = "next"
-
-
-class RowKind(StrEnum):
-    """What a row shows: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
-
-    ROOT = "root"
-    TURN = "turn"
-    MODULE = "module"
-    UNION = "union"
-    PROMPT = "prompt"
-    FOLD = "fold"
-
-
-_APART = (RowKind.ROOT, RowKind.PROMPT)
-
-
-class Section(NamedTuple):
-    """Positions `[start, stop)` of a mark that look alike."""
-
-    start: int
-    stop: int
-    look: Look
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A text, a slot or a gap.
-
-    Attributes:
-        labels: The longest first.
-        notes: Lines that a reader sees on hovering.
-        sections: Parts of it that look different.
-        runs: Index of its run in the layout.
-        slots: Index of its slot, counted in document order.
-    """
-
-    start: int
-    stop: int
-    look: Look
-    labels: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
-    present: bool = True
-    runs: range = _NO_INDICES
-    slots: range = _NO_INDICES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartRow:
-    """A module, union or turn in the positions `[start, stop)`.
-
-    Attributes:
-        labels: The longest first.
-        notes: Lines that a reader sees on hovering.
-        num_tokens: Tokens of its own while slots hold their fillers; None where the number says nothing.
-        present: Whether the prompt uses it; true where no plan is drawn.
-        is_open: Whether its children are shown at first.
-        sees: Number of the set of runs that it attends to.
-        seen_in: Numbers of the sets that it belongs to.
-        modules: Index of its module in document order.
-    """
-
-    kind: RowKind
-    start: int
-    stop: int
-    labels: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    num_tokens: int | None = None
-    marks: tuple[Mark, ...] = ()
-    children: tuple[ChartRow, ...] = ()
-    present: bool = True
-    is_open: bool = True
-    sees: int | None = None
-    seen_in: tuple[int, ...] = ()
-    modules: range = _NO_INDICES
-
-    @property
-    def everything(self) -> Iterator[ChartRow]:
-        """Yield the row and all rows below it."""
-        yield self
-        for child in self.children:
-            yield from child.everything
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """Everything that a picture shows; `num_contexts` is the number of sets of runs that modules attend to."""
-
-    title: str
-    summary: str
-    stop: int
-    rows: tuple[ChartRow, ...]
-    num_contexts: int
-
-    @property
-    def looks(self) -> set[str]:
-        """The looks that occur in it, and `many` where rows are folded."""
-        rows = [each for row in self.rows for each in row.everything]
-        found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
-        return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
 
 
 def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> Chart:
@@ -173,12 +52,6 @@ def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, to
         rows=folded(rows),
         num_contexts=builder.num_contexts,
     )
-
-
-def looks_of(mark: Mark) -> Iterator[str]:
-    """Yield the looks of a mark and its sections."""
-    yield mark.look if mark.present else Look.ABSENT
-    yield from (section.look for section in mark.sections)
 
 
 class _Builder:
@@ -454,72 +327,6 @@ def _padded(member: ChartRow, stop: int, why: str) -> ChartRow:
     return replace(member, marks=(*member.marks, _gap(member.stop, stop, why, present=member.present)))
 
 
-def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
-    """Return rows of which a reader can take in what is open; what a prompt uses stays open, if it is not too much."""
-    if sum(1 for row in rows for _ in row.everything) <= _MAX_ROWS:
-        return tuple(rows)
-    grouped = _grouped(rows)
-    depth = 1
-    while depth < 16 and _num_open(grouped, depth + 1) <= _MAX_ROWS:
-        depth += 1
-    return _closed(grouped, depth, has_plan=any(row.kind is RowKind.PROMPT for row in rows))
-
-
-def _grouped(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
-    """Gather neighbours where there are too many; those that a prompt uses stay apart from those that it does not."""
-    rows = [replace(row, children=_grouped(row.children)) for row in rows]
-    if len(rows) <= _MAX_SIBLINGS:
-        return tuple(rows)
-    step = next(size for size in _steps() if len(rows) <= size * _MAX_SIBLINGS)
-    found: list[ChartRow] = []
-    for (present, _), neighbours in groupby(rows, key=lambda row: (row.present, row.kind in _APART)):
-        same = list(neighbours)
-        alone = len(same) < 4 or (present and len(same) < len(rows) and len(same) <= _MAX_SIBLINGS)
-        width = 1 if alone else step
-        found += (_fold(same[index : index + width]) for index in range(0, len(same), width))
-    return tuple(found)
-
-
-def _steps() -> Iterator[int]:
-    for power in count(1):
-        yield from (10**power, 2 * 10**power, 5 * 10**power)
-
-
-def _fold(rows: list[ChartRow]) -> ChartRow:
-    if len(rows) == 1:
-        return rows[0]
-    start, stop = min(row.start for row in rows), max(row.stop for row in rows)
-    names = [row.labels[-1] for row in rows]
-    return ChartRow(
-        kind=RowKind.FOLD,
-        start=start,
-        stop=stop,
-        labels=(f"{names[0]} … {names[-1]}",),
-        notes=(f"{counted(len(rows), 'part')}, folded", positions(start, stop), listed(names, _MAX_NAMES)),
-        num_tokens=sum(each.num_tokens or 0 for row in rows for each in row.everything),
-        children=folded(rows),
-        present=any(row.present for row in rows),
-        is_open=False,
-    )
-
-
-def _num_open(rows: Sequence[ChartRow], depth: int) -> int:
-    inner = (row.children for row in rows if depth > 1 and row.kind is not RowKind.FOLD)
-    return len(rows) + sum(_num_open(children, depth - 1) for children in inner)
-
-
-def _closed(rows: Sequence[ChartRow], depth: int, *, has_plan: bool) -> tuple[ChartRow, ...]:
-    """Close folds, and the rows below a depth."""
-    found = []
-    for row in rows:
-        if row.kind is not RowKind.FOLD:
-            is_used = has_plan and any(child.present for child in row.children)
-            is_open = not row.children or depth > 1 or is_used
-            row = replace(row, is_open=is_open, children=_closed(row.children, depth - 1, has_plan=has_plan))
-        found.append(row)
-    return tuple(found)
-
-
 def _about(layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> str:
     num_tokens = sum(state.encoding.num_tokens for state in states)
     facts = [
@@ -540,18 +347,3 @@ def _about_prompt(plan: Plan, token_bytes: int | None) -> str:
         f"generation from position {plan.stop:,}",
     ]
     return " · ".join(facts)
-
-
-def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
-    """Yield the indices of modules, runs and slots that an element shows: "3", or "3-9" for a range."""
-    parts = list(marks)
-    shown = {
-        "modules": [row.modules for row in rows],
-        "runs": [each.runs for each in parts],
-        "slots": [each.slots for each in parts],
-    }
-    for name, ranges in shown.items():
-        found = list(chain.from_iterable(ranges))
-        if found:
-            first, last = min(found), max(found)
-            yield f"data-{name}", f"{first}-{last}" if last > first else f"{first}"

@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 
 from lxml import etree
 
-from promptcache.picture.rows import Chart, ChartRow, Look, Mark, RowKind, indices, looks_of
+from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, indices, looks_of
 from promptcache.picture.style import FONT_SIZE, ROOT_CLASS, legend, svg_style
 from promptcache.picture.text import columns, fit, shown
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Plan, lay_out, run_states
 from promptcache.picture import layout_svg
-from promptcache.picture.rows import ChartRow, Look, Section, make_chart
+from promptcache.picture.chart import ChartRow, Look, Section
+from promptcache.picture.rows import make_chart
 from promptcache.testing import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer

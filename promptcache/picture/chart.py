@@ -1,0 +1,145 @@
+"""The parts of a picture: a chart of rows, with the texts, slots and gaps of each as marks. Positions, no pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import NamedTuple
+
+_NO_INDICES = range(0)
+
+
+class Look(StrEnum):
+    """How positions look. A plan is drawn with `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
+
+    CACHED = "cached"
+    FRAME = "frame"
+    UNCACHED = "uncached"
+    SLOT = "slot"
+    FILLER = "filler"
+    GAP = "gap"
+    TEXT = "text"
+    REUSED = "reused"
+    NEW = "new"
+    ABSENT = "absent"
+    NEXT = "next"
+
+
+class RowKind(StrEnum):
+    """What a row shows: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
+
+    ROOT = "root"
+    TURN = "turn"
+    MODULE = "module"
+    UNION = "union"
+    PROMPT = "prompt"
+    FOLD = "fold"
+
+
+class Section(NamedTuple):
+    """Positions `[start, stop)` of a mark that look alike."""
+
+    start: int
+    stop: int
+    look: Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A text, a slot or a gap.
+
+    Attributes:
+        labels: The longest first.
+        notes: Lines that a reader sees on hovering.
+        sections: Parts of it that look different.
+        runs: Index of its run in the layout.
+        slots: Index of its slot, counted in document order.
+    """
+
+    start: int
+    stop: int
+    look: Look
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    present: bool = True
+    runs: range = _NO_INDICES
+    slots: range = _NO_INDICES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartRow:
+    """A module, union or turn in the positions `[start, stop)`.
+
+    Attributes:
+        labels: The longest first.
+        notes: Lines that a reader sees on hovering.
+        num_tokens: Tokens of its own while slots hold their fillers; None where the number says nothing.
+        present: Whether the prompt uses it; true where no plan is drawn.
+        is_open: Whether its children are shown at first.
+        sees: Number of the set of runs that it attends to.
+        seen_in: Numbers of the sets that it belongs to.
+        modules: Index of its module in document order.
+    """
+
+    kind: RowKind
+    start: int
+    stop: int
+    labels: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    num_tokens: int | None = None
+    marks: tuple[Mark, ...] = ()
+    children: tuple[ChartRow, ...] = ()
+    present: bool = True
+    is_open: bool = True
+    sees: int | None = None
+    seen_in: tuple[int, ...] = ()
+    modules: range = _NO_INDICES
+
+    @property
+    def everything(self) -> Iterator[ChartRow]:
+        """Yield the row and all rows below it."""
+        yield self
+        for child in self.children:
+            yield from child.everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Everything that a picture shows; `num_contexts` is the number of sets of runs that modules attend to."""
+
+    title: str
+    summary: str
+    stop: int
+    rows: tuple[ChartRow, ...]
+    num_contexts: int
+
+    @property
+    def looks(self) -> set[str]:
+        """The looks that occur in it, and `many` where rows are folded."""
+        rows = [each for row in self.rows for each in row.everything]
+        found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
+        return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
+
+
+def looks_of(mark: Mark) -> Iterator[str]:
+    """Yield the looks of a mark and its sections."""
+    yield mark.look if mark.present else Look.ABSENT
+    yield from (section.look for section in mark.sections)
+
+
+def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
+    """Yield the indices of modules, runs and slots that an element shows: "3", or "3-9" for a range."""
+    parts = list(marks)
+    shown = {
+        "modules": [row.modules for row in rows],
+        "runs": [each.runs for each in parts],
+        "slots": [each.slots for each in parts],
+    }
+    for name, ranges in shown.items():
+        found = list(chain.from_iterable(ranges))
+        if found:
+            first, last = min(found), max(found)
+            yield f"data-{name}", f"{first}-{last}" if last > first else f"{first}"
