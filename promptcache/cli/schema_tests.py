@@ -86,7 +86,7 @@ def _test(
 
 def _examples(subject: Subject) -> Iterator[Result]:
     """Plan each example that is said to be valid; whether it is, and what it contains, was checked with the schema."""
-    from promptcache.testing.examples import check_example, tested_examples
+    from promptcache.testing.running import check_example, tested_examples
 
     for name, example in tested_examples(subject):
         failure = None

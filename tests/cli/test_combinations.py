@@ -12,8 +12,8 @@ from promptcache.cli import combinations
 from promptcache.cli.combinations import Combinations
 from promptcache.cli.example_prompt import example_prompt
 from promptcache.language import CheckedSchema, check_schema, parse_schema, resolve_prompt
-from promptcache.testing import strategies
-from promptcache.testing.selecting import list_selections
+from promptcache.testing.selection import list_selections
+from tests import strategies
 from tests.conftest import law_examples
 
 

@@ -15,9 +15,9 @@ from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
 from promptcache.language import CheckedSchema, Schema, check_schema, module, slot
 from promptcache.layout import check_length, lay_out
-from promptcache.testing import strategies
 from promptcache.testing.texts import maybe
 from promptcache.tokenizer import HubTokenizer
+from tests import strategies
 from tests.conftest import law_examples
 
 PAPER = """<schema name="default">

@@ -13,7 +13,7 @@ from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn
 from promptcache.layout import lay_out, layout_svg, run_states
 from promptcache.layout.picture.measure import measure
 from promptcache.layout.picture.parts import Look, Mark, Part
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.picture_reading import Group, Picture, drawn

@@ -55,15 +55,6 @@ def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     run(pytester, schema.replace(f"{old}\n", line)).assert_outcomes(passed=1)
 
 
-def test_schemas_in_several_files_are_read_as_told(pytester: pytest.Pytester) -> None:
-    """What the page shows of schemas that stand in several files passes."""
-    (test,) = blocks("python", "Schemas in several files")
-    pytester.makepyfile(test_files=test)
-    pytester.makeconftest(PATIENT)
-
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
 def test_every_law_is_listed() -> None:
     """The page has a row for every law, with its statement, in the order in which they are checked."""
     from promptcache.testing.engine_laws import ENGINE_LAWS

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from promptcache.testing import ByteTokenizer, PromptCase, Subject, strategies
+from promptcache.testing import ByteTokenizer, PromptCase, Subject
 from promptcache.testing.cases import subject_prompts
-from promptcache.testing.choices import Said
-from promptcache.testing.law import BrokenLaw, Law, Over, hold
-from promptcache.testing.laws import level_is_right, tokens_are_in_place
-from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.laws import BrokenLaw, Law, Over, hold, level_is_right, tokens_are_in_place
+from promptcache.testing.prompt_xml import Choice, has_tokens, write_prompt
 from promptcache.testing.running import check_law
-from promptcache.testing.selecting import list_selections
-from promptcache.testing.walk import has_tokens
+from promptcache.testing.selection import list_selections
+from promptcache.testing.texts import Said
+from tests import strategies
 from tests.conftest import law_examples
 from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
 from tests.planted.registry import FAULTS
