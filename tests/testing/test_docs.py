@@ -36,6 +36,7 @@ def run(pytester: pytest.Pytester, schema: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-p", "no:cacheprovider")
 
 
+@pytest.mark.process
 def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
     """The test fails on the schema as it is first written, and the report is that of the page."""
     (report,) = blocks("")
@@ -47,6 +48,7 @@ def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
     assert all(line in found for line in report.splitlines())
 
 
+@pytest.mark.process
 def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     """With the line of the page in place of the old one, the test passes."""
     schema, line = blocks("xml")
