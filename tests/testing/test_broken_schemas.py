@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import CODES
 from tests import strategies
 from tests.conftest import law_examples
-from tests.strategies import BrokenSchema, SchemaFiles, broken_schemas
+from tests.strategies import BrokenSchema, SchemaFiles, broken_schemas, schema_faults
 from tests.strategies.pieces import CARET
 from tests.strategies.schema_faults import SCHEMA_FAULTS, first_diagnostic
 from tests.testing.occurring import occurring
@@ -37,12 +37,16 @@ def test_carets_in_texts_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_fault_occurs() -> None:
-    """No fault of the table is out of reach, and no two have one name and code."""
+    """No fault of the table is out of reach, also in a small schema, and no two have one name and code."""
+    xml = '<schema name="s"><module name="m"/></schema>'
+    small = st.just(SchemaFiles(xml=xml, files={}, whole=xml))
     for code in {fault.code for fault in SCHEMA_FAULTS}:
         of_code = [fault.name for fault in SCHEMA_FAULTS if fault.code == code]
 
         assert len(set(of_code)) == len(of_code)
-        assert occurring(broken_schemas([code]), lambda broken: [broken.mutation], set(of_code)) == set(of_code)
+        assert occurring(
+            schema_faults.broken_schemas(small, [code]), lambda broken: [broken.mutation], set(of_code)
+        ) == set(of_code)
 
 
 @given(broken=broken_schemas(codes=["PC203", "PC311"]))

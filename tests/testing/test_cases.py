@@ -218,10 +218,11 @@ def test_days_are_dates(case):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("day", [r"\d{4}-\d{2}-\d{2}", r"\w{4}-\S+", r"[^\W_]{4}-\s?.*"])
-def test_patterns_are_drawn_in_a_fresh_checkout(day: str, tmp_path: Path) -> None:
+def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
     """The property test of docs/testing.md passes with default settings where Hypothesis has no tables on disk yet."""
-    schema = f'<schema name="s"><parameter name="day" length="20" required="true" pattern="{day}"/></schema>'
+    schema = (
+        '<schema name="s"><parameter name="day" length="20" required="true" pattern="\\d{4}-\\w\\S[^\\W_]"/></schema>'
+    )
     test = tmp_path / "test_fresh.py"
     test.write_text(FRESH.format(schema=schema), encoding="utf-8")
     places = {"HYPOTHESIS_STORAGE_DIRECTORY": "storage", "HOME": "home", "XDG_CACHE_HOME": "cache"}

@@ -82,8 +82,9 @@ def test_a_schema_without_modules_has_one_prompt() -> None:
     assert len(list(covering('<schema name="s"/>', tokenizer=ByteTokenizer()))) == 1
 
 
-def test_figures_are_those_of_the_schema() -> None:
+def test_figures_are_those_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table counts modules, selections and pairs, and times prompts that are really drawn."""
+    monkeypatch.setattr("tests.testing.figures.NUM_PROMPTS", 20)
     found = figures(SHIPPED[0])
 
     assert found.num_modules == len(Subject(SHIPPED[0]).schema.modules)
