@@ -1,4 +1,7 @@
-"""How many examples the laws get: `make test`, `make test-thorough` and `make test-slow` differ in nothing else."""
+"""The number of examples in each profile: `make quick`, `make test`, `make test-thorough` and `make test-slow`.
+
+PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ if "CI" in os.environ:
         if not _module.name.endswith("__main__"):
             import_module(_module.name)
 
+_AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
+_QUICK = 20
+_LAW_EXAMPLES = {"quick": 100, "default": 100, "thorough": 1_000, "slow": 20_000}
+_LAW_PAIRS = {"quick": 120, "default": 120, "thorough": 2_000, "slow": 20_000}
+
 settings.register_profile(
     "shared machine",
+    max_examples=_QUICK if _AMOUNT == "quick" else 100,
     deadline=None,
     derandomize="CI" in os.environ,  # a change is judged by itself; new examples are for whoever works on the code
     suppress_health_check=[HealthCheck.too_slow],  # says how busy the machine is, not how good a strategy is
 )
 settings.load_profile("shared machine")
-
-_LAW_EXAMPLES = {"quick": 150, "thorough": 1_000, "slow": 20_000}
-_LAW_PAIRS = {"quick": 200, "thorough": 2_000, "slow": 20_000}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,14 +45,14 @@ def _one_thread_each() -> None:
 
 
 def law_examples(share: float = 1.0) -> int:
-    """Return how many examples a law gets in this run; `share` is for laws whose examples cost more than others."""
-    return max(5, int(share * _LAW_EXAMPLES[_amount()]))
+    """Return the number of examples of a law in this run; `share` is for laws with examples that cost more."""
+    return _limited(max(5, int(share * _LAW_EXAMPLES[_AMOUNT])))
 
 
 def law_pairs(share: float = 1.0) -> int:
-    """Return how many pairs of schema and prompt a law of cached answers gets in this run."""
-    return int(share * _LAW_PAIRS[_amount()])
+    """Return the number of pairs of schema and prompt for a law of cached answers in this run."""
+    return _limited(int(share * _LAW_PAIRS[_AMOUNT]))
 
 
-def _amount() -> str:
-    return os.environ.get("PROMPTCACHE_EXAMPLES", "quick")
+def _limited(num_examples: int) -> int:
+    return min(num_examples, _QUICK) if _AMOUNT == "quick" else num_examples

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.process
 def test_no_module_is_left_to_load_under_ci() -> None:
     """What Hypothesis takes constants from is there before the first test, so no test can add to it."""
     code = "import sys, tests.conftest; print(*(getattr(module, '__file__', '') for module in sys.modules.values()), sep='\\n')"

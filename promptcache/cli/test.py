@@ -157,7 +157,7 @@ def _test(
 
 def _examples(subject: Subject) -> Iterator[Result]:
     """Plan each valid example. Checking the schema has checked whether examples are valid."""
-    from promptcache.testing.examples import check_example, tested_examples
+    from promptcache.testing.running import check_example, tested_examples
 
     for name, example in tested_examples(subject):
         failure = None

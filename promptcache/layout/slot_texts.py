@@ -1,20 +1,25 @@
-"""Texts for slots, measured in tokens: the shortest and the longest that a parameter accepts, and texts cut or filled
-to a number of tokens.
+"""Texts for slots, measured in tokens: cut to a number of tokens, filled up to it, the shortest and the longest.
+
+Texts for a pattern are built from the tree that Python's `re` makes of it. Every text is checked against the parameter
+before it is returned.
 """
 
 from __future__ import annotations
 
+import re
 import string
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
 
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.syntax.patterns import Pattern
 from promptcache.language.syntax.values import refusal
 from promptcache.tokenizer import Tokenizer
 
+_Tree: TypeAlias = Iterable[tuple[Any, Any]]
 _LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} éß日\n"
 _ALPHABETS: Mapping[ParameterType, tuple[str, ...]] = {
     ParameterType.INT: (string.digits, f"{string.digits}-+"),
@@ -24,9 +29,14 @@ _ALPHABETS: Mapping[ParameterType, tuple[str, ...]] = {
 _WORDS = (" x", "x")
 _DIGITS = ("1", "9", "10")
 _REPEATED = {ParameterType.INT: _DIGITS, ParameterType.NUMBER: _DIGITS, ParameterType.CHOICE: ()}
-_MAX_LETTERS = 16  # of a token in a text that a pattern matches
-_MAX_MATCHING = 4_000
+_MAX_MATCHING = 4_000  # characters of a text that a pattern matches
 _NEAR = 32
+_parse: Callable[[str], _Tree] = import_module("re._parser").parse
+_CATEGORIES = {
+    f"CATEGORY_{'NOT_' * sign.isupper()}{name}": re.compile(f"\\{sign}", re.ASCII)
+    for name, letter in (("DIGIT", "d"), ("SPACE", "s"), ("WORD", "w"))
+    for sign in (letter, letter.upper())
+}
 
 
 class SlotText(NamedTuple):
@@ -96,13 +106,12 @@ def _letters(parameter: Parameter) -> Iterator[str]:
 
 
 def _least_matching(parameter: Parameter) -> Iterator[str]:
-    if parameter.pattern is not None:
-        pattern = Pattern(parameter.pattern)
-        for letters in _letters(parameter):
-            if (text := pattern.shortest(letters)) is not None:
+    """Yield short texts that the pattern matches; after an empty text, one that is not empty."""
+    for letters in _letters(parameter):
+        for num_extra in range(2):
+            text = matching_text(parameter.pattern, letters, num_extra) if parameter.pattern is not None else None
+            if text is not None:
                 yield text
-            if text == "":
-                yield from islice(filter(None, pattern.matching(letters, _MAX_MATCHING)), 1)
 
 
 def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
@@ -112,15 +121,98 @@ def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
         if text == text.strip():
             yield text
     if parameter.pattern is not None:
-        pattern = Pattern(parameter.pattern)
         for letters in _letters(parameter):
-            yield from _long_matching(pattern, letters, parameter.length, tokenizer)
+            yield from _long_matching(parameter.pattern, letters, parameter.length, tokenizer)
     yield from ("", "0", *_own(parameter))
 
 
-def _long_matching(pattern: Pattern, letters: str, num_tokens: int, tokenizer: Tokenizer) -> list[str]:
-    """Return texts that match, those of about so many tokens, the longest first."""
-    size = min(_MAX_LETTERS * num_tokens, _MAX_MATCHING)
-    texts = list(islice(pattern.matching(letters, size), _MAX_MATCHING))
-    stop = bisect_right(texts, num_tokens, key=lambda text: len(tokenizer.tokenize(text)))
-    return texts[max(0, stop - _NEAR) : stop + _NEAR][::-1]
+def _long_matching(pattern: str, letters: str, num_tokens: int, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield matching texts of about `num_tokens` tokens, the longest first."""
+
+    def count(num_extra: int) -> int:
+        return len(tokenizer.tokenize(matching_text(pattern, letters, num_extra) or ""))
+
+    stop = bisect_right(range(_MAX_MATCHING), num_tokens, key=count)
+    for num_extra in reversed(range(max(0, stop - _NEAR), stop + _NEAR)):
+        if (text := matching_text(pattern, letters, num_extra)) is not None:
+            yield text
+
+
+def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
+    """Return a text that a pattern probably matches, or None if none is found.
+
+    Args:
+        pattern: A regular expression.
+        letters: Characters for classes of characters, the first that fits is used.
+        num_extra: Repetitions beyond those that are needed, shared by all repeated parts. Any number above 0 also
+            takes the longest alternative instead of the shortest.
+    """
+    try:
+        return _Matching(pattern, letters, num_extra).text(_tree(pattern))
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _tree(pattern: str) -> _Tree:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # what looks like a nested set is none
+        return _parse(pattern)
+
+
+class _Matching:
+    """Builds one text from the tree of a pattern."""
+
+    def __init__(self, pattern: str, letters: str, num_extra: int) -> None:
+        self._letters = letters
+        self._num_extra = num_extra
+        num_repeats = sum(map(pattern.count, "*+?{")) or 1
+        self._each, self._more = divmod(num_extra, num_repeats)
+
+    def text(self, tree: _Tree) -> str | None:
+        """Return a text for a sequence of parts."""
+        parts = [self._part(str(name), value) for name, value in tree]
+        found = [part for part in parts if part is not None]
+        return "".join(found) if len(found) == len(parts) else None
+
+    def _part(self, name: str, value: Any) -> str | None:
+        match name:
+            case "LITERAL":
+                return chr(value)
+            case "ANY" | "NOT_LITERAL" | "IN":
+                return next((letter for letter in self._letters if _takes(name, value, letter)), None)
+            case "SUBPATTERN":
+                return self.text(value[-1])
+            case "BRANCH":
+                texts = [text for each in value[1] if (text := self.text(each)) is not None]
+                return (max if self._num_extra else min)(texts, key=len, default=None)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                return self._repeated(*value)
+            case "AT":
+                return ""
+        return None  # look-around, back references
+
+    def _repeated(self, least: int, most: int, tree: _Tree) -> str | None:
+        extra = self._each + (self._more > 0)
+        self._more -= self._more > 0
+        text = self.text(tree) if min(least + extra, most) else ""
+        if not text or len(text) * least > _MAX_MATCHING:
+            return "" if not least or text == "" else None
+        return text * min(least + extra, most, max(least, _MAX_MATCHING // len(text)))
+
+
+def _takes(name: str, value: Any, letter: str) -> bool:
+    """Whether a class of characters holds a letter."""
+    match name:
+        case "ANY":
+            return letter != "\n"
+        case "LITERAL":
+            return ord(letter) == int(value)
+        case "NOT_LITERAL":
+            return ord(letter) != int(value)
+        case "RANGE":
+            return bool(value[0] <= ord(letter) <= value[1])
+        case "CATEGORY":
+            return _CATEGORIES[str(value)].match(letter) is not None
+    is_negated = str(value[0][0]) == "NEGATE"
+    return any(_takes(str(each), inner, letter) for each, inner in value[is_negated:]) is not is_negated

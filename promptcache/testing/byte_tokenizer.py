@@ -1,7 +1,6 @@
 """A tokenizer without files: one token for each byte of UTF-8, and control tokens for BOS, headers and footers.
 
-Comes in: text. Goes out: token IDs that anyone can check by eye. It implements the `Tokenizer` protocol for tests of
-this library and of its users; no model was trained with it.
+It makes positions easy to count in tests. No model was trained with it.
 """
 
 from __future__ import annotations

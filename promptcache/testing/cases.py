@@ -1,7 +1,7 @@
-"""Strategies for users: prompts of a schema as cases, with everything that is known of them before a model runs.
+"""Hypothesis strategies for the prompts of one schema, and for their parts.
 
-Comes in: a schema as a path, XML text or object. Goes out: strategies for `PromptCase`, and for the parts of one. What
-`promptcache.testing.strategies` draws is underneath: checked schemas in, selections out.
+A drawn prompt is a `PromptCase`: its XML, and everything that is known of it before a model runs. Prompts are valid by
+construction; they shrink to the smallest selection with the shortest texts.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from promptcache.language.checked import CheckedSchema
 from promptcache.language.syntax.names import ancestors
-from promptcache.testing import choices, strategies
-from promptcache.testing.choices import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments
-from promptcache.testing.faulty import InvalidPrompt
-from promptcache.testing.prompt_xml import Choice, PromptTree, write_prompt
-from promptcache.testing.prompting import prompt_tree_pairs
-from promptcache.testing.selecting import selections_with
-from promptcache.testing.subject import PromptCase, SchemaSource, Subject, default_tokenizer, read_schema
-from promptcache.testing.token_texts import fitting_texts
-from promptcache.testing.walk import has_tokens
+from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
+from promptcache.testing.selection import distinct_selections, selections_with
+from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
+from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
 from promptcache.tokenizer import Tokenizer
 
 Arguments: TypeAlias = Mapping[str, str | SearchStrategy[str] | None]
 """By "module/parameter" (the root's own: "parameter"): a text, a strategy for one, or None for no argument."""
+
+Messages: TypeAlias = SearchStrategy[Sequence[Said]]
 
 
 def prompts(
@@ -43,7 +41,7 @@ def prompts(
     Args:
         schema: A path, XML text, or a schema.
         select: Module paths that every prompt uses, or a strategy for whole valid selections.
-        args: What certain slots get; all others are drawn.
+        args: Arguments of certain slots; those of all others are drawn.
         text: Bare text that follows the modules; None draws nothing, bare text or turns.
         tokenizer: Measures slots; None takes the demo model's.
     """
@@ -56,42 +54,42 @@ def subject_prompts(
     args: Arguments | None = None,
     text: str | SearchStrategy[str] | None = None,
 ) -> SearchStrategy[PromptCase]:
-    """Draw valid prompts of a schema that is under test already; see `prompts`."""
+    """Draw valid prompts of a subject; see `prompts`."""
     chosen = select if isinstance(select, SearchStrategy) else selections_with(subject.schema, frozenset(select))
-    slots = {**_slots(subject), **_given(subject, args or {})}
+    known = {**slots(subject.schema, subject.tokenizer), **_given(subject, args or {})}
     subject.lay_out_now()
-    return _cases(_Source(subject=subject, selections=chosen, slots=slots, messages=_messages(text)))
-
-
-def selections(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
-    """Draw the modules of a valid prompt, as paths."""
-    return strategies.selections(read_schema(schema))
-
-
-def arguments(
-    schema: SchemaSource, modules: Collection[str], tokenizer: Tokenizer | None = None
-) -> SearchStrategy[dict[Key, str]]:
-    """Draw arguments for the slots of `modules` and of the root, as long as their slots at most.
-
-    Returns:
-        Texts by module path and parameter name.
-    """
-    return _arguments(_slots(Subject(schema, tokenizer)), frozenset(modules))
+    return prompt_trees(subject.schema, chosen, known, _messages(text)).map(lambda tree: _case(tree, subject))
 
 
 def pairs(schema: SchemaSource, tokenizer: Tokenizer | None = None) -> SearchStrategy[tuple[PromptCase, PromptCase]]:
     """Draw two prompts that differ in one module, or in as few as the rules allow, and are otherwise the same."""
     subject = Subject(schema, tokenizer)
     subject.lay_out_now()
-    return prompt_tree_pairs(subject.schema, subject.tokenizer).map(
-        lambda trees: (_case(trees[0], subject), _case(trees[1], subject))
-    )
+    trees = prompt_tree_pairs(subject.schema, slots(subject.schema, subject.tokenizer))
+    return trees.map(lambda pair: (_case(pair[0], subject), _case(pair[1], subject)))
+
+
+def selections(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
+    """Draw the modules of a valid prompt, as paths."""
+    return selections_with(read_schema(schema), frozenset())
+
+
+def arguments(
+    schema: SchemaSource, modules: Collection[str], tokenizer: Tokenizer | None = None
+) -> SearchStrategy[dict[Key, str]]:
+    """Draw arguments for the slots of `modules` and of the root: all required ones, any of the others.
+
+    Returns:
+        Texts by module path and parameter name, never longer than the slot and often just as long.
+    """
+    subject = Subject(schema, tokenizer)
+    return _arguments(slots(subject.schema, subject.tokenizer), frozenset(modules))
 
 
 def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
-    """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow it.
+    """Draw modules for a prompt to name, with their ancestors, whether or not the rules allow them together.
 
-    Mostly they are a valid selection but for one module, or two of them joined, so that one rule alone forbids them.
+    Most draws are a valid selection with one module changed, or two joined: then a single rule may forbid them.
     """
     paths = list(read_schema(schema).modules)
     if not paths:
@@ -104,34 +102,57 @@ def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
     )
 
 
-def invalid_prompts(
-    schema: SchemaSource, codes: Collection[str] | None = None, tokenizer: Tokenizer | None = None
-) -> SearchStrategy[InvalidPrompt]:
-    """Draw a prompt with one fault in it, and the code and place that its first diagnostic must have.
+def prompt_trees(
+    schema: CheckedSchema, chosen: SearchStrategy[frozenset[str]], known: Slots, messages: Messages | None = None
+) -> SearchStrategy[PromptTree]:
+    """Draw valid prompts as trees; `messages` of None are drawn so that no prompt is empty."""
+    chosen_once = chosen.map(lambda modules: (modules,))
+    source = _Source(schema=schema, selections=chosen_once, slots=known, messages=messages)
+    return _prompt_trees(source).map(operator.itemgetter(0))
 
-    Args:
-        schema: A path, XML text, or a schema.
-        codes: The faults wanted ("PC408"); None wants all.
-        tokenizer: Measures slots; None takes the demo model's.
-    """
-    return strategies.invalid_prompts(read_schema(schema), codes, tokenizer or default_tokenizer())
+
+def prompt_tree_pairs(schema: CheckedSchema, known: Slots) -> SearchStrategy[tuple[PromptTree, ...]]:
+    """Draw two valid prompts with different modules where there are any; what both have has the same arguments."""
+    return _prompt_trees(_Source(schema=schema, selections=distinct_selections(schema), slots=known, messages=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Source:
     """What prompts of one schema are drawn from; its short repr keeps Hypothesis' messages readable."""
 
-    subject: Subject
-    selections: SearchStrategy[frozenset[str]]
+    schema: CheckedSchema
+    selections: SearchStrategy[tuple[frozenset[str], ...]]
     slots: Slots
-    messages: SearchStrategy[Sequence[Said]] | None
+    messages: Messages | None
 
     def __repr__(self) -> str:
-        return repr(self.subject)
+        return f"schema {self.schema.name!r}"
+
+
+@st.composite
+def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
+    """Draw one prompt for each of the drawn selections, with the same arguments and messages."""
+    selected = draw(source.selections)
+    filled = draw_arguments(draw, source.slots, frozenset().union(*selected))
+    parts = [(modules, _restricted(filled, modules)) for modules in selected]
+    messages = source.messages
+    if messages is None:
+        never_empty = all(has_tokens(source.schema.children, modules, given) for modules, given in parts)
+        messages = MESSAGES if never_empty else SOME_MESSAGES
+    said = draw(messages)
+    return tuple(
+        write_prompt(draw, source.schema, Choice(modules=modules, arguments=given, messages=said))
+        for modules, given in parts
+    )
+
+
+@st.composite
+def _arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:
+    return draw_arguments(draw, known, modules)
 
 
 class _Report:
-    """Shows a case only when somebody looks: making the report takes time."""
+    """The report of a case, made when Hypothesis shows it: making it takes time."""
 
     def __init__(self, case: PromptCase) -> None:
         self._case = case
@@ -140,41 +161,19 @@ class _Report:
         return self._case.report
 
 
-@st.composite
-def _cases(draw: DrawFn, source: _Source) -> PromptCase:
-    schema = source.subject.schema
-    modules = draw(source.selections)
-    filled = draw_arguments(draw, source.slots, modules)
-    said = source.messages
-    if said is None:
-        said = MESSAGES if has_tokens(schema.children, modules, filled) else SOME_MESSAGES
-    tree = write_prompt(draw, schema, Choice(modules=modules, arguments=filled, messages=draw(said)))
-    return _case(tree, source.subject)
-
-
-@st.composite
-def _arguments(draw: DrawFn, slots: Slots, modules: frozenset[str]) -> dict[Key, str]:
-    return draw_arguments(draw, slots, modules)
-
-
 def _case(tree: PromptTree, subject: Subject) -> PromptCase:
     case = subject.case(tree.document())
     note(_Report(case))
     return case
 
 
-def _slots(subject: Subject) -> dict[Key, SearchStrategy[str] | SearchStrategy[str | None]]:
-    """Return a strategy for each slot, measured in the subject's tokens."""
-    found: dict[Key, SearchStrategy[str] | SearchStrategy[str | None]] = {}
-    for owner, parameters in subject.schema.parameters.items():
-        for name, parameter in parameters.items():
-            fitting = fitting_texts(parameter, choices.argument_texts(parameter, subject.tokenizer), subject.tokenizer)
-            found[owner, name] = choices.given_or_left_out(parameter, fitting)
-    return found
+def _restricted(filled: Mapping[Key, str], modules: frozenset[str]) -> dict[Key, str]:
+    """Return the arguments for slots of `modules` and of the root."""
+    return {(owner, name): text for (owner, name), text in filled.items() if not owner or owner in modules}
 
 
 def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] | SearchStrategy[str | None]]:
-    """Return what a caller wants in certain slots.
+    """Return strategies for the slots whose arguments the caller gives.
 
     Raises:
         ValueError: there is no such parameter.
@@ -188,7 +187,7 @@ def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] |
     return found
 
 
-def _messages(text: str | SearchStrategy[str] | None) -> SearchStrategy[Sequence[Said]] | None:
+def _messages(text: str | SearchStrategy[str] | None) -> Messages | None:
     if text is None:
         return None
     drawn = text if isinstance(text, SearchStrategy) else st.just(text)

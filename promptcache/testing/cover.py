@@ -1,7 +1,7 @@
-"""Prompts to run one by one, where each run costs a model call: all of a schema, or few that cover its choices.
+"""Lists of prompts for `parametrize`: all of a schema, or few that cover its choices. Nothing is random.
 
-Comes in: a schema. Goes out: lists of `PromptCase`, for `parametrize`; nothing is random. A choice is a
-module that is used or is not used; a covering shows every t-tuple of choices that some valid prompt shows.
+A choice is a module that is used or is not used. A covering shows every t-tuple of choices that some valid prompt
+shows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from typing import TypeAlias
 from pysat.solvers import Solver
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.rules.formula import solving
-from promptcache.testing.choices import Said
-from promptcache.testing.prompt_xml import Choice, write_prompt
-from promptcache.testing.selecting import clauses_of, list_selections
+from promptcache.testing.prompt_xml import Choice, has_tokens, write_prompt
+from promptcache.testing.selection import list_selections, solver_of
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
-from promptcache.testing.token_texts import plain_argument
-from promptcache.testing.walk import has_tokens
+from promptcache.testing.texts import Said, plain_argument
 from promptcache.tokenizer import Tokenizer
 
 Choices: TypeAlias = frozenset[int]
@@ -75,7 +72,7 @@ def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_T
 
 def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset[str]]:
     """Yield the selections of a covering: each shows a tuple that is new, and then as many more as it can."""
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
+    with solver_of(schema) as solver:
         left = dict.fromkeys(valid_tuples(solver, len(schema.rules.order), t))
         while left:
             chosen = _grown(solver, list(left), len(schema.rules.order))
@@ -94,42 +91,6 @@ def valid_tuples(solver: Solver, num_variables: int, t: int) -> Iterator[Choices
                 seen.update(map(frozenset, combinations(sorted(shown, key=abs), len(variables))))
             if wanted in seen:
                 yield wanted
-
-
-def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
-    """Return every choice of a selection."""
-    return frozenset(place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path)
-
-
-def valid_pairs(schema: CheckedSchema) -> list[Choices]:
-    """Return every pair of choices that some valid selection shows."""
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
-        return list(valid_tuples(solver, len(schema.rules.order), 2))
-
-
-def largest_incompatible(schema: CheckedSchema) -> int:
-    """Return the size of a large set of valid pairs of which no two fit into one selection: no covering is smaller.
-
-    It is collected greedily from every start; pairs are compared by the selections that show them, the rarest first.
-
-    Raises:
-        ValueError: there are too many selections to list.
-    """
-    selections = list_selections(schema)
-    if selections is None:
-        raise ValueError(f"schema {schema.name!r} has too many selections to list")
-    listed = [shown_by(schema, modules) for modules in selections]
-    pairs = valid_pairs(schema)
-    masks = [sum(1 << place for place, choices in enumerate(listed) if pair <= choices) for pair in pairs]
-    masks.sort(key=int.bit_count)
-    best = 0
-    for start in masks:
-        taken, size = start, 1
-        for mask in masks:
-            if not mask & taken:
-                taken, size = taken | mask, size + 1
-        best = max(best, size)
-    return best
 
 
 def _grown(solver: Solver, left: Sequence[Choices], num_variables: int) -> set[int]:

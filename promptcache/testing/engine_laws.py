@@ -1,13 +1,12 @@
-"""Laws of cached answers, each a function of a service and prompts that raises `BrokenLaw` where it does not hold.
+"""The laws of cached answers; each is a function of a service and selections that raises `BrokenLaw`.
 
-Comes in: a `Service`, from an engine or made for the occasion, and selections. Goes out: nothing, or how far the answer
-lies from what it must be. `ENGINE_LAWS` lists them.
+`ENGINE_LAWS` lists those of one prompt. The error says how far the logits are from those they must equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -15,23 +14,10 @@ from promptcache.language import Selection
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Level, Origin, Plan, Prefill
 from promptcache.runtime import plain_logits, reference_logits, reference_tokens
-from promptcache.testing.laws import BrokenLaw
+from promptcache.testing.laws import BrokenLaw, Law, Over
 from promptcache.testing.service import Service, distance
 
 _NUM_GENERATED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLaw:
-    """A law by its name; `check` takes a service and one selection."""
-
-    name: str
-    check: Callable[[Service, Selection], None]
-
-    @property
-    def statement(self) -> str:
-        """The law in one sentence."""
-        return (self.check.__doc__ or "").strip().partition("\n")[0]
 
 
 def cached_is_reference(service: Service, selection: Selection) -> None:
@@ -45,7 +31,7 @@ def cached_is_reference(service: Service, selection: Selection) -> None:
 
 
 def exact_is_plain(service: Service, selection: Selection) -> None:
-    """Whatever is called exact equals one causal forward pass over the same tokens at the same positions."""
+    """An answer of level `exact` equals one causal forward pass over the same tokens at the same positions."""
     plan = service.plan(selection)
     if plan.level is Level.EXACT:
         _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
@@ -97,13 +83,13 @@ def generation_is_reference(service: Service, selection: Selection) -> None:
 
 
 ENGINE_LAWS = (
-    EngineLaw(name="cached is the reference", check=cached_is_reference),
-    EngineLaw(name="exact is plain prefill", check=exact_is_plain),
-    EngineLaw(name="exact is the model's own", check=exact_is_models_own),
-    EngineLaw(name="unselected text changes nothing", check=unselected_text_changes_nothing),
-    EngineLaw(name="generation is the reference", check=generation_is_reference),
+    Law(name="cached is the reference", over=Over.ANSWER, check=cached_is_reference),
+    Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
+    Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
+    Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
+    Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
 )
-"""Every law over one prompt; `history_changes_nothing` and `histories` are over several."""
+"""The laws of one prompt; `history_changes_nothing` and `histories` are about several."""
 
 
 def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:

@@ -1,7 +1,7 @@
-"""Stores that fail: for testing what a service does when KV is lost, damaged, late or refused.
+"""Stores that fail, to test an engine whose KV is lost, damaged, late or refused.
 
-Comes in: a store, and a rule or a seed that says which keys are hit. Goes out: a store that behaves as the one it
-wraps, but for those. This file knows no schema; a damaged encoding has the right shape and wrong numbers.
+Each wraps a store and changes one thing for the keys that a rule hits. A damaged encoding has the right shape and wrong
+numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def after(num_calls: int) -> Hit:
 
 
 class FaultyStore(Store):
-    """A `Store` that passes everything on to another one; the others here change one thing of it."""
+    """A `Store` that passes every call on to another one."""
 
     def __init__(self, store: Store, hit: Hit) -> None:
         self._store = store
@@ -106,10 +106,10 @@ class FaultyStore(Store):
 
 
 class LosingStore(FaultyStore):
-    """Forgets what is hit: it was put, and is not there when somebody asks."""
+    """Loses the keys that are hit: what was put is not found."""
 
     def get(self, key: str) -> Lookup:
-        """Find nothing of what is hit."""
+        """Return what is there, and nothing for a key that is hit."""
         if self._hit(key):
             self._store.delete(key)
             return Lookup(None)
@@ -117,31 +117,31 @@ class LosingStore(FaultyStore):
 
 
 class CorruptingStore(FaultyStore):
-    """Keeps noise in place of what is hit: the right shape, wrong numbers."""
+    """Stores wrong numbers of the right shape for keys that are hit."""
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
-        """Put noise for what is hit."""
+        """Put the KV, or wrong numbers if the key is hit."""
         if self._hit(recipe.key):
             keys, values = keys.flip(2) + 1, values.flip(2) - 1
         return self._store.put(recipe, keys, values, persist=persist)
 
 
 class DelayingStore(FaultyStore):
-    """Answers late for what is hit."""
+    """Answers late for keys that are hit."""
 
     def __init__(self, store: Store, hit: Hit, delay_s: float) -> None:
         super().__init__(store, hit)
         self._delay_s = delay_s
 
     def get(self, key: str) -> Lookup:
-        """Wait, then return what is there."""
+        """Return what is there, after a delay if the key is hit."""
         if self._hit(key):
             time.sleep(self._delay_s)
         return self._store.get(key)
 
 
 class RefusingStore(FaultyStore):
-    """Raises for what is hit, as a store does whose disk is full or whose server is gone."""
+    """Raises for keys that are hit, as a store with a full disk does."""
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put, or refuse.

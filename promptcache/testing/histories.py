@@ -1,7 +1,6 @@
-"""Whatever happened before on a store, a request is answered as by a fresh engine: a stateful machine.
+"""The law that no history of a store changes an answer, as a stateful machine of Hypothesis.
 
-Comes in: services over one store, and prompts for them. Goes out: a Hypothesis machine whose steps warm, ask, generate,
-evict, forget half and restart, and which compares every answer with the fresh one.
+Its steps warm, ask, generate, evict and restart on one store. Every answer is compared with that of a fresh engine.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
     Run it with `run_state_machine_as_test(history_machine(…))`, or as a test case: `TestHistories = ….TestCase`.
 
     Args:
-        documents: Schemas, each with the XML of its prompts; several may share a name, as a schema that was changed.
+        documents: Schemas, each with the XML of its prompts; several may share a name, as versions of one schema do.
     """
     services = [serve(read_schema(source)) for source, _ in documents]
     asked = [
@@ -48,8 +47,8 @@ def check_histories(service: Service, selections: Sequence[Selection], *, max_ex
 
     Args:
         service: A schema as a model serves it; its own store is not used.
-        selections: What is asked.
-        max_examples: How many histories are tried; the same ones every time.
+        selections: The prompts that are asked.
+        max_examples: The number of histories, the same ones every time.
 
     Raises:
         BrokenLaw: with the steps of the shortest history that shows it as notes.
@@ -72,7 +71,7 @@ def _machine(services: Sequence[Service], asked: Sequence[tuple[int, Selection]]
 
 
 class _Histories(RuleBasedStateMachine):
-    """Steps over one store; `held` is what requests in flight still use."""
+    """Steps over one store; `held` has the KV that requests in flight use."""
 
     fresh: _Fresh
 
@@ -109,7 +108,7 @@ class _Histories(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS)
     def warm(self, number: int) -> None:
-        """Encode all that a schema may need, before anybody asks."""
+        """Encode everything of a schema before it is asked for."""
         service = self.services[number % len(self.services)]
         Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.state.encodings)
 
@@ -122,7 +121,7 @@ class _Histories(RuleBasedStateMachine):
 
     @rule()
     def evict_all(self) -> None:
-        """Forget every encoding; those that a request holds stay in memory."""
+        """Forget every encoding; KV that a request holds stays in memory."""
         for key in list(self.store.keys()):
             self.store.delete(key)
 
@@ -141,13 +140,13 @@ class _Histories(RuleBasedStateMachine):
 
     @invariant()
     def held_is_unchanged(self) -> None:
-        """Nobody writes over what a request in flight holds."""
+        """KV that a request in flight holds is not written over."""
         if not all(torch.equal(run.keys, before) for run, before in self.held.values()):
             raise BrokenLaw("KV that a request held has changed")
 
 
 class _Fresh:
-    """What fresh engines answer, each computed once."""
+    """The answers of fresh engines, each computed once."""
 
     def __init__(self, services: Sequence[Service], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
@@ -156,7 +155,7 @@ class _Fresh:
         self._tokens: dict[int, tuple[int, ...]] = {}
 
     def asked(self, number: int) -> tuple[int, Selection]:
-        """Return a prompt, counted round, and which service it is for."""
+        """Return the prompt of this number, counted round, and the index of its service."""
         return self._prompts[number % len(self._prompts)]
 
     def logits(self, number: int) -> torch.Tensor:

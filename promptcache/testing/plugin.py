@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.language.schema import Example
-    from promptcache.testing.law import Law
+    from promptcache.testing.laws import Law
     from promptcache.testing.subject import Subject
 
 _EXAMPLES = 100
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the folder that was named, beside whatever else is asked for; refuse values that are none or for none."""
+    """Collect the named folder, too; refuse values that are unreadable or have no folder."""
     _context(config)
     folder = config.getoption("--promptcache")
     if folder and find_spec("hypothesis") is None:
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect a schema below the folder that was named."""
+    """Collect a schema below the named folder."""
     folder = parent.config.getoption("--promptcache")
     if not folder or not file_path.name.endswith(_SUFFIXES) or not file_path.is_relative_to(Path(folder).resolve()):
         return None
@@ -73,13 +73,13 @@ def promptcache_engine(request: pytest.FixtureRequest) -> Engine:
 
 
 class SchemaFile(pytest.File):
-    """A schema document; an item for every example and law, or one that fails with what is wrong with it."""
+    """A schema document: an item for every example and law, or one that fails with its diagnostics."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the items."""
         from promptcache.diagnostics import SchemaError
-        from promptcache.testing.examples import tested_examples
         from promptcache.testing.laws import LAWS
+        from promptcache.testing.running import tested_examples
 
         try:
             subject = self._subject()
@@ -109,7 +109,7 @@ class SchemaFile(pytest.File):
 
 
 class SchemaItem(pytest.Item):
-    """Something that is tested of a schema, at a line of it."""
+    """A test of a schema, at one of its lines."""
 
     def __init__(self, *, line: int, **fields: Any) -> None:
         super().__init__(**fields)
@@ -134,7 +134,7 @@ class ExampleItem(SchemaItem):
 
     def runtest(self) -> None:
         """Plan the example."""
-        from promptcache.testing.examples import check_example
+        from promptcache.testing.running import check_example
 
         check_example(self._subject, self._example)
 
@@ -154,7 +154,7 @@ class LawItem(SchemaItem):
         check_law(self._law, self._subject, max_examples=self.config.getoption("--promptcache-examples"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
-        """Say which law is broken, where, by which prompt, with its slots and a command that shows it."""
+        """The law, its place, and the prompt that breaks it with its slots and a command that shows it."""
         notes = [note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith("prompt: ")]
         return "\n".join((f"{_shown(self.path)}:{self.line}: {self._law.statement}", str(excinfo.value), *notes))
 
@@ -172,13 +172,13 @@ class BrokenSchemaItem(SchemaItem):
 
 
 def _shown(path: Path) -> Path:
-    """Return a path as short as it can be written from here."""
+    """Return a path relative to the working directory, if it is below."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _stem(path: Path) -> str:
-    """Return the name of a file without what says that it is a schema, or a template of one."""
+    """Return the name of a file without `.xml` or `.xml.j2`."""
     return path.name.removesuffix(".j2").removesuffix(".xml")
 
 
@@ -186,7 +186,7 @@ def _context(config: pytest.Config) -> Mapping[str, object] | None:
     """Return the values for templates.
 
     Raises:
-        UsageError: the file that should hold them does not.
+        UsageError: the file holds none.
     """
     file = config.getoption("--promptcache-context")
     if file is None:

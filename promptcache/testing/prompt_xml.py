@@ -1,25 +1,30 @@
-"""A choice of modules, arguments and messages becomes a prompt document, in one of the many ways to write it.
+"""Prompts as XML trees: a choice of modules, arguments and messages, written in any form of the language.
 
-Comes in: a checked schema and what to choose. Goes out: an XML tree that says so, and where it names each module. Knows
-nothing of how the choice was made; it makes no prompt valid that is not.
+With all draws zero, `write_prompt` writes the shortest form. It does not check the choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.language.checked import CheckedSchema, CheckedUnion
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+)
+from promptcache.language.schema import Parameter, join_path
 from promptcache.language.syntax.names import ancestors
 from promptcache.language.syntax.versions import is_version
-from promptcache.testing.choices import Key, Said
-from promptcache.testing.markup import append_text, indent, to_text
-from promptcache.testing.shortest import Shortest
-from promptcache.testing.walk import walk_checked
+from promptcache.testing.texts import Key, Said
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 
@@ -28,11 +33,14 @@ _FORM = st.integers(0, 3)
 _STYLE = st.integers(0, 2)
 _INDEX = st.integers(0, 15)
 _BOUNDS = ("", ">=", "<=", "==")
+# Whitespace beside inline elements is part of the text around them; whitespace inside opaque ones is kept.
+_INLINE = frozenset({"parameter", "text"})
+_OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a prompt says."""
+    """The modules, arguments and messages of a prompt."""
 
     modules: frozenset[str]
     arguments: Mapping[Key, str]
@@ -67,8 +75,8 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
     Args:
         draw: Draws from a strategy.
         schema: The prompt's schema.
-        choice: What to write; not checked.
-        in_full: Name every module itself, also those that others or a default would bring.
+        choice: What to write; it is not checked.
+        in_full: Name every module, even if another reference or a default brings it.
     """
     root = etree.Element("prompt", schema=schema.name)
     if schema.version is not None and is_version(schema.version) and (bounds := _BOUNDS[draw(_FORM)]):
@@ -88,7 +96,7 @@ def _write_shortest(
     root: etree._Element, schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]
 ) -> None:
     given = {module for module, _ in choice.arguments}
-    shortest = Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
+    shortest = _Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
     for path, outer, relative in shortest.references():
         if "/" in relative:
             references[path] = etree.SubElement(references[outer], "use", module=relative)
@@ -99,7 +107,7 @@ def _write_shortest(
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:
-    """Return modules from which all others follow: as their ancestors, or as the default of a union."""
+    """Return modules that bring all others, as their ancestors or as the default of a union."""
     needed = {module for module, _ in choice.arguments if module}
     implied = set(_defaults_taken(schema, choice.modules))
     for path in reversed(_in_order(schema, choice.modules)):
@@ -114,7 +122,7 @@ def _in_order(schema: CheckedSchema, modules: Collection[str]) -> list[str]:
 
 
 def _defaults_taken(schema: CheckedSchema, modules: Collection[str]) -> Iterator[str]:
-    """Yield the members that a union's default brings if they are not named."""
+    """Yield the members that a default adds if they are not named."""
     for union in walk_checked(schema.children):
         if isinstance(union, CheckedUnion):
             taken = [member.path for member in union.members if member.path in modules]
@@ -160,3 +168,119 @@ def _write_message(root: etree._Element, message: Said) -> None:
 
 def _insert(draw: Draw, parent: etree._Element, element: etree._Element) -> None:
     parent.insert(0 if draw(_COIN) else len(parent), element)
+
+
+class _Named(NamedTuple):
+    """A reference to a module, relative to the one around it, with those inside it."""
+
+    path: str
+    relative: str
+    inner: tuple[_Named, ...]
+
+
+class _Shortest:
+    """The shortest references to some modules: a module is left out if a reference inside it or a default brings it.
+
+    Lengths are those of the XML without arguments.
+    """
+
+    def __init__(self, modules: Sequence[str], given: Set[str], defaults: Set[str]) -> None:
+        self._given = given
+        self._defaults = defaults
+        self._below: dict[str, list[str]] = {}
+        for path in modules:
+            self._below.setdefault(path.rpartition("/")[0], []).append(path)
+        self._known: dict[tuple[str, str], tuple[int, tuple[_Named, ...]]] = {}
+
+    def references(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each reference: its module, the one whose reference it stands in, and the path from there to it."""
+        yield from self._walk(self._inside("", "")[1], "")
+
+    def _walk(self, named: Sequence[_Named], outer: str) -> Iterator[tuple[str, str, str]]:
+        for each in named:
+            yield each.path, outer, each.relative
+            yield from self._walk(each.inner, each.path)
+
+    def _inside(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
+        """Return the length of all references below a module, and the references."""
+        parts = [self._shortest(child, prefix) for child in self._below.get(path, ())]
+        return sum(length for length, _ in parts), tuple(each for _, named in parts for each in named)
+
+    def _shortest(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
+        """Return the same for a module and what is below it, where references must begin with `prefix`."""
+        if (path, prefix) not in self._known:
+            self._known[path, prefix] = self._weighed(path, prefix)
+        return self._known[path, prefix]
+
+    def _weighed(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
+        relative = join_path(prefix, path.rpartition("/")[2])
+        length, inner = self._inside(path, "")
+        tag, start = ("use", f'use module="{relative}"') if prefix else (relative, relative)
+        length += len(f"<{start}></{tag}>" if inner else f"<{start}/>")
+        if path not in self._given:
+            without, left = self._inside(path, relative)
+            if (left or path in self._defaults) and without < length:
+                return without, left
+        return length, (_Named(path, relative, inner),)
+
+
+def to_text(root: etree._Element) -> str:
+    """Return the document as text."""
+    return etree.tostring(root, encoding="unicode")
+
+
+def append_text(element: etree._Element, text: str) -> None:
+    """Write `text` after everything that `element` holds."""
+    if not text:
+        return
+    if len(element):
+        element[-1].tail = (element[-1].tail or "") + text
+    else:
+        element.text = (element.text or "") + text
+
+
+def indent(element: etree._Element, line: str = "\n") -> None:
+    """Write blocks on lines of their own where they have no text beside them."""
+    if element.tag in _OPAQUE or not len(element):
+        return
+    children = list(element)
+    if _is_block(children[0]) and not element.text:
+        element.text = line + "  "
+    for child, following in zip(children, [*children[1:], None], strict=True):
+        if _is_block(child):
+            indent(child, line + "  ")
+            if not child.tail and (following is None or _is_block(following)):
+                child.tail = line if following is None else line + "  "
+
+
+def _is_block(element: etree._Element) -> bool:
+    return isinstance(element.tag, str) and element.tag not in _INLINE
+
+
+def walk_checked(items: Iterable[CheckedItem]) -> Iterator[CheckedItem]:
+    """Yield every item, in document order."""
+    for item in items:
+        yield item
+        if isinstance(item, CheckedModule | CheckedTurn):
+            yield from walk_checked(item.children)
+        elif isinstance(item, CheckedUnion):
+            yield from walk_checked(item.members)
+
+
+def has_tokens(
+    items: Iterable[CheckedItem], modules: Collection[str], arguments: Mapping[tuple[str, str], str], owner: str = ""
+) -> bool:
+    """Whether `items` give a prompt with these modules and arguments any token besides BOS; a turn always does."""
+    for item in items:
+        match item:
+            case FinalText() | CheckedTurn():
+                return True
+            case Parameter():
+                found = bool(arguments.get((owner, item.name), item.default))
+            case CheckedModule():
+                found = item.path in modules and has_tokens(item.children, modules, arguments, item.path)
+            case CheckedUnion():
+                found = has_tokens(item.members, modules, arguments)
+        if found:
+            return True
+    return False

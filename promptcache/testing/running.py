@@ -1,23 +1,37 @@
-"""Running a law over the prompts of one schema, outside any test function.
+"""Running laws and examples over one schema, outside any test function.
 
-Comes in: a law and a schema under test. Goes out: nothing, or the law's error for the smallest example. This file knows
-no particular law.
+A law that does not hold is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis shrinks
+choice by choice and stops where no single step is simpler. So plain prompts are then tried from the smallest on: with
+arguments that are empty, short, full or as declared, at most two of them not the plainest, and the shortest messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import combinations, groupby, product
 
 from hypothesis import given, settings
-from hypothesis.strategies import SearchStrategy
 
-from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
-from promptcache.testing.law import BrokenLaw, Law, Over
-from promptcache.testing.laws import LAWS
-from promptcache.testing.smallest import smallest_failing
+from promptcache.diagnostics import PromptError
+from promptcache.language.examples import example_prompt
+from promptcache.language.schema import Example, Parameter, Role
+from promptcache.layout import fill_tokens
+from promptcache.testing.cases import named_modules, subject_prompts
+from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over
+from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
+from promptcache.testing.texts import Key, Said, fits, plain_argument
 
 DEFAULT_EXAMPLES = 100
+MAX_TRIED = 3000
+_MAX_CHANGED = 2
+_SAID: Sequence[Sequence[Said]] = (
+    (),
+    (Said(text="a"),),
+    *((Said(role=role.value, text=text),) for role in Role for text in ("", "a")),
+)
 
 
 def check_laws(schema: SchemaSource, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
@@ -32,13 +46,13 @@ def check_laws(schema: SchemaSource, *, max_examples: int = DEFAULT_EXAMPLES) ->
 
 
 def check_law(law: Law, subject: Subject, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
-    """Check one law on one schema; the same examples every time."""
+    """Check one law that needs no model on one schema, with the same examples every time."""
     if law.over is Over.SCHEMA:
         law.check(subject)
     elif law.over is Over.PROMPT:
         _over_prompts(law, subject, max_examples)
     else:
-        _over_others(law, subject, max_examples)
+        _over_named(law, subject, max_examples)
 
 
 def _over_prompts(law: Law, subject: Subject, max_examples: int) -> None:
@@ -69,7 +83,7 @@ def _breaks(law: Law, case: PromptCase) -> bool:
 
 
 def _raise_for(law: Law, case: PromptCase, found: BrokenLaw) -> None:
-    """Raise what a law says of the smallest prompt, in place of what it said of another."""
+    """Raise the error of a law for the smallest prompt."""
     try:
         law.check(case)
     except BrokenLaw as error:
@@ -77,17 +91,11 @@ def _raise_for(law: Law, case: PromptCase, found: BrokenLaw) -> None:
         raise error from found
 
 
-def _over_others(law: Law, subject: Subject, max_examples: int) -> None:
-    drawn: SearchStrategy[object] = (
-        named_modules(subject.schema)
-        if law.over is Over.NAMED
-        else invalid_prompts(subject.schema, tokenizer=subject.tokenizer)
-    )
-
+def _over_named(law: Law, subject: Subject, max_examples: int) -> None:
     @_settings(max_examples)
-    @given(about=drawn)
-    def check(about: object) -> None:
-        law.check(subject, about)
+    @given(named=named_modules(subject.schema))
+    def check(named: frozenset[str]) -> None:
+        law.check(subject, named)
 
     check()
 
@@ -96,3 +104,85 @@ def _settings(max_examples: int) -> settings:
     return settings(
         max_examples=max_examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False
     )
+
+
+def tested_examples(subject: Subject) -> Iterator[tuple[str, Example]]:
+    """Yield the examples that say what must hold of them, each with its name or its number among all."""
+    for number, example in enumerate(subject.schema.examples, 1):
+        if example.valid is not None or example.contains is not None:
+            yield example.name or f"number {number}", example
+
+
+def check_example(subject: Subject, example: Example) -> None:
+    """Plan an example that is valid.
+
+    Raises:
+        LanguageError: an argument is longer than its slot, or there is nothing to prefill; at its place in the schema.
+    """
+    if example.valid is not False:
+        subject.plan(example_prompt(example))
+
+
+def size_of(case: PromptCase) -> tuple[int, int]:
+    """Return what is to be smallest: the number of modules, then the bytes of XML."""
+    return len(case.selection.modules), len(case.xml.encode())
+
+
+def smallest_failing(
+    subject: Subject, fails: Callable[[PromptCase], bool], *, below: PromptCase | None = None
+) -> PromptCase | None:
+    """Return the smallest plain prompt that fails, if one is found that is smaller than the one given.
+
+    Args:
+        subject: The schema.
+        fails: Whether a prompt shows the fault.
+        below: A prompt that does.
+    """
+    limit = size_of(below) if below else None
+    for number, (size, xml) in enumerate(_small_prompts(subject)):
+        if number == MAX_TRIED or (limit is not None and size >= limit):
+            return None
+        try:
+            case = subject.case(xml)
+        except PromptError:  # it is empty
+            continue
+        if fails(case):
+            return case
+    return None
+
+
+def _small_prompts(subject: Subject) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield prompts with their sizes, the smallest first."""
+    listed = list_selections(subject.schema) or ()
+    for number, selections in groupby(listed, key=len):
+        written = (
+            write_prompt(lambda _: 0, subject.schema, choice).document()
+            for modules in selections
+            for choice in _choices(subject, modules)
+        )
+        yield from sorted({((number, len(xml.encode())), xml) for xml in written})
+
+
+def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[Choice]:
+    options: dict[Key, list[str | None]] = {
+        (owner, name): _options(parameter, subject)
+        for owner in ("", *sorted(modules))
+        for name, parameter in subject.schema.parameters[owner].items()
+    }
+    for changed in (some for size in range(_MAX_CHANGED + 1) for some in combinations(options, size)):
+        for texts in product(*(options[key][1:] for key in changed)):
+            drawn = {key: known[0] for key, known in options.items()} | dict(zip(changed, texts, strict=True))
+            arguments = {key: text for key, text in drawn.items() if text is not None}
+            for said in _SAID:
+                yield Choice(modules=modules, arguments=arguments, messages=said)
+
+
+def _options(parameter: Parameter, subject: Subject) -> list[str | None]:
+    """Return what a slot may get, the plainest first."""
+    plain = plain_argument(parameter, subject.tokenizer) if parameter.required else None
+    full = fill_tokens("", "x", parameter.length, subject.tokenizer)
+    known = (parameter.default, parameter.placeholder, *parameter.choices)
+    fitting = (
+        text for text in ("", "a", full, *known) if text is not None and fits(parameter, text, subject.tokenizer)
+    )
+    return list(dict.fromkeys((plain, *fitting)))

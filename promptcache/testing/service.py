@@ -1,7 +1,6 @@
-"""A schema being served by a model, in the parts that laws compare: a plan, the cached answer, what it must equal.
+"""A schema with a model, a tokenizer and a store: plans, logits and tokens of its prompts, for the laws to compare.
 
-Comes in: a schema, a model, a tokenizer, a store; or an engine that has all of them. Goes out: plans, logits and tokens
-of selections, by the same steps as in an engine.
+A service takes the same steps as an engine.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Service:
 
     @property
     def store(self) -> Store:
-        """The store that its KV comes from."""
+        """The store of its KV."""
         return self.executor.store
 
     @property
     def tolerance(self) -> float:
-        """How far logits may lie apart by rounding, max|a-b| / max|b|.
+        """The largest distance of logits that rounding explains, max|a-b| / max|b|.
 
         In float64 the smallest planted fault gives 1e-4 and rounding 1e-14. In float32 rounding grows with the largest
         attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "The laws").
@@ -86,8 +85,7 @@ def serve(
     store: Store | None = None,
     pool: Pool | None = None,
 ) -> Service:
-    """Serve a schema; without anything else by a tiny random model over bytes, from a store of its own, every segment
-    read where it rests."""
+    """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     store = MemoryStore(model.shape) if store is None else store
@@ -105,13 +103,13 @@ def served_by(engine: Engine, schema: SchemaSource) -> Service:
 
 @cache
 def default_model() -> Model:
-    """Return the tiny random model that serves where no other is given."""
+    """Return the tiny random model that serves by default."""
     made = tiny_model()
     choose_linking(made)
     return made
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return max|a-b| / max|b|; NaN is as far as can be."""
+    """Return max|a-b| / max|b|; infinite for NaN."""
     far = float((actual - expected).abs().max() / expected.abs().max())
     return far if far == far else float("inf")

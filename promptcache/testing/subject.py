@@ -1,7 +1,7 @@
-"""A schema under test, and one prompt against it with everything that is known before a model runs.
+"""A schema under test, and one prompt of it with everything that is known before a model runs.
 
-Comes in: a schema in any form that a user has it, and a tokenizer. Goes out: `Subject` and `PromptCase`. This file
-draws nothing and knows no model: a prompt is planned, not answered.
+`Subject` takes a schema in any form and lays it out; `PromptCase` is a planned prompt. Nothing is drawn here and no
+model is needed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.nodes import Module, Text, walk
 from promptcache.language.syntax.template_files import is_template
 from promptcache.layout import Layout, Plan, RunState, Slot, lay_out, make_plan, render, run_states
-from promptcache.testing.written import SchemaFiles
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 
-SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema | SchemaFiles
-"""A path, XML text (starting with "<"), a declared or a checked schema, or one that was drawn with its files."""
+SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
+"""A path, XML text (starting with "<"), or a declared or checked schema."""
 
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -57,8 +56,8 @@ def published_grammar() -> etree.RelaxNG:
     return etree.RelaxNG(etree.parse(next(file for file in _GRAMMARS if file.is_file())))
 
 
-def read_schema(source: SchemaSource) -> CheckedSchema:
-    """Read and check a schema.
+def read_schema(source: SchemaSource, folder: Files | None = None) -> CheckedSchema:
+    """Read and check a schema; XML text takes the files that it names from `folder`.
 
     Raises:
         SchemaError: every fault with its place.
@@ -67,25 +66,26 @@ def read_schema(source: SchemaSource) -> CheckedSchema:
         return source
     if isinstance(source, Schema):
         return check_schema(source)
-    if isinstance(source, SchemaFiles):
-        return source.checked()
     if is_markup(source):
-        return check_schema(parse_schema(source))
+        return check_schema(parse_schema(source, folder=folder))
     return check_schema(Schema.from_file(source))
 
 
 class Subject:
-    """A schema under one tokenizer; laid out when the first prompt needs it.
+    """A schema under one tokenizer; it is laid out when the first prompt needs it.
 
-    Attributes:
-        schema: The schema, checked.
-        tokenizer: Measures its texts and slots.
+    Args:
+        source: A path, XML text, or a schema.
+        tokenizer: Measures texts and slots; None takes the demo model's.
+        folder: The files that XML text names: a folder, or texts by path.
     """
 
-    def __init__(self, source: SchemaSource, tokenizer: Tokenizer | None = None) -> None:
-        self.schema = read_schema(source)
-        self._written = source.xml if isinstance(source, SchemaFiles) else source if is_markup(source) else None
-        self._files = source.folder if isinstance(source, SchemaFiles) else None
+    def __init__(
+        self, source: SchemaSource, tokenizer: Tokenizer | None = None, *, folder: Files | None = None
+    ) -> None:
+        self.schema = read_schema(source, folder)
+        self._xml = source if is_markup(source) else None
+        self._files = folder
         self.tokenizer: Tokenizer = default_tokenizer() if tokenizer is None else tokenizer
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class Subject:
 
     @property
     def folder(self) -> Files | None:
-        """Where the files lie that the schema names: beside it, if it is a file itself; else in memory."""
+        """The files that the schema names: in the folder of its own file, or in memory."""
         file = Path(self.schema.source.span.source)
         if self._files is None and file.is_file():
             return file.parent
@@ -101,10 +101,10 @@ class Subject:
 
     @cached_property
     def document(self) -> str:
-        """The schema as it was written, or as it is printed if it was built in Python or templates made part of it."""
+        """The schema as it was written; printed, if it was built in Python or contains templates."""
         file = Path(self.schema.source.span.source)
-        if self._written is not None:
-            return self._written
+        if self._xml is not None:
+            return self._xml
         if file.is_file() and not _has_templates(self.schema.source):
             return file.read_text(encoding="utf-8")
         return print_schema(self.schema.source)
@@ -121,11 +121,11 @@ class Subject:
 
     @cached_property
     def states(self) -> tuple[RunState, ...]:
-        """What is computed once."""
+        """The states of its runs: what is computed once."""
         return run_states(self.layout)
 
     def lay_out_now(self) -> None:
-        """Lay the schema out before the first prompt needs it: Hypothesis counts what a draw takes.
+        """Lay the schema out now: within a draw, Hypothesis would count the time.
 
         Raises:
             SchemaError: a placeholder or default is longer than its slot.
@@ -141,7 +141,7 @@ class Subject:
         return PromptCase(xml=xml, plan=self.plan(parse_prompt(xml)), subject=self)
 
     def plan(self, prompt: Prompt) -> Plan:
-        """Return what a prompt for this schema reuses and prefills, and where.
+        """Return the plan of a prompt for this schema.
 
         Raises:
             PromptError: every fault with its place.
@@ -157,7 +157,7 @@ class PromptCase:
     Attributes:
         xml: The prompt's document.
         plan: What it reuses and prefills, and where.
-        subject: The schema that it is for, with the tokenizer that the plan was made with.
+        subject: Its schema and tokenizer.
     """
 
     xml: str
@@ -173,17 +173,17 @@ class PromptCase:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that the plan was made with."""
+        """The tokenizer that the plan was made with."""
         return self.subject.tokenizer
 
     @property
     def selection(self) -> Selection:
-        """The modules that it uses, with what fills and follows them."""
+        """The modules that it uses, its arguments and its messages."""
         return self.plan.selection
 
     @property
     def text(self) -> str:
-        """All that the model sees, headers and footers included."""
+        """The whole text for the model, headers and footers included."""
         return render(self.plan, self.tokenizer).text
 
     @property

@@ -1,19 +1,37 @@
-"""Random text of a bounded size, as users write it and as they should not.
+"""Strategies for the texts of a prompt: arguments for its slots and messages after its modules.
 
-Comes in: how many bytes of UTF-8 it may take (the byte tokenizer makes one token of each). Goes out: strategies for
-strings that XML can hold. Knows neither schemas nor prompts.
+Free texts are short, and some look like markup, control tokens or whitespace. They are cut to the tokens of their slot
+and often fill it. Values of a type or pattern are drawn as that type or pattern says.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from promptcache.language.checked import CheckedSchema
+from promptcache.language.schema import Parameter, ParameterType, Role
+from promptcache.language.syntax.values import refusal
+from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
+Key: TypeAlias = tuple[str, str]
+"""The path of a module, "" for the root, and the name of a parameter."""
 
-# What a careless parser, tokenizer or template would take for something else.
+Slots: TypeAlias = Mapping[Key, SearchStrategy[str] | SearchStrategy[str | None]]
+"""A strategy for the argument of each slot; None leaves the argument out."""
+
+BYTES = ByteTokenizer()
+
+# Texts that a careless parser, tokenizer or template reads as something else.
 TRICKY = (
     "</s>",
     "<|end|>",
@@ -36,9 +54,13 @@ TRICKY = (
     "\u2028",
     "a\r\nb",
 )
-# Plain text is short words over few letters: a counterexample is read, not deciphered.
+_WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
+_BEGINNINGS = ("", "a", "Nine days", *TRICKY)
+_ARGUMENTS = ("nine", "a", "0", "1", "")
+_LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} \n\téß日"
+# Few letters keep counterexamples readable.
 _PLAIN = st.text(alphabet="abc \n", min_size=1, max_size=8)
-# Everything XML 1.0 can hold except control characters.
+# Every character of XML 1.0 except control characters.
 _ANY = st.text(
     alphabet=st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff"), min_size=1, max_size=4
 )
@@ -46,7 +68,7 @@ _MIXED = st.one_of(st.just(""), _PLAIN, st.sampled_from(TRICKY), _ANY)
 
 
 def maybe(strategy: SearchStrategy[_T]) -> SearchStrategy[_T | None]:
-    """Draw None half of the time; `none() | strategy` would do so the less often the more branches `strategy` has."""
+    """Draw None half of the time; with `none() | strategy` the share depends on the branches of `strategy`."""
     options: tuple[SearchStrategy[_T | None], ...] = (st.none(), strategy)
     return st.booleans().flatmap(options.__getitem__)
 
@@ -57,20 +79,123 @@ def fit(text: str, max_bytes: int) -> str:
 
 
 def texts(max_bytes: int = 12) -> SearchStrategy[str]:
-    """Draw text of at most `max_bytes`, sometimes empty or of whitespace only."""
+    """Draw text of at most `max_bytes`, sometimes empty or only whitespace."""
     return _MIXED.map(lambda text: fit(text, max_bytes))
 
 
-def full_texts(num_bytes: int) -> SearchStrategy[str]:
-    """Draw text of exactly `num_bytes`."""
-
-    def pad(text: str) -> str:
-        cut = fit(text, num_bytes)
-        return cut + "x" * (num_bytes - len(cut.encode()))
-
-    return _MIXED.map(pad)
-
-
 def visible_texts(max_bytes: int = 12) -> SearchStrategy[str]:
-    """Draw text that no whitespace rule empties."""
+    """Draw text that is not empty after any whitespace rule."""
     return texts(max_bytes - 1).map(lambda text: text if text.strip() else "a" + text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message of a prompt: a turn, or bare text with role ""; `exact` writes it as a `text` element."""
+
+    role: str = ""
+    text: str
+    exact: bool = False
+
+
+_ROLES = st.sampled_from([Role.USER.value, Role.SYSTEM.value, Role.ASSISTANT.value])
+_TURNS = st.lists(st.builds(Said, role=_ROLES, text=texts(), exact=st.booleans()), min_size=1, max_size=3)
+MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
+    st.just(()), st.tuples(st.builds(Said, text=texts(), exact=st.booleans())), _TURNS
+)
+"""What follows the modules: nothing, bare text, or turns."""
+
+SOME_MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
+    st.tuples(st.builds(Said, text=visible_texts(), exact=st.booleans())), _TURNS
+)
+"""The same with at least one token."""
+
+
+def slots(schema: CheckedSchema, tokenizer: Tokenizer) -> Slots:
+    """Return a strategy for the argument of each slot of a schema; required parameters get a text that is not empty."""
+    return {
+        (owner, name): fitting.map(lambda text: text or "x") if parameter.required else maybe(fitting)
+        for owner, parameters in schema.parameters.items()
+        for name, parameter in parameters.items()
+        for fitting in [argument_texts(parameter, tokenizer)]
+    }
+
+
+def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key, str]:
+    """Draw arguments for the slots of `modules` and of the root."""
+    drawn = {key: draw(texts) for key, texts in known.items() if not key[0] or key[0] in modules}
+    return {key: text for key, text in drawn.items() if text is not None}
+
+
+def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
+    """Draw text that a parameter takes and its slot holds: short, full, or the filler of the slot.
+
+    Raises:
+        ValueError: no choice fits.
+    """
+    if parameter.type is not ParameterType.TEXT or parameter.pattern is not None:
+        return _typed_texts(parameter, tokenizer)
+
+    def cut(text: str) -> str:
+        return fit_tokens(text, parameter.length, tokenizer)
+
+    def full(beginning: str, word: str) -> str:
+        return fill_tokens(beginning, word, parameter.length, tokenizer)
+
+    known = (parameter.placeholder, parameter.default)
+    fillers = [text for text in known if text is not None and fits(parameter, text, tokenizer)]
+    beginnings = st.one_of(_MIXED, st.sampled_from(_BEGINNINGS))
+    return st.one_of(
+        texts(parameter.length).map(cut),
+        st.builds(full, beginnings, st.sampled_from(_WORDS)),
+        *([st.sampled_from(fillers)] if fillers else []),
+    )
+
+
+def fits(parameter: Parameter, text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a parameter takes a text, and its slot holds it."""
+    return refusal(parameter, text) is None and len(tokenizer.tokenize(text)) <= parameter.length
+
+
+def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
+    """Return a short text for a required parameter.
+
+    Raises:
+        ValueError: none was found.
+    """
+    shortest = shortest_text(parameter, tokenizer)
+    known = (parameter.default, parameter.placeholder, *parameter.choices, *_ARGUMENTS, shortest and shortest.text)
+    found = next((text for text in known if text is not None and fits(parameter, text, tokenizer)), None)
+    if found is None:
+        takes = f", which takes text like {parameter.pattern}" if parameter.pattern is not None else ""
+        raise ValueError(f"no text was found for the slot '{parameter.name}' of length {parameter.length}{takes}")
+    return found
+
+
+def _typed_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
+    """Draw values of a type or pattern that fit into the slot; a value that does not fit becomes the shortest."""
+    least = shortest_text(parameter, tokenizer)
+    match parameter.type:
+        case ParameterType.CHOICE:
+            fitting = [text for text in parameter.choices if fits(parameter, text, tokenizer)]
+            if not fitting:
+                raise ValueError(f"no choice of '{parameter.name}' fits into its slot of length {parameter.length}")
+            return st.sampled_from(fitting)
+        case _ if parameter.pattern is not None:
+            drawn = _matching_texts(parameter.pattern, least)
+        case ParameterType.INT | ParameterType.NUMBER:
+            drawn = st.integers(0, 10 ** min(parameter.length, 9) - 1).map(str)
+        case _:
+            drawn = texts(parameter.length).map(lambda text: " ".join(text.splitlines()))
+    if least is None or not fits(parameter, least.text, tokenizer):
+        return drawn.filter(lambda text: fits(parameter, text, tokenizer))
+    return drawn.map(lambda text: text if fits(parameter, text, tokenizer) else least.text)
+
+
+def _matching_texts(pattern: str, least: SlotText | None) -> SearchStrategy[str]:
+    """Draw texts that match a pattern, over common letters if `least` shows that these are enough."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error:  # Python has no such syntax
+        return st.nothing() if least is None else st.just(least.text)
+    # Over all of Unicode, Hypothesis makes tables of characters in the first draw, which takes a second.
+    return st.from_regex(compiled, fullmatch=True, alphabet=None if least is None else _LETTERS + pattern)

@@ -1,8 +1,7 @@
 """A tiny random model for tests: nothing to download, and wrong positions show.
 
-Comes in: a dtype. Goes out: a two-layer grouped-query Llama over the byte tokenizer's vocabulary, with weights scaled
-up: at the usual small scale attention is nearly uniform, and a token at the wrong position or seen by the wrong query
-changes nothing.
+It is a two-layer grouped-query Llama over the byte tokenizer's vocabulary. Its weights are scaled up: with the usual
+small weights attention is nearly uniform, and a token at a wrong position changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def tiny_model(dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Model:
     """Return a fresh random model; the same seed gives the same weights.
 
     Args:
-        dtype: float64 leaves no doubt between rounding and a fault.
+        dtype: In float64, rounding is far smaller than any fault.
         seed: Of the weights; torch's own random state is left alone.
     """
     config = LlamaConfig(

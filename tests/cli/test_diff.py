@@ -16,8 +16,8 @@ from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, resolve_prompt
 from promptcache.language.prompt import Prompt
 from promptcache.layout import Encoding, Layout, compare_encodings, lay_out, run_states
-from promptcache.testing import strategies
-from promptcache.testing.selecting import list_selections
+from promptcache.testing.selection import list_selections
+from tests import strategies
 from tests.cli.conftest import TRAVEL, Command
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer

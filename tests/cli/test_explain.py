@@ -14,7 +14,7 @@ from promptcache.cli.explain import schema_facts
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Origin
-from promptcache.testing import strategies
+from tests import strategies
 from tests.cli.conftest import Command
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer

@@ -15,11 +15,11 @@ from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
 from promptcache.language import CheckedSchema, Schema, check_schema, load_prompt, module, slot
 from promptcache.layout import check_length, lay_out
-from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer, declared_positions
+from tests import strategies
 from tests.conftest import law_examples
 
 PAPER = """<schema name="default">

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.runtime.coalesce import Pool
-from promptcache.testing import strategies
 from promptcache.testing.engine_laws import (
     ENGINE_LAWS,
-    EngineLaw,
     cached_is_reference,
     exact_is_models_own,
     exact_is_plain,
     history_changes_nothing,
 )
+from promptcache.testing.laws import Law
 from promptcache.testing.service import default_model, serve
+from tests import strategies
 from tests.conftest import law_examples, law_pairs
 
 pytestmark = pytest.mark.law
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=law_pairs(0.75))
-def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schema: CheckedSchema) -> None:
+def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
     """Every law of one prompt holds for random schemas and prompts."""
     selection = data.draw(strategies.prompts(schema))
     service = serve(schema)
@@ -40,7 +40,7 @@ def test_laws_hold_for_random_schemas(law: EngineLaw, data: st.DataObject, schem
 @given(data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]))
 @settings(max_examples=law_pairs(0.25))
 def test_laws_hold_where_segments_are_coalesced(
-    law: EngineLaw, data: st.DataObject, schema: CheckedSchema, small_tokens: int
+    law: Law, data: st.DataObject, schema: CheckedSchema, small_tokens: int
 ) -> None:
     """Every law of one prompt holds if some or all segments are coalesced."""
     selection = data.draw(strategies.prompts(schema))

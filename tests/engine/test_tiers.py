@@ -17,11 +17,12 @@ from promptcache.kv import Codec, DiskTier, MemoryStore, Pace, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.completion import KVSource
-from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import ENGINE_LAWS, EngineLaw
+from promptcache.testing.engine_laws import ENGINE_LAWS
+from promptcache.testing.laws import Law
 from promptcache.testing.service import Service, default_model, distance, serve
 from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
 from tests.conftest import law_examples
 
 MODULES = [f"m{number:02}" for number in range(20)]
@@ -53,7 +54,7 @@ def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=law_examples(0.05))
 def test_laws_hold_through_tiers(
-    tmp_path_factory: pytest.TempPathFactory, law: EngineLaw, data: st.DataObject, schema: CheckedSchema
+    tmp_path_factory: pytest.TempPathFactory, law: Law, data: st.DataObject, schema: CheckedSchema
 ) -> None:
     """Every law of one prompt holds over a tiered store: empty, without room in memory, and after a restart."""
     selection = data.draw(strategies.prompts(schema))

@@ -11,7 +11,7 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.examples import example_prompt
-from promptcache.testing import strategies
+from tests import strategies
 
 GRAMMAR = Path(__file__).parents[2] / "grammar"
 

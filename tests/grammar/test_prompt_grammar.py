@@ -11,7 +11,7 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.prompt_grammar import prompt_grammar
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 
 

@@ -13,7 +13,7 @@ from lxml import etree
 
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.language import check_schema, parse_schema
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
 from tests.grammar.test_published import STORED

@@ -27,9 +27,9 @@ from promptcache.language import (
     text_of,
 )
 from promptcache.language.checked import CheckedTurn
-from promptcache.testing.strategies import schemas
 from tests.conftest import law_examples
 from tests.language.documents import outline
+from tests.strategies import schemas
 
 QA = (
     Schema("qa", version="1.0")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from promptcache.language import CheckedSchema, Combinations, check_schema, parse_schema, prompt_for, resolve_prompt
 from promptcache.language.rules import combinations
-from promptcache.testing import strategies
-from promptcache.testing.selecting import list_selections
+from promptcache.testing.selection import list_selections
+from tests import strategies
 from tests.conftest import law_examples
 
 

@@ -13,7 +13,7 @@ from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.format.formatter import format_document
 from promptcache.language.format.markup import Chars, Kind, comments, read_markup
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans
 

@@ -18,7 +18,7 @@ from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, pa
 from promptcache.language.format.formatter import format_document
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.schema import Module, RuleList, Scaffold, Union
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut, outline
 

@@ -19,7 +19,7 @@ from promptcache.language import Schema, check_schema, load_prompt, parse_schema
 from promptcache.language.schema import Text
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut, outline
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from promptcache.language.checked import Selection
-from promptcache.testing.placing import expected_tokens
+from promptcache.testing.position_oracle import expected_tokens
 from tests.fakes import ByteTokenizer
 
 

@@ -12,7 +12,7 @@ from promptcache.diagnostics import SchemaError, Severity
 from promptcache.language import check_schema, parse_schema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Layout, check_length, lay_out
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read

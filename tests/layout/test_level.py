@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.layout import Level
-from promptcache.testing import strategies
-from promptcache.testing.seeing import true_level
+from promptcache.testing.level_oracle import true_level
+from tests import strategies
 from tests.conftest import law_examples
 from tests.layout.samples import level_of, plan_selection
 

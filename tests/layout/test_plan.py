@@ -19,7 +19,7 @@ from promptcache.layout import (
     run_states,
     scaffolds_in_use,
 )
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.reconstruction import reference_tokens

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.layout.rendering import Rendering, render
-from promptcache.testing import strategies
 from promptcache.tokenizer import HubTokenizer
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, new_tokens, plan_of, plan_selection, read, reused_tokens, text_of

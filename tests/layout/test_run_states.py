@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.language.schema import Context
 from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read

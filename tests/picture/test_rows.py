@@ -14,7 +14,7 @@ from promptcache.layout import Plan, lay_out, run_states
 from promptcache.picture import layout_svg
 from promptcache.picture.chart import ChartRow, Look, Section
 from promptcache.picture.rows import make_chart
-from promptcache.testing import strategies
+from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import new_tokens, plan_of, plan_selection, reused_tokens

@@ -1,63 +1,90 @@
-"""Faults of what files bring: options, paths, rules and texts of a schema that stands in several files."""
+"""Faults of what files bring: options, paths, rules and texts of a schema in several files.
+
+Each is planted at `parse_schema`: documents are changed so that a right reader gives what a wrong one would.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from posixpath import dirname, join
 
 import pytest
+from lxml import etree
 
-from promptcache.language.syntax.moving import Move
-from promptcache.language.syntax.read_items import SchemaReader
-from tests.planted.registry import fault
-from tests.planted.targets import module_of
+from promptcache.testing.prompt_xml import to_text
+from tests.planted.registry import Plant, fault
+from tests.strategies import split_files
 
-read_items, read_schema, taking = (
-    module_of(f"promptcache.language.{name}") for name in ("syntax.read_items", "read_schema", "syntax.taking")
-)
-Patch = pytest.MonkeyPatch
 FILES = "files are one schema"
+Documents = dict[str, etree._Element]
+"""The documents of a schema by their paths; "" is the schema itself."""
 
 
-@fault("included modules take the options of their new place", law=FILES)
-def _options_forgotten(patch: Patch) -> None:
-    patch.setattr(taking, "_with_options", lambda item, document, around: item)
+def _changing(change: Callable[[Documents], None], text: Callable[[str], str] = str) -> Plant:
+    """Return a plant that changes the documents, and the texts that `src` names."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = split_files.parse_schema
+
+        def parse_schema(xml: str, *, folder: Mapping[str, str] | None = None) -> object:
+            files = {"": xml, **(folder or {})}
+            documents = {name: etree.fromstring(each) for name, each in files.items() if not name.endswith(".txt")}
+            change(documents)
+            texts = {name: text(each) for name, each in files.items() if name.endswith(".txt")}
+            texts |= {name: to_text(root) for name, root in documents.items()}
+            return original(texts.pop(""), folder=texts or None)
+
+        patch.setattr(split_files, "parse_schema", parse_schema)
+
+    return plant
 
 
-@fault("a prefix is left out of paths", law=FILES)
-def _paths_without_prefix(patch: Patch) -> None:
-    patch.setattr(Move, "_path", lambda self, path, owner: path)
+def _included(documents: Documents) -> list[etree._Element]:
+    return [root for name, root in documents.items() if name]
 
 
-@fault("rules of an included file stay behind", law=FILES)
-def _rules_stay_behind(patch: Patch) -> None:
-    patch.setattr(Move, "rules", lambda self, rules: ())
+def _without_options(documents: Documents) -> None:
+    for root in _included(documents):
+        for name in ("whitespace", "separator", "context"):
+            root.attrib.pop(name, None)
 
 
-@fault("an include takes what select= leaves out", law=FILES)
-def _everything_taken(patch: Patch) -> None:
-    original = read_schema.take
-    patch.setattr(
-        read_schema, "take", lambda document, wanted, *rest: original(document, wanted._replace(select=None), *rest)
-    )
+def _without_rules(documents: Documents) -> None:
+    for root in _included(documents):
+        for rules in root.findall("rules"):
+            root.remove(rules)
 
 
-@fault("what is included stands at the end of the schema", law=FILES)
-def _included_last(patch: Patch) -> None:
-    original = SchemaReader._included
-
-    def included(self: Any, element: Any) -> tuple[Any, ...]:
-        self._top += original(self, element)
-        return ()
-
-    patch.setattr(SchemaReader, "_included", included)
+def _without_select(documents: Documents) -> None:
+    for root in documents.values():
+        for include in root.iter("include"):
+            include.attrib.pop("select", None)
 
 
-@fault("texts from files lose their last newline", law=FILES)
-def _text_stripped(patch: Patch) -> None:
-    original = read_items.read_src
+def _at_the_end(documents: Documents) -> None:
+    for include in documents[""].findall("include"):
+        documents[""].append(include)
 
-    def read_src(*args: Any, **more: Any) -> Any:
-        found = original(*args, **more)
-        return found.removesuffix("\n") if isinstance(found, str) else found
 
-    patch.setattr(read_items, "read_src", read_src)
+def _paths_without_prefix(documents: Documents) -> None:
+    """Write the prefix into the names of an included file, and not into its paths."""
+    for name, root in list(documents.items()):
+        for include in root.iter("include"):
+            prefix = include.attrib.pop("prefix", "")
+            file = documents[join(dirname(name), str(include.get("href")))]
+            for module in file.xpath("module | union/module"):
+                module.set("name", f"{prefix}{module.get('name')}")
+            for union in file.xpath("union[@default]"):
+                union.set("default", f"{prefix}{union.get('default')}")
+            if (selected := include.get("select")) is not None:
+                include.set("select", " ".join(f"{prefix}{each}" for each in selected.split()))
+
+
+fault("included modules take the options of their new place", law=FILES)(_changing(_without_options))
+fault("a prefix is left out of paths", law=FILES)(_changing(_paths_without_prefix))
+fault("rules of an included file stay behind", law=FILES)(_changing(_without_rules))
+fault("an include takes what select= leaves out", law=FILES)(_changing(_without_select))
+fault("what is included stands at the end of the schema", law=FILES)(_changing(_at_the_end))
+fault("texts from files lose their last newline", law=FILES)(
+    _changing(lambda documents: None, text=lambda text: text.removesuffix("\n"))
+)

@@ -1,20 +1,27 @@
-"""Faults of the language: rules, defaults, paths, printing, diagnostics, control tokens."""
+"""Faults of the language: rules, defaults, paths, printing, diagnostics, control tokens.
+
+Most are planted where the language is entered: at what `check_schema`, `resolve_prompt` and `print_schema` take and give.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import Span
-from promptcache.language.rules.rules import RuleKind, Rules
-from tests.planted.registry import fault
+from promptcache.diagnostics import PromptError
+from promptcache.language import CheckedSchema
+from promptcache.language.rules.rules import Exclusive, RuleKind, Rules
+from promptcache.testing import laws, subject
+from tests.planted.registry import Plant, fault
 from tests.planted.targets import module_of
+from tests.strategies import split_files
 
-check, compile_, resolve, prompt, print_schema = (
-    module_of(f"promptcache.language.{name}")
-    for name in ("check", "rules.compile", "resolve", "prompt", "print_schema")
+compile_, resolve, prompt = (
+    module_of(f"promptcache.language.{name}") for name in ("rules.compile", "resolve", "prompt")
 )
 TextTokenizer = module_of("promptcache.tokenizer.text_tokenizer").TextTokenizer
 Patch = pytest.MonkeyPatch
@@ -56,20 +63,33 @@ for _kind in (RuleKind.REQUIRE, RuleKind.EXCLUDE, RuleKind.CHOOSE, RuleKind.ASSE
     fault(f"rules of the element {_kind.value!r} are ignored", law=RULES)(_without_listed(_kind))
 
 
+def _checking(change: Callable[[CheckedSchema], CheckedSchema]) -> Plant:
+    """Return a plant that changes every drawn schema after it was checked."""
+
+    def plant(patch: Patch) -> None:
+        original = split_files.check_schema
+        patch.setattr(split_files, "check_schema", lambda schema: change(original(schema)))
+
+    return plant
+
+
 @fault("a union's default is not taken", law=RULES)
 def _no_default(patch: Patch) -> None:
     patch.setattr(Rules, "complete", lambda self, named: {"": None, **dict.fromkeys(named)})
 
 
-@fault("a union's default is its first member", law=RULES)
-def _first_default(patch: Patch) -> None:
-    original = compile_._Compiler.default
+def _first_default(schema: CheckedSchema) -> CheckedSchema:
+    first = {
+        member: rule.members[0] for rule in schema.rules.rules if isinstance(rule, Exclusive) for member in rule.members
+    }
+    defaults = {
+        parent: tuple(replace(each, member=first.get(each.member, each.member)) for each in found)
+        for parent, found in schema.rules.defaults.items()
+    }
+    return replace(schema, rules=replace(schema.rules, defaults=defaults))
 
-    def default(self: Any, entry: Any) -> Any:
-        found = original(self, entry)
-        return None if found is None else replace(found, member=entry.members[0])
 
-    patch.setattr(compile_._Compiler, "default", default)
+fault("a union's default is its first member", law=RULES)(_checking(_first_default))
 
 
 @fault("a default is taken beside a named member", law=RULES)
@@ -87,31 +107,21 @@ def _default_beside(patch: Patch) -> None:
     patch.setattr(Rules, "complete", complete)
 
 
-@fault("too much is guaranteed", law="guarantees hold")
-def _too_much(patch: Patch) -> None:
-    original = check.find_backbone
-
-    def backbone(rules: Any, sets: Any = ()) -> Any:
-        found = original(rules, sets)
-        first = frozenset(list(rules.order)[1:2])
-        if found is None:
-            return None
-        return found._replace(guaranteed={path: those | first for path, those in found.guaranteed.items()})
-
-    patch.setattr(check, "find_backbone", backbone)
+def _guaranteeing(wrong: Callable[[str, Collection[str], CheckedSchema], Collection[str]]) -> Plant:
+    return _checking(
+        lambda schema: replace(
+            schema,
+            guaranteed={path: frozenset(wrong(path, those, schema)) for path, those in schema.guaranteed.items()},
+        )
+    )
 
 
-@fault("only the module itself is guaranteed", law="guarantees hold")
-def _too_little(patch: Patch) -> None:
-    original = check.find_backbone
-
-    def backbone(rules: Any, sets: Any = ()) -> Any:
-        found = original(rules, sets)
-        if found is None:
-            return None
-        return found._replace(guaranteed={path: frozenset({path} - {""}) for path in found.guaranteed})
-
-    patch.setattr(check, "find_backbone", backbone)
+fault("too much is guaranteed", law="guarantees hold")(
+    _guaranteeing(lambda path, those, schema: {*those, *list(schema.modules)[:1]})
+)
+fault("only the module itself is guaranteed", law="guarantees hold")(
+    _guaranteeing(lambda path, those, schema: {path} - {""})
+)
 
 
 @fault("a module named twice is taken once", law=FIRST)
@@ -143,18 +153,22 @@ def _missing_argument(patch: Patch) -> None:
 
 @fault("faults are reported one column off", law=FIRST)
 def _column_off(patch: Patch) -> None:
-    original = resolve._Resolver._fault
+    original = subject.resolve_prompt
 
-    def report(self: Any, code: str, message: str, span: Span, *rest: Any) -> None:
-        original(self, code, message, replace(span, column=span.column + 1), *rest)
+    def resolve_prompt(*args: Any) -> Any:
+        try:
+            return original(*args)
+        except PromptError as error:
+            raise PromptError(
+                [replace(each, span=replace(each.span, column=each.span.column + 1)) for each in error.diagnostics]
+            ) from error
 
-    patch.setattr(resolve._Resolver, "_fault", report)
+    patch.setattr(subject, "resolve_prompt", resolve_prompt)
 
 
 @fault("another schema's prompt is taken", law=FIRST)
 def _another_schema(patch: Patch) -> None:
-    original = resolve.resolve_prompt
-    subject = module_of("promptcache.testing.subject")
+    original = subject.resolve_prompt
     patch.setattr(
         subject, "resolve_prompt", lambda prompt, schema: original(replace(prompt, schema=schema.name), schema)
     )
@@ -166,16 +180,16 @@ def _own_arguments(patch: Patch) -> None:
     patch.setattr(prompt.Prompt, "to_xml", lambda self: original(replace(self, arguments=())))
 
 
-@fault("printed modules lose their separator", law="schemas print")
-def _separator(patch: Patch) -> None:
-    original = print_schema._module
-    patch.setattr(print_schema, "_module", lambda module: original(replace(module, separator=None)))
+def _printing_without(attribute: str) -> Plant:
+    def plant(patch: Patch) -> None:
+        original = laws.print_schema
+        patch.setattr(laws, "print_schema", lambda schema: re.sub(f' {attribute}="[^"]*"', "", original(schema)))
+
+    return plant
 
 
-@fault("printed slots lose their placeholder", law="schemas print")
-def _placeholder(patch: Patch) -> None:
-    original = print_schema._parameter
-    patch.setattr(print_schema, "_parameter", lambda parameter: original(replace(parameter, placeholder=None)))
+fault("printed modules lose their separator", law="schemas print")(_printing_without("separator"))
+fault("printed slots lose their placeholder", law="schemas print")(_printing_without("placeholder"))
 
 
 @fault("text becomes control tokens", law="no control token in text")

@@ -18,16 +18,17 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema
 from promptcache.runtime.hf.model import Model
-from promptcache.testing import ByteTokenizer, Subject, prompts, strategies
-from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
-from promptcache.testing.document_laws import files_are_one_schema
+from promptcache.testing import ByteTokenizer, Subject, prompts
+from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
 from promptcache.testing.histories import history_machine
 from promptcache.testing.laws import LAWS, Law, Over, no_control_token_in_text
 from promptcache.testing.service import default_model, serve
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
+from tests import strategies
 from tests.families import random_model
+from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # a law that needs no model sees this many times more examples
@@ -87,7 +88,7 @@ def _probe(law: str, examples: int) -> None:
     elif law == "files are one schema":
         _run_over_files(_CHEAP * examples)
     else:
-        is_cheap = law in {each.name for each in LAWS}
+        is_cheap = law in {*FAULT_LAWS, *(each.name for each in LAWS)}
         _run(_check_of(law), _CHEAP * _RARE.get(law, 1) * examples if is_cheap else examples)
 
 
@@ -95,6 +96,8 @@ def _check_of(name: str) -> Check:
     for law in LAWS:
         if law.name == name:
             return lambda data, schema: _put(law, data, schema)
+    if name in FAULT_LAWS:
+        return lambda data, schema: _put_faults(name, data, schema)
     for engine_law in ENGINE_LAWS:
         if engine_law.name == name:
             return lambda data, schema: engine_law.check(serve(schema), data.draw(strategies.prompts(schema)))
@@ -124,11 +127,12 @@ def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
         case Over.NAMED:
             for named in data.draw(st.lists(named_modules(schema), min_size=8, max_size=8)):
                 law.check(subject, named)  # a set of modules costs less than a schema
-        case Over.INVALID:
-            for invalid in data.draw(
-                st.lists(invalid_prompts(schema, tokenizer=subject.tokenizer), min_size=4, max_size=4)
-            ):
-                law.check(subject, invalid)
+
+
+def _put_faults(law: str, data: st.DataObject, schema: CheckedSchema) -> None:
+    subject = Subject(schema, ByteTokenizer())
+    for invalid in data.draw(st.lists(strategies.invalid_prompts(schema), min_size=4, max_size=4)):
+        FAULT_LAWS[law](subject, invalid)
 
 
 def _run(check: Check, examples: int) -> None:

@@ -16,9 +16,9 @@ from promptcache.runtime import encode as encode_module
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.encode import batches, chains, missing_encodings
 from promptcache.runtime.executor import Executor
-from promptcache.testing import strategies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
 from tests.conftest import law_examples
 
 MODEL = tiny_model()

@@ -9,7 +9,7 @@ from lxml import etree
 from promptcache.language import CheckedSchema, Context, Role, Selection
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 from promptcache.language.schema import Module, Parameter, Union, walk
-from promptcache.testing.walk import walk_checked
+from promptcache.testing.prompt_xml import walk_checked
 
 SCHEMA_FEATURES = {
     *("module", "nested module", "deep module", "required", "reserve", "uncached", "own context", "name with dot"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import promptcache.testing as public
-from promptcache.diagnostics import CODES
-from promptcache.language import parse_schema
-from promptcache.language.syntax.patterns import Pattern
 from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
@@ -24,13 +21,14 @@ from promptcache.testing import (
     Subject,
     all_prompts,
     arguments,
-    invalid_prompts,
     pairs,
     prompts,
     selections,
 )
 from promptcache.testing.subject import default_tokenizer, read_schema
+from promptcache.tokenizer import Tokenizer
 from tests.conftest import law_examples
+from tests.strategies import InvalidPrompt, invalid_prompts
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE
 
@@ -122,10 +120,15 @@ TRIP = f"""
 """With slots that hold fewer tokens than their values have bytes, or just as many as a value of theirs."""
 
 
-@pytest.mark.parametrize("name", ["prompts", "pairs", "invalid_prompts"])
-def test_values_are_measured_in_tokens(name: str) -> None:
-    """Whatever draws prompts draws every choice that a slot holds in tokens, be it longer in bytes, and no other."""
-    drawn = getattr(public, name)(TRIP)
+def faulty_prompts(schema: str, tokenizer: Tokenizer | None = None) -> st.SearchStrategy[InvalidPrompt]:
+    """Prompts with one fault, of a schema as text."""
+    return invalid_prompts(read_schema(schema), tokenizer=tokenizer or default_tokenizer())
+
+
+@pytest.mark.parametrize("draw", [prompts, pairs, faulty_prompts])
+def test_values_are_measured_in_tokens(draw: Callable[..., st.SearchStrategy[object]]) -> None:
+    """All strategies for prompts draw every choice that a slot holds in tokens, even if it is longer in bytes."""
+    drawn = draw(TRIP)
     chosen = {"business class", "first class"}
 
     found = occurring(
@@ -145,7 +148,7 @@ def test_choices_that_fit_nowhere_are_told(attributes: str) -> None:
     everything: list[Callable[..., object]] = [
         prompts,
         pairs,
-        invalid_prompts,
+        faulty_prompts,
         lambda *a, **k: list(all_prompts(*a, **k)),
     ]
     for needs_one in everything:
@@ -171,38 +174,15 @@ def test_pairs_are_cases_that_differ(both: tuple[PromptCase, PromptCase]) -> Non
     assert [each.text for each in first.selection.messages] == [each.text for each in second.selection.messages]
 
 
-@given(invalid=invalid_prompts(RICH, codes=["PC408", "PC501"]))
-def test_faults_can_be_chosen(invalid) -> None:  # type: ignore[no-untyped-def]
-    """Only the faults asked for are made."""
-    assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
-
-
-@pytest.mark.parametrize("name", ["prompts", "pairs", "invalid_prompts", "selections"])
+@pytest.mark.parametrize("draw", [prompts, pairs, faulty_prompts, selections])
 @pytest.mark.parametrize("schema", [RICH, WIDE])
-def test_strategies_are_shown_in_short(schema: str, name: str) -> None:
-    """What Hypothesis shows of a strategy, when it says that none can be drawn, names its schema and not all of it."""
-    strategy = getattr(public, name)(schema)
+def test_strategies_are_shown_in_short(schema: str, draw: Callable[..., st.SearchStrategy[object]]) -> None:
+    """The repr of a strategy, which Hypothesis shows if nothing can be drawn, names its schema and not all of it."""
+    strategy = draw(schema)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "warn", lambda *_, **__: pytest.fail("Hypothesis found the text too long"))
         assert "Span(" not in repr(strategy)
-
-
-def test_faults_that_no_prompt_has_are_refused() -> None:
-    """Codes that no prompt gets are told when the strategy is made."""
-    with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
-        invalid_prompts(RICH, codes=["PC999", "PC203"])
-
-
-@pytest.mark.parametrize("pattern", ["[ab]+", "b?a{2}", "(ab|c)(b|a)", "[^a]b*", "a*"])
-def test_plain_arguments_match_patterns(pattern: str) -> None:
-    """A pattern gets a text that matches it, and over few letters no shorter one does."""
-    shortest = Pattern(pattern).shortest("abc")
-
-    assert shortest is not None
-    assert Pattern(pattern).matches(shortest)
-    shorter = ("".join(letters) for size in range(len(shortest)) for letters in product("abc", repeat=size))
-    assert not any(Pattern(pattern).matches(text) for text in shorter)
 
 
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:
@@ -226,11 +206,32 @@ def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:
     assert lines[-1].endswith(f"| promptcache render - --schema {SUPPORT}")
 
 
-@given(schema=st.from_type(type(parse_schema('<schema name="s"/>'))))
-@settings(max_examples=10)
-def test_schemas_are_drawn_by_their_type(schema) -> None:  # type: ignore[no-untyped-def]
-    """`st.from_type(Schema)` draws schemas that check."""
-    assert read_schema(schema).source is schema
+FRESH = """
+from hypothesis import given
+from promptcache.testing import prompts
+
+
+@given(prompts({schema!r}))
+def test_days_are_dates(case):
+    assert all(each.text[4] == "-" for each in case.selection.arguments if each.parameter == "day")
+"""
+
+
+@pytest.mark.process
+def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
+    """The property test of docs/testing.md passes with default settings where Hypothesis has no tables on disk yet."""
+    schema = (
+        '<schema name="s"><parameter name="day" length="20" required="true" pattern="\\d{4}-\\w\\S[^\\W_]"/></schema>'
+    )
+    test = tmp_path / "test_fresh.py"
+    test.write_text(FRESH.format(schema=schema), encoding="utf-8")
+    places = {"HYPOTHESIS_STORAGE_DIRECTORY": "storage", "HOME": "home", "XDG_CACHE_HOME": "cache"}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--confcutdir", str(tmp_path), str(test)]
+
+    fresh = {**os.environ, **{name: str(tmp_path / folder) for name, folder in places.items()}}
+    done = subprocess.run(words, cwd=tmp_path, env=fresh, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
 
 
 def test_public_names_are_there() -> None:
@@ -240,11 +241,12 @@ def test_public_names_are_there() -> None:
     assert set(public.__all__) == set(public._HOMES)
 
 
+@pytest.mark.process
 def test_importing_loads_neither_torch_nor_hypothesis() -> None:
     """`promptcache.testing` loads nothing heavy until it is used, and its strategies never load torch."""
     code = (
         "import sys, promptcache.testing as t; print([n for n in ('torch', 'transformers', 'hypothesis') if n in sys.modules]);"
-        f"t.prompts({str(SUPPORT)!r}); t.covering; t.schemas; print('torch' in sys.modules)"
+        f"t.prompts({str(SUPPORT)!r}); t.covering; print('torch' in sys.modules)"
     )
 
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -9,18 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.language import CheckedSchema
-from promptcache.language.rules.formula import solving
-from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering, schemas
-from promptcache.testing.cover import (
-    covering_selections,
-    largest_incompatible,
-    shown_by,
-    valid_pairs,
-    valid_tuples,
-)
-from promptcache.testing.figures import figures, table
-from promptcache.testing.selecting import clauses_of, list_selections
+from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering
+from promptcache.testing.cover import covering_selections, valid_tuples
+from promptcache.testing.selection import list_selections, solver_of
 from tests.conftest import law_examples
+from tests.strategies import schemas
+from tests.testing.figures import figures, largest_incompatible, shown_by, table, valid_pairs
 from tests.testing.samples import RICH, WIDE, checked
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
@@ -62,7 +56,7 @@ def test_coverings_stay_small_where_nothing_is_listed() -> None:
 def test_covering_shows_triples() -> None:
     """With t=3, every valid triple of choices occurs."""
     schema = checked(RICH)
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
+    with solver_of(schema) as solver:
         triples = list(valid_tuples(solver, len(schema.rules.order), 3))
 
     found = [shown_by(schema, modules) for modules in covering_selections(schema, 3)]
@@ -88,8 +82,9 @@ def test_a_schema_without_modules_has_one_prompt() -> None:
     assert len(list(covering('<schema name="s"/>', tokenizer=ByteTokenizer()))) == 1
 
 
-def test_figures_are_those_of_the_schema() -> None:
+def test_figures_are_those_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table counts modules, selections and pairs, and times prompts that are really drawn."""
+    monkeypatch.setattr("tests.testing.figures.NUM_PROMPTS", 20)
     found = figures(SHIPPED[0])
 
     assert found.num_modules == len(Subject(SHIPPED[0]).schema.modules)

@@ -36,6 +36,7 @@ def run(pytester: pytest.Pytester, schema: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-p", "no:cacheprovider")
 
 
+@pytest.mark.process
 def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
     """The test fails on the schema as it is first written, and the report is that of the page."""
     (report,) = blocks("")
@@ -47,21 +48,13 @@ def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
     assert all(line in found for line in report.splitlines())
 
 
+@pytest.mark.process
 def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     """With the line of the page in place of the old one, the test passes."""
     schema, line = blocks("xml")
     old = next(each for each in schema.splitlines() if 'name="refund"' in each)
 
     run(pytester, schema.replace(f"{old}\n", line)).assert_outcomes(passed=1)
-
-
-def test_schemas_in_several_files_are_read_as_told(pytester: pytest.Pytester) -> None:
-    """What the page shows of schemas that stand in several files passes."""
-    (test,) = blocks("python", "Schemas in several files")
-    pytester.makepyfile(test_files=test)
-    pytester.makeconftest(PATIENT)
-
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_every_law_is_listed() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import CODES, Diagnostic, PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
 from promptcache.layout import lay_out, make_plan, run_states
-from promptcache.testing import strategies
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.mutations import CODE_OF
-from promptcache.testing.schema_faults import SCHEMA_FAULTS
-from promptcache.testing.strategies import InvalidPrompt
+from promptcache.testing import ByteTokenizer
+from tests import strategies
 from tests.conftest import law_examples
+from tests.strategies import InvalidPrompt
+from tests.strategies.prompt_faults import CODE_OF
+from tests.strategies.schema_faults import SCHEMA_FAULTS
 from tests.testing.occurring import occurring
 from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked
 
@@ -24,6 +24,7 @@ OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require 
 OF_EMPTY = {"empty prompt"}
 NOT_DRAWN = {
     **dict.fromkeys(("PC004", "PC009"), "needs megabytes; tests/language/test_xml.py"),
+    **dict.fromkeys(("PC002", "PC005", "PC006", "PC008"), "of the XML itself, in one place; tests/language/rejects"),
     **dict.fromkeys(("PC010", "PC212", "PC213"), "needs files on a disk; tests/language/rejects"),
     "PC011": "for documents built in Python; tests/language/test_build.py",
     **dict.fromkeys(("PC012", "PC314"), "needs a large document; tests/language/test_sizes.py"),
@@ -90,6 +91,19 @@ def test_every_code_is_drawn_or_has_a_reason() -> None:
 
     assert drawn.isdisjoint(NOT_DRAWN)
     assert {code for code in CODES if code < "PC600"} == drawn | NOT_DRAWN.keys()
+
+
+@given(invalid=strategies.invalid_prompts(rich, codes=["PC408", "PC501"]))
+@settings(max_examples=20)
+def test_faults_can_be_chosen(invalid: InvalidPrompt) -> None:
+    """Only the faults asked for are made."""
+    assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
+
+
+def test_faults_that_no_prompt_has_are_refused() -> None:
+    """Codes that no prompt gets are refused when the strategy is made."""
+    with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
+        strategies.invalid_prompts(rich, codes=["PC999", "PC203"])
 
 
 def test_invalid_prompts_shrink() -> None:

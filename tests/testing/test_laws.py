@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, all_prompts, schema_files
-from promptcache.testing.cases import invalid_prompts, named_modules, subject_prompts
-from promptcache.testing.document_laws import grammars_refuse_faults
-from promptcache.testing.faulty import InvalidPrompt
+from promptcache.testing import ByteTokenizer, Subject, all_prompts
+from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.histories import check_histories
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
 from promptcache.testing.running import check_law, check_laws
@@ -21,6 +19,8 @@ from promptcache.testing.service import serve
 from tests.conftest import law_examples
 from tests.planted import table  # noqa: F401 # all of them are registered, in the order of the table
 from tests.planted.registry import FAULTS
+from tests.strategies import InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
+from tests.testing.checker_laws import FAULT_LAWS, grammars_refuse_faults
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 
@@ -31,7 +31,7 @@ SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 @given(data=st.data(), written=schema_files())
 def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: SchemaFiles) -> None:
     """Every law that needs no model holds for whatever schema and prompt."""
-    subject = Subject(written, ByteTokenizer())
+    subject = Subject(written.xml, ByteTokenizer(), folder=written.folder)
 
     match law.over:
         case Over.SCHEMA:
@@ -40,15 +40,42 @@ def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: Sc
             law.check(data.draw(subject_prompts(subject)))
         case Over.NAMED:
             law.check(subject, data.draw(named_modules(subject.schema)))
-        case Over.INVALID:
-            law.check(subject, data.draw(invalid_prompts(subject.schema, tokenizer=subject.tokenizer)))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", FAULT_LAWS)
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), written=schema_files())
+def test_fault_laws_hold_for_random_schemas(law: str, data: st.DataObject, written: SchemaFiles) -> None:
+    """The checker and the grammars say what they must of whatever prompt has one fault."""
+    subject = Subject(written.checked(), ByteTokenizer())
+
+    FAULT_LAWS[law](subject, data.draw(invalid_prompts(subject.schema)))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 def test_laws_hold_for_shipped_schemas(law: Law, file: Path) -> None:
     """Every schema that ships keeps every law, with the demo model's tokenizer."""
-    check_law(law, Subject(file), max_examples=max(20, law_examples(0.1)))
+    check_law(law, Subject(file), max_examples=max(10, law_examples(0.1)))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("law", FAULT_LAWS)
+def test_fault_laws_hold_for_shipped_schemas(law: str, file: Path) -> None:
+    """The same for every schema that ships, with the demo model's tokenizer."""
+    check_fault_law(law, Subject(file), max(10, law_examples(0.1)))
+
+
+def check_fault_law(law: str, subject: Subject, max_examples: int) -> None:
+    """Check a law of prompts with one fault over prompts of one schema."""
+
+    @settings(max_examples=max_examples, database=None)
+    @given(invalid=invalid_prompts(subject.schema, tokenizer=subject.tokenizer))
+    def check(invalid: InvalidPrompt) -> None:
+        FAULT_LAWS[law](subject, invalid)
+
+    check()
 
 
 def test_all_laws_run_on_one_schema() -> None:
@@ -60,11 +87,10 @@ def test_grammars_may_see_less_of_many_arguments() -> None:
     """What the grammar of a schema's prompts cannot see of a module with more than three parameters breaks no law."""
     needed = "".join(f'<parameter name="p{number}" length="3" required="true"/>' for number in range(4))
     subject = Subject(f'<schema name="s"><module name="a">{needed}</module></schema>', ByteTokenizer())
-    (law,) = (law for law in LAWS if law.check is grammars_refuse_faults)
     unseen = '<prompt schema="s"><a p0="1" p1="1" p2="1" p3="1"><arg name="p0"/></a></prompt>'
 
     assert subject.grammar.validate(etree.fromstring(unseen))
-    check_law(law, subject, max_examples=200)
+    check_fault_law("grammars refuse faults", subject, 200)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +108,13 @@ def test_grammars_see_wrong_choices(inside: str) -> None:
     assert subject.grammar.validate(etree.fromstring(document)) is ("<b><arg" in document)
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if law.over is Over.INVALID], ids=lambda law: law.name)
-def test_schemas_may_speak_of_strays(law: Law) -> None:
+@pytest.mark.parametrize("law", FAULT_LAWS)
+def test_schemas_may_speak_of_strays(law: str) -> None:
     """The word that faults are made of may name modules, slots and choices of a schema, and stand in its texts."""
     slot = '<parameter name="stray" length="9" type="choice" choices="stray|strays" default="stray"/>'
     xml = f'<schema name="stray"><module name="stray">{slot} stray<module name="astray"/></module></schema>'
 
-    check_law(law, Subject(xml, ByteTokenizer()), max_examples=300)
+    check_fault_law(law, Subject(xml, ByteTokenizer()), 300)
 
 
 def test_a_schema_beyond_the_model_breaks_a_law() -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.testing import plugin
+from promptcache.layout import Level
+from promptcache.testing import laws, plugin
+from promptcache.testing.laws import LAWS
 
 pytest_plugins = ["pytester"]
+
+OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=10")
 
 SCHEMA = """<?xml version="1.0"?>
 <schema name="shop">
@@ -21,12 +25,6 @@ SCHEMA = """<?xml version="1.0"?>
 </schema>
 """
 BROKEN = '<schema name="b"><module name="a" requires="nowhere"/></schema>'
-UNTRUE_LEVELS = """
-import sys
-import promptcache.layout
-from promptcache.layout import Level
-sys.modules["promptcache.layout.plan"].level_of = lambda *_: Level.MODULAR
-"""
 
 
 @pytest.fixture
@@ -38,15 +36,19 @@ def folder(pytester: pytest.Pytester) -> Path:
     return made
 
 
+@pytest.fixture
+def untrue_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law that no exact prompt keeps."""
+    monkeypatch.setattr(laws, "true_level", lambda plan: Level.MODULAR)
+
+
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run pytest in a process of its own."""
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--promptcache-examples=10", *arguments)
+    """Run pytest in this process, where libraries are loaded already."""
+    return pytester.runpytest_inprocess(*OPTIONS, *arguments)
 
 
 def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder: Path) -> None:
     """With the option there is an item for every example and every law; without, none."""
-    from promptcache.testing.laws import LAWS
-
     asked = run(pytester, "--promptcache=schemas")
 
     asked.assert_outcomes(passed=1 + len(LAWS))
@@ -62,13 +64,11 @@ TEMPLATE = """<schema name="plans">
 
 def test_templates_get_their_values(pytester: pytest.Pytester, folder: Path) -> None:
     """Templates, and schemas that include one, are tested with the values of a file; other schemas do without."""
-    from promptcache.testing.laws import LAWS
-
     (folder / "plans.xml.j2").write_text(TEMPLATE)
     (folder / "all.xml").write_text('<schema name="all"><include href="plans.xml.j2"/></schema>')
     pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
 
-    result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json", "-n", "2", "-p", "xdist")
+    result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json")
 
     result.assert_outcomes(passed=2 + 3 * len(LAWS))
 
@@ -84,11 +84,11 @@ def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: 
     result.stdout.fnmatch_lines(["*plans.xml.j2:2:*PC603*", "--promptcache-context=FILE gives templates their values"])
 
 
+@pytest.mark.usefixtures("untrue_levels")
 def test_a_broken_law_of_a_template_names_it(pytester: pytest.Pytester, folder: Path) -> None:
     """What is reported of a template is called after it, and the command that shows a prompt asks for its values."""
     (folder / "plans.xml.j2").write_text(TEMPLATE)
     pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
-    pytester.makeconftest(UNTRUE_LEVELS)
 
     result = run(pytester, "--promptcache=schemas/plans.xml.j2", "--promptcache-context=values.json", "-v")
 
@@ -138,11 +138,11 @@ def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.M
         import_module("promptcache.testing").prompts  # noqa: B018 - it is loaded when it is asked for
 
 
+@pytest.mark.process
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""
-    from promptcache.testing.laws import LAWS
-
-    run(pytester, "--promptcache=schemas", "-n", "2", "-p", "xdist").assert_outcomes(passed=1 + len(LAWS))
+    words = (*OPTIONS, "--promptcache=schemas", "-n", "2", "-p", "xdist")
+    pytester.runpytest_subprocess(*words).assert_outcomes(passed=1 + len(LAWS))
 
 
 def test_a_broken_schema_fails_at_its_place(pytester: pytest.Pytester, folder: Path) -> None:
@@ -165,9 +165,9 @@ def test_an_example_fails_at_its_line(pytester: pytest.Pytester, folder: Path) -
     result.stdout.fnmatch_lines(["*shop: example Ann*", "*shop.xml:4:*PC501*"])
 
 
+@pytest.mark.usefixtures("untrue_levels")
 def test_a_broken_law_shows_the_prompt(pytester: pytest.Pytester, folder: Path) -> None:
     """A failure names the schema's file and line, the law, the smallest prompt, its slots and a command."""
-    pytester.makeconftest(UNTRUE_LEVELS)
 
     result = run(pytester, "--promptcache=schemas")
 
@@ -190,6 +190,7 @@ def test_the_engine_fixture_answers(pytester: pytest.Pytester) -> None:
     run(pytester).assert_outcomes(passed=1)
 
 
+@pytest.mark.process
 def test_schemas_are_tested_without_torch(folder: Path) -> None:
     """Laws over schemas run where torch and transformers cannot be imported."""
     code = (
@@ -208,6 +209,7 @@ def test_schemas_are_tested_without_torch(folder: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.process
 def test_pytest_starts_without_torch() -> None:
     """The plugin imports neither torch nor transformers when pytest starts."""
     code = "import sys, promptcache.testing.plugin; print([n for n in ('torch', 'transformers') if n in sys.modules])"

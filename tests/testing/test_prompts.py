@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.language.rules.counting import count_combinations
 from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
-from promptcache.testing import strategies
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.choices import filler_of
-from promptcache.testing.selecting import distinct_selections, list_selections
+from promptcache.testing import ByteTokenizer, arguments
+from promptcache.testing.selection import distinct_selections, list_selections
+from tests import strategies
 from tests.conftest import law_examples
+from tests.strategies import filler_of
 from tests.testing.features import PROMPT_FEATURES, argument_features, prompt_features
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE, checked
@@ -88,7 +88,7 @@ def test_arguments_fit_their_slots(data: st.DataObject) -> None:
     schema = data.draw(strategies.schemas())
     modules = data.draw(strategies.selections(schema))
 
-    given_texts = data.draw(strategies.arguments(schema, modules))
+    given_texts = data.draw(arguments(schema, modules, ByteTokenizer()))
 
     present = {owner: schema.parameters[owner] for owner in ("", *modules)}
     required = {(owner, name) for owner in present for name in present[owner] if present[owner][name].required}

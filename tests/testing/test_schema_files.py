@@ -14,14 +14,13 @@ from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
 from promptcache.language.format.formatter import format_document
 from promptcache.layout import lay_out, run_states
-from promptcache.testing import ByteTokenizer, SchemaFiles, Subject, invalid_prompts, schema_files
-from promptcache.testing.comparing import content, without_places
-from promptcache.testing.dividing import divide
-from promptcache.testing.document_laws import files_are_one_schema
-from promptcache.testing.file_wishes import FileWish
-from promptcache.testing.laws import BrokenLaw
+from promptcache.testing import ByteTokenizer, Subject
+from promptcache.testing.laws import BrokenLaw, without_places
 from promptcache.testing.running import check_laws
 from tests.conftest import law_examples
+from tests.strategies import SchemaFiles, invalid_prompts, schema_files
+from tests.strategies.split_files import FileWish, divide
+from tests.testing.checker_laws import content, files_are_one_schema
 from tests.testing.occurring import occurring
 
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
@@ -221,7 +220,7 @@ def test_a_schema_that_means_something_else_breaks_the_law() -> None:
 
 
 def test_a_drawn_schema_goes_through_all_laws() -> None:
-    """`check_laws` takes a schema with its files, and the checked schema alone, whose texts it still has."""
+    """`check_laws` takes a schema that was read with its files, whose texts it still has."""
     written = SchemaFiles(
         xml='<schema name="s"><include href="more/part.xml" prefix="p-"/></schema>',
         files={
@@ -232,7 +231,7 @@ def test_a_drawn_schema_goes_through_all_laws() -> None:
     )
 
     files_are_one_schema(written)
-    check_laws(written, max_examples=5)
+    check_laws(parse_schema(written.xml, folder=written.folder), max_examples=5)
     check_laws(written.checked(), max_examples=5)
     assert Subject(written.checked()).folder == {"more/text.txt": "\ufeff\ufeffLow < high.\r\n"}
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from promptcache.language import CheckedSchema, Context, check_schema, parse_schema
 from promptcache.layout import lay_out
-from promptcache.testing import strategies
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.schema_xml import MAX_MODULES
-from promptcache.testing.selecting import list_selections
+from promptcache.testing import ByteTokenizer
+from promptcache.testing.selection import list_selections
+from tests import strategies
 from tests.conftest import law_examples
+from tests.strategies.schema_xml import MAX_MODULES
 from tests.testing.features import SCHEMA_FEATURES, schema_features
 from tests.testing.occurring import occurring
 

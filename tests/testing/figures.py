@@ -1,23 +1,24 @@
-"""What testing a schema costs: `python -m promptcache.testing.figures schemas/*.xml` prints it as a table.
+"""The cost of testing schemas: `python -m tests.testing.figures schemas/*.xml` prints it as a table.
 
-Comes in: schema files. Goes out: for each its modules and valid selections, how small a covering of pairs is beside
-what no covering can beat, and the processor time of a thousand random prompts.
+For each schema it has the modules and valid selections, the size of a covering of pairs, a lower bound of that size, and
+the processor time of a thousand random prompts.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import Phase, given, settings
 
+from promptcache.language import CheckedSchema
+from promptcache.testing import Subject
 from promptcache.testing.cases import subject_prompts
-from promptcache.testing.cover import covering_selections, largest_incompatible, valid_pairs
-from promptcache.testing.selecting import list_selections
-from promptcache.testing.subject import Subject
+from promptcache.testing.cover import Choices, covering_selections, valid_tuples
+from promptcache.testing.selection import list_selections, solver_of
 
 NUM_PROMPTS = 1000
 
@@ -61,6 +62,42 @@ def seconds_for(subject: Subject, num_prompts: int) -> float:
     started = time.process_time()
     draw()
     return time.process_time() - started
+
+
+def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
+    """Return every choice of a selection."""
+    return frozenset(place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path)
+
+
+def valid_pairs(schema: CheckedSchema) -> list[Choices]:
+    """Return every pair of choices that some valid selection shows."""
+    with solver_of(schema) as solver:
+        return list(valid_tuples(solver, len(schema.rules.order), 2))
+
+
+def largest_incompatible(schema: CheckedSchema) -> int:
+    """Return the size of a large set of valid pairs of which no two fit into one selection: no covering is smaller.
+
+    It is collected greedily from every start; pairs are compared by the selections that show them, the rarest first.
+
+    Raises:
+        ValueError: there are too many selections to list.
+    """
+    selections = list_selections(schema)
+    if selections is None:
+        raise ValueError(f"schema {schema.name!r} has too many selections to list")
+    listed = [shown_by(schema, modules) for modules in selections]
+    pairs = valid_pairs(schema)
+    masks = [sum(1 << place for place, choices in enumerate(listed) if pair <= choices) for pair in pairs]
+    masks.sort(key=int.bit_count)
+    best = 0
+    for start in masks:
+        taken, size = start, 1
+        for mask in masks:
+            if not mask & taken:
+                taken, size = taken | mask, size + 1
+        best = max(best, size)
+    return best
 
 
 def table(found: Sequence[Figures]) -> str:

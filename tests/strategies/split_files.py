@@ -1,34 +1,118 @@
-"""A document becomes several: modules move into files that it includes, texts into files that they are taken from.
+"""One schema document becomes several: modules move into included files, texts into files that `src` names.
 
-Comes in: a document in one piece, and wishes. Goes out: `SchemaFiles`, the piece among them. Only those modules move
-that mean the same by themselves, to which all their paths lead. What they inherit, their file says; where it says
-something else, the piece says it of each of them. How includes are read is not asked of the language.
+Only modules move that mean the same by themselves: all their paths lead to the modules that move with them. The included
+file repeats the options that they inherit. The reading of includes is not asked of the language.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from posixpath import dirname, join
 from typing import NamedTuple
 
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from lxml import etree
 
-from promptcache.language.syntax.conditions import KEYWORDS, TOKEN
-from promptcache.language.syntax.names import absolute, is_name
-from promptcache.testing.file_wishes import FileWish
-from promptcache.testing.markup import append_text, indent, to_text
-from promptcache.testing.written import SchemaFiles
+from promptcache.language import CheckedSchema, check_schema, parse_schema
+from promptcache.testing.prompt_xml import append_text, indent, to_text
+from tests.strategies.drafts import Elements, attribute_choices, inherited
 
 LEFT = "left"
-"""The name of what a file holds and nobody includes."""
+"""The name of what a file holds and no include takes."""
 
 _PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
-_SIGNS = frozenset({"(", ")", *KEYWORDS})
+_WORD = re.compile(r"[()]|[^()\s]+")
+_SIGNS = frozenset({"(", ")", "and", "or", "not", "implies"})
+_NAME = re.compile(r"[^\W\d][\w.-]*")
 _DEFAULTS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed"}
 _HOLDERS = ("schema", "module", "system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaFiles:
+    """A schema as it is written.
+
+    Attributes:
+        xml: The document.
+        files: What it includes, and the texts that it takes by `src`, by their paths.
+        whole: The same schema in one document.
+    """
+
+    xml: str
+    files: Mapping[str, str]
+    whole: str
+
+    @property
+    def folder(self) -> Mapping[str, str] | None:
+        """The files, as `parse_schema` takes them; None if the schema has none."""
+        return self.files or None
+
+    def checked(self) -> CheckedSchema:
+        """Read and check the schema."""
+        return check_schema(parse_schema(self.xml, folder=self.folder))
+
+    @property
+    def report(self) -> str:
+        """The document and its files, to be shown."""
+        return "\n".join((f"schema: {self.xml}", *(f"file {name}: {text}" for name, text in self.files.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWish:
+    """A wish for a file of its own; it is granted if anything fits.
+
+    Attributes:
+        of_text: Whether the text of a module moves, by `src`, and not neighbouring modules, by `include`.
+        number: Which of the possible places, counted round.
+        deep: Whether the file lies in a folder below.
+        prefix: How much of what the names of the modules have in common is left to the prefix; 0 is nothing.
+        options: What the file says of the whitespace, separator and context of its modules.
+        rules: Whether the rules that speak of nothing else come along.
+        select: Whether the include says what it takes; then the file also has
+        rest: what stays behind.
+    """
+
+    of_text: bool
+    number: int
+    deep: bool
+    prefix: int
+    options: Mapping[str, str]
+    rules: bool
+    select: bool
+    rest: tuple[str, ...]
+
+
+def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
+    """Draw no file, mostly, or one or two."""
+    none: SearchStrategy[list[FileWish]] = st.just([])
+    if not elements.includes:
+        return none
+    wish = st.builds(
+        FileWish,
+        of_text=st.sampled_from((False, False, True)),
+        number=st.integers(0, 99),
+        deep=st.booleans(),
+        prefix=st.integers(0, 3),
+        options=attribute_choices(**inherited(elements)),
+        rules=st.booleans(),
+        select=st.booleans(),
+        rest=st.lists(st.sampled_from(_rest(elements)), max_size=2, unique=True).map(tuple),
+    )
+    options = (none, none, st.lists(wish, min_size=1, max_size=2))
+    return st.integers(0, 2).flatmap(options.__getitem__)
+
+
+def _rest(elements: Elements) -> tuple[str, ...]:
+    """Return what a file may hold besides what is taken of it."""
+    slot = ("slot",) if elements.parameters else ()
+    turn = ("turn",) if elements.turns else ()
+    rules = ("excludes", "rule") if elements.rules else ()
+    return ("module", "text", "doc", *slot, *turn, *rules)
 
 
 def divide(root: etree._Element, wishes: Sequence[FileWish], *, indented: bool) -> SchemaFiles:
@@ -167,9 +251,9 @@ def _leads_to(items: Iterable[etree._Element], tops: set[str]) -> bool:
 def _targets(item: etree._Element) -> Iterator[str]:
     for each in item.iter(etree.Element):
         owner = _path_of(each.getparent())
-        for word in (word for attribute in _PATHS for word in TOKEN.findall(each.get(attribute, ""))):
+        for word in (word for attribute in _PATHS for word in _WORD.findall(each.get(attribute, ""))):
             if word not in _SIGNS:
-                yield absolute(word, owner)
+                yield word[1:] if word.startswith("/") else f"{owner}/{word}".removeprefix("/")
 
 
 def _names_files(items: Iterable[etree._Element]) -> bool:
@@ -207,7 +291,8 @@ def _prefix(items: Sequence[etree._Element], size: int) -> str:
     fitting = [
         start
         for start in starts
-        if is_name(start) and all(name.startswith(start) and is_name(name[len(start) :]) for name in names)
+        if _NAME.fullmatch(start)
+        and all(name.startswith(start) and _NAME.fullmatch(name[len(start) :]) for name in names)
     ]
     return ("", *fitting)[size % (len(fitting) + 1)]
 
@@ -226,7 +311,7 @@ def _lead_home(items: Iterable[etree._Element], path: str, prefix: str) -> None:
         at_top = _path_of(each.getparent()) == path
         for attribute in set(_PATHS) & set(each.attrib):
             words = str(each.get(attribute))
-            each.set(attribute, TOKEN.sub(partial(led, at_top), words))
+            each.set(attribute, _WORD.sub(partial(led, at_top), words))
 
 
 def _cut_names(items: Sequence[etree._Element], prefix: str) -> None:

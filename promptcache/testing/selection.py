@@ -1,16 +1,18 @@
-"""Valid selections of a schema: all of them where they can be listed, else a walk that a solver completes.
+"""Valid selections of a schema: the sets of module paths that keep all rules, with the modules that defaults add.
 
-Comes in: a checked schema. Goes out: sets of module paths that break no rule, with the modules that defaults add.
-Knows rules, and nothing of text.
+Up to 4,096 selections are listed, the smallest first. Beyond that, modules are drawn one after another and a solver
+completes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from contextlib import AbstractContextManager
 from itertools import count
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from pysat.solvers import Solver
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.rules.formula import at_most_one, formula_of, literals, solving
@@ -19,25 +21,16 @@ from promptcache.language.rules.rules import Exclusive, Rules
 MAX_LISTED = 4096
 
 
-def selections(schema: CheckedSchema) -> SearchStrategy[frozenset[str]]:
-    """Draw the modules of a valid prompt: some are wanted, and the smallest selection that has them is taken.
-
-    So a selection shrinks module by module, to the smallest that shows what is looked for.
-    """
-    listed = list_selections(schema)
-    return _walked(schema) if listed is None else _smallest_of(listed)
-
-
 def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStrategy[frozenset[str]]:
     """Draw valid selections that hold `modules`.
+
+    Some modules are wanted, and the smallest selection that has them is taken. So a selection shrinks module by module.
 
     Raises:
         ValueError: there is none.
     """
-    if not modules:
-        return selections(schema)
     unknown = modules - schema.modules.keys()
-    if unknown or not can_be_completed(schema, modules):
+    if unknown or (modules and not can_be_completed(schema, modules)):
         raise ValueError(f"no valid prompt of schema {schema.name!r} uses {', '.join(sorted(unknown or modules))}")
     listed = list_selections(schema)
     if listed is None:
@@ -105,7 +98,7 @@ def list_selections(schema: CheckedSchema, limit: int = MAX_LISTED) -> Sequence[
 
 def can_be_completed(schema: CheckedSchema, modules: Set[str]) -> bool:
     """Whether some valid selection holds `modules`."""
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
+    with solver_of(schema) as solver:
         return bool(solver.solve(assumptions=[1 + schema.rules.order[path] for path in modules]))
 
 
@@ -115,7 +108,7 @@ def smallest_with(schema: CheckedSchema, modules: Set[str]) -> frozenset[str] | 
     if listed is not None:
         return next((selection for selection in listed if modules <= selection), None)
     order = schema.rules.order
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
+    with solver_of(schema) as solver:
         if not solver.solve(assumptions=[1 + order[path] for path in modules]):
             return None
         present = set(solver.get_model())
@@ -154,10 +147,9 @@ def _walked(
     """Want modules one after another; keep what can be had together, and add the little that it needs."""
     number = {path: 1 + place for path, place in schema.rules.order.items()}
     wanted = draw(st.lists(st.sampled_from(tuple(number)), max_size=8, unique=True))
-    clauses = [[1], *clauses_of(schema.rules)]
-    if other_than is not None:
-        clauses.append([-variable if path in other_than else variable for path, variable in number.items() if path])
-    with solving(clauses) as solver:
+    with solver_of(schema) as solver:
+        if other_than is not None:
+            solver.add_clause([-number[path] if path in other_than else number[path] for path in number if path])
         kept = [number[path] for path in using]
         for path in wanted:
             if solver.solve(assumptions=[*kept, number[path]]):
@@ -167,10 +159,9 @@ def _walked(
     return frozenset(path for path, variable in number.items() if path and variable in present)
 
 
-def clauses_of(rules: Rules) -> Iterator[list[int]]:
-    """Yield the rules as a solver reads them; a module's variable is its place in document order, from 1, the root."""
-    formula = formula_of(rules)
+def solver_of(schema: CheckedSchema) -> AbstractContextManager[Solver]:
+    """Return a solver of a schema's rules; the variable of a module is its place in document order, the root's is 1."""
+    formula = formula_of(schema.rules)
     fresh = count(formula.num_variables + 1)
-    yield from map(literals, formula.clauses)
-    for group in formula.groups:
-        yield from at_most_one(group, fresh)
+    groups = (clause for group in formula.groups for clause in at_most_one(group, fresh))
+    return solving([[1], *map(literals, formula.clauses), *groups])

@@ -1,7 +1,6 @@
-"""The tokens of a prompt at their positions, straight from the checked schema: slow, short, no runs, no encodings.
+"""The tokens of a prompt at their positions, from a walk over the checked schema: no runs, no encodings.
 
-Comes in: a selection and a tokenizer. Goes out: what every plan must come to. This file uses nothing of the layout but
-the tokenizer.
+It shares no code with the layout and the planner that it checks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from promptcache.layout import Plan
 from promptcache.tokenizer import Tokenizer
 
 Placed = tuple[int, int]
-"""A position and the ID of the token that stands there."""
+"""A position and the token ID at it."""
 
 
 def expected_tokens(selection: Selection, tokenizer: Tokenizer) -> list[Placed]:
@@ -38,7 +37,7 @@ def planned_tokens(plan: Plan) -> list[Placed]:
 
 
 class _Writer:
-    """Writes what is present, and counts the positions of what is not."""
+    """Writes the tokens of present items, and counts the positions of the others."""
 
     def __init__(self, selection: Selection, tokenizer: Tokenizer) -> None:
         self.tokens: list[Placed] = []
@@ -75,7 +74,7 @@ class _Writer:
                     self._union(item)
 
     def added(self) -> None:
-        """Write the prompt's own text after everything that is present, as docs/language.md, "Turns", has it."""
+        """Write the prompt's own messages after all present tokens (docs/language.md, "Turns")."""
         self._position = self._stop
         schema, messages = self._selection.schema, self._selection.messages
         turns = [(message.role, message.text) for message in messages]

@@ -1,7 +1,7 @@
-"""What every encoding must have seen, and which state of a run a prompt must use: read off the schema, run by run.
+"""What each stored token has seen, read off the schema and the tokens: the level, the contexts, the states of a plan.
 
-Comes in: a schema under test or a plan. Goes out: what is not as the schema says. Of the layout, only runs and their
-positions are taken for granted.
+These functions are slow and short. They share no code with the layout and the planner that they check; of a layout they
+take the runs and their positions as given.
 """
 
 from __future__ import annotations
@@ -10,11 +10,39 @@ from collections.abc import Iterator, Sequence, Set
 
 from promptcache.language.checked import CheckedScaffold, CheckedSchema
 from promptcache.language.schema import Context
-from promptcache.layout import KVPart, Layout, Origin, Plan, Run, RunState, run_states
+from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, RunState
+
+_Token = tuple[Encoding, int]  # with the index of the token
+
+
+def true_level(plan: Plan) -> Level:
+    """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and no other."""
+    parts = [reuse.part for reuse in plan.reuse]
+    in_use = {(part.encoding, index) for part in parts for index in range(part.start, part.stop)}
+    new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
+    for token in in_use:
+        position = _position(token)
+        lower = {other for other in in_use if _position(other) < position}
+        if _seen(token) != lower or any(new < position for new in new_positions):
+            return Level.MODULAR
+    return Level.EXACT
+
+
+def _seen(token: _Token) -> set[_Token]:
+    """Return every stored token that `token` attended to when it was encoded."""
+    encoding, _ = token
+    stored = [(encoding, index) for index in range(len(encoding.token_ids))]
+    stored += [(part.encoding, index) for part in encoding.context for index in range(part.start, part.stop)]
+    return {other for other in stored if _position(other) < _position(token)}
+
+
+def _position(token: _Token) -> int:
+    encoding, index = token
+    return encoding.position_ids[index]
 
 
 def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
-    """Yield every state of a run that has seen other runs, or other states of them, than the schema says."""
+    """Yield every state of a run whose context differs from what the schema says."""
     schema = layout.schema
     for run in (run for run in layout.runs if run.cached):
         plain = _state(states, run.index, None)
@@ -27,10 +55,9 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
                     yield from _wrong_in_scaffold(layout, states, run, scaffold)
 
 
-def wrong_states(plan: Plan) -> Iterator[str]:
-    """Yield every run that a prompt takes in another state than its scaffolds say, or takes from the store or not."""
+def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
+    """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
     taken = _scaffolds_taken(plan.selection.schema, frozenset(plan.selection.modules))
-    states = run_states(plan.layout)
     for reuse in plan.reuse:
         module = plan.layout.runs[reuse.run].module
         right = _state(states, reuse.run, taken.get(module))
@@ -95,7 +122,7 @@ def _scaffolds_taken(schema: CheckedSchema, selected: Set[str]) -> dict[str, str
 
 
 def _covered(scaffold: CheckedScaffold, modules: Set[str]) -> set[str]:
-    """Return the members of a scaffold and what stands in them and is guaranteed with all of them."""
+    """Return the members of a scaffold and the modules inside them that are guaranteed with all of them."""
     return {
         path
         for path in modules & scaffold.guaranteed

@@ -1,8 +1,7 @@
-"""The outline that a random schema is written from, before names are settled and rules are added.
+"""Strategies for drafts of schemas: flat lists of items, each with a level of nesting.
 
-Comes in: which elements of the language may occur. Goes out: strategies for flat lists of items, each with a level
-of nesting. Any outline gives a valid schema: conditions that reach across it (unique names, sizes, no turn inside a
-turn) are settled by `schema_xml`. A flat list, and not a tree, because Hypothesis shrinks it to the few that matter.
+Any draft gives a valid schema: `schema_xml` settles unique names, sizes and nesting. Hypothesis shrinks a flat list
+better than a tree.
 """
 
 from __future__ import annotations

@@ -1,24 +1,73 @@
-"""Rules and scaffolds for a random schema that keep it usable.
+"""Rules, scaffolds and examples for a random schema.
 
-Comes in: a document whose valid selections are known as masks, and wishes: rules between modules by number. Goes
-out: the same document with every wish that leaves each module usable. Knows nothing of text.
+The valid selections of the document are known as masks. A rule is written only if every module can still be used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
+from types import MappingProxyType
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from lxml.etree import SubElement, _Element
 
-from promptcache.testing.rule_forms import FORMS, write_form
-from promptcache.testing.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
+from tests.strategies.schema_xml import MAX_MODULES, PlacedModule, SchemaTree
 
 _INDICES = st.integers(0, MAX_MODULES - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One form of a rule; `holds` and `attributes` take which modules are present, or their paths, and a number."""
+
+    element: str
+    holds: Callable[[Sequence[bool], int], bool]
+    attributes: Callable[[Sequence[str], int], dict[str, str]]
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "exclude": Form(
+            element="exclude",
+            holds=lambda present, _: sum(present) <= 1,
+            attributes=lambda paths, _: {"modules": " ".join(paths)},
+        ),
+        "choose at most": Form(
+            element="choose",
+            holds=lambda present, _: sum(present) < len(present),
+            attributes=lambda paths, _: {"modules": " ".join(paths), "max": str(len(paths) - 1)},
+        ),
+        "choose at least": Form(
+            element="choose",
+            holds=lambda present, number: sum(present) >= min(number, 1),
+            attributes=lambda paths, number: {"modules": " ".join(paths), "min": str(min(number, 1))},
+        ),
+        "require": Form(
+            element="require",
+            holds=lambda present, _: not present[0] or any(present[1:]),
+            attributes=lambda paths, _: {"if": paths[0], "then": " or ".join(paths[1:])},
+        ),
+        "require if several": Form(
+            element="require",
+            holds=lambda present, _: not all(present[:-1]) or not present[-1],
+            attributes=lambda paths, _: {"if": " and ".join(paths[:-1]), "then": f"not {paths[-1]}"},
+        ),
+        "assert": Form(
+            element="assert",
+            holds=lambda present, _: not (present[0] and present[1]) or present[-1],
+            attributes=lambda paths, _: {"test": f"({paths[0]} and {paths[1]}) implies {paths[-1]}"},
+        ),
+        "assert not all": Form(
+            element="assert",
+            holds=lambda present, _: any(present) and not all(present),
+            attributes=lambda paths, _: {"test": f"({' or '.join(paths)}) and not ({' and '.join(paths)})"},
+        ),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +225,16 @@ def _grant_form(tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish) -> tup
     if reduce(or_, left, 0) != reduce(or_, masks):
         return masks
     paths = [_written(member, "", absolute=wish.absolute) for member in members]
-    write_form(tree.root, form, paths, number=wish.number, message=wish.message)
+    _write_form(tree.root, form, paths, number=wish.number, message=wish.message)
     return left
+
+
+def _write_form(root: _Element, form: Form, paths: Sequence[str], *, number: int, message: bool) -> None:
+    """Write a rule into the `rules` element at the end of a schema."""
+    rules = root[-1] if len(root) and root[-1].tag == "rules" else SubElement(root, "rules")
+    rule = SubElement(rules, form.element, form.attributes(paths, number))
+    if message:
+        rule.set("message", f"Mind {form.element}.")
 
 
 def _makes_sense(kind: str, subject: PlacedModule, other: PlacedModule) -> bool:

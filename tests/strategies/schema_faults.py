@@ -1,64 +1,36 @@
-"""Faults that a schema can have, each as a piece of XML that has it and no other.
+"""Random schemas with one fault each, and the diagnostic that each must get first.
 
-Comes in: nothing. Goes out: the table `SCHEMA_FAULTS`. A piece goes into any valid schema, or into a file that it
-includes: the names in it occur in no schema that is drawn. `‸` stands where the diagnostic must point. This file writes
-no document.
+A fault is a piece of XML in any place of a valid schema or of a file that it includes. The names in it occur in no drawn
+schema. What is wrong with XML itself in one fixed place is in tests/language/rejects only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from posixpath import dirname, join
 
-CARET = "‸"
-"""Marks where a diagnostic must point; it is taken out before the piece is used."""
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from lxml import etree
+
+from promptcache.diagnostics import Diagnostic, SchemaError
+from promptcache.language import check_schema, parse_schema
+from promptcache.layout import lay_out
+from promptcache.testing import ByteTokenizer, Subject
+from promptcache.testing.cover import plain_case
+from promptcache.testing.prompt_xml import to_text
+from promptcache.testing.selection import smallest_with
+from tests.strategies.pieces import CARET, Piece, mark, pointed, put, read_pieces, take_point
+from tests.strategies.split_files import LEFT, SchemaFiles
+
+DOCUMENT = "<schema>"
+"""The name in diagnostics of a schema that is given as text."""
 
 VALID_PROMPT = "{prompt}"
 """Stands in a piece for a prompt that the schema allows."""
 
-
-class Where(StrEnum):
-    """Where a piece can be put: in place of `<schema name="s"`, as the last child of the root, or of any module too."""
-
-    HEAD = "head"
-    ROOT = "root"
-    ANYWHERE = "anywhere"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaFault:
-    """One fault by its name, the code that it gets first, and the piece of XML that has it.
-
-    Attributes:
-        end: What ends the document.
-        files: Files that the piece names, beside the document. What names a file and has none is in no folder.
-    """
-
-    name: str
-    code: str
-    piece: str
-    where: Where
-    end: str = "</schema>"
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-def _faults(where: Where, table: str) -> tuple[SchemaFault, ...]:
-    """Read lines of a name, a code and a piece."""
-    rows = (line.split(maxsplit=1) for line in table.strip().splitlines())
-    parts = [(code, *rest.split(" | ", 1)) for code, rest in rows]
-    return tuple(SchemaFault(name=name.strip(), code=code, piece=piece, where=where) for code, name, piece in parts)
-
-
-_HEAD = """
-PC001 another version of XML     | ‸<?xml version="1.1"?><schema name="s"
-PC002 doctype                    | ‸<!DOCTYPE schema><schema name="s"
-PC006 another encoding           | ‸<?xml version="1.0" encoding="latin-1"?><schema name="s"
-PC008 namespace                  | <schema name="s" ‸xmlns:stray="stray"
-PC103 unknown attribute at the top | <schema name="s" ‸stray=""
-PC104 no name                    | <‸schema
-PC201 no name of a schema        | <schema name="‸a b"
-"""
+_NUMBERS = st.integers(0, 2**16)
 
 _ROOT = """
 PC001 bare <                     | ‸< stray
@@ -82,11 +54,12 @@ PC301 no prompt is valid         | <module name="stray" required="‸true"/><mod
 PC302 module that nobody can use | <module name="stray"/><module name="‸stray2" requires="stray" excludes="stray"/>
 PC307 condition without operator | <module name="stray"/><rules><assert test="stray ‸stray"/></rules>
 PC307 condition with a symbol    | <module name="stray"/><rules><require if="stray" then="stray ‸|| stray"/></rules>
+PC308 condition nested too deeply | <module name="stray"/><rules><assert test="((((((((((((((((((((((((((((((((((((((((((((((((((‸(stray)))))))))))))))))))))))))))))))))))))))))))))))))))"/></rules>
 PC309 more than there are        | <module name="stray"/><rules><choose modules="stray" min="‸2"/></rules>
 PC310 example is refused         | ‸<example valid="true"><prompt schema="s"><stray/></prompt></example>
 PC311 example is accepted        | <example valid="‸false">{prompt}</example>
 PC312 example without its text   | <example contains="‸nothing of the kind">{prompt}</example>
-"""  # noqa: E501 # a table reads better unbroken
+"""
 
 _ANYWHERE = """
 PC001 wrong end tag              | <module name="stray">‸</stray>
@@ -138,7 +111,7 @@ PC305 scaffold of alternatives   | <union><module name="stray"/><module name="st
 PC306 scaffold of what is new    | <module name="stray" cache="false"/><scaffold modules="‸stray"/>
 PC502 default too long           | ‸<parameter name="stray" length="1" default="ab"/>
 PC502 placeholder too long       | ‸<parameter name="stray" length="1" placeholder="ab"/>
-"""  # noqa: E501
+"""
 
 _INCLUDE = """
 PC102 include in a union         | <union><‸include href="stray.xml"/></union>
@@ -166,90 +139,161 @@ PC217 includes itself            | <schema name="stray"><module name="stray2"/><
 PC219 text outside modules       | <schema name="stray"><module name="stray2"/>‸stray</schema>
 PC219 slot outside modules       | <schema name="stray"><module name="stray2"/>‸<parameter name="stray" length="1"/></schema>
 PC219 turn outside modules       | <schema name="stray"><module name="stray2"/>‸<user>stray</user></schema>
-"""  # noqa: E501
+"""
 
 _SELECTED = """
 PC220 needs what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" requires="‸stray"/></schema>
 PC220 after what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" after="‸stray"/></schema>
 PC220 rule that cannot be kept   | <schema name="stray"><module name="stray"/><module name="stray2"/><rules>‸<assert test="stray and stray2"/></rules></schema>
 PC220 too few are left           | <schema name="stray"><module name="stray"/><module name="stray2"/><rules><choose modules="stray stray2" min="‸2"/></rules></schema>
-"""  # noqa: E501
+"""
 
 _FILE = "stray.xml"
 _STRAY = '<schema name="stray"><module name="stray"/></schema>'
 _DEEP, _ENDED = '<module name="stray">' * 60, "</module>" * 60
-
-
-def _naming(table: str) -> tuple[SchemaFault, ...]:
-    """Read faults of pieces that name a file in which nothing is wrong."""
-    return tuple(replace(fault, files={_FILE: _STRAY}) for fault in _faults(Where.ANYWHERE, table))
-
-
-def _named(table: str, piece: str) -> tuple[SchemaFault, ...]:
-    """Read faults of files that a piece names."""
-    return tuple(replace(fault, piece=piece, files={_FILE: fault.piece}) for fault in _faults(Where.ANYWHERE, table))
-
-
-_SEVERAL = (
-    SchemaFault(
-        name="files that include each other",
-        code="PC217",
-        piece='<include href="stray.xml"/>',
-        where=Where.ANYWHERE,
-        files={
-            _FILE: '<schema name="stray"><include href="stray2.xml"/></schema>',
-            "stray2.xml": f'<schema name="stray"><include href="{CARET}stray.xml"/></schema>',
-        },
-    ),
-    SchemaFault(
-        name="nothing to include",
-        code="PC218",
-        piece=f'{CARET}<include href="stray.xml"/>',
-        where=Where.ANYWHERE,
-        files={_FILE: '<schema name="stray"/>'},
-    ),
-    SchemaFault(
-        name="member of a union selected",
-        code="PC218",
-        piece=f'<include href="stray.xml" select="{CARET}stray"/>',
-        where=Where.ANYWHERE,
-        files={_FILE: '<schema name="stray"><union><module name="stray"/></union></schema>'},
-    ),
-    SchemaFault(
-        name="included too deeply",
-        code="PC221",
-        piece=f'{_DEEP}{CARET}<include href="stray.xml"/>{_ENDED}',
-        where=Where.ANYWHERE,
-        files={_FILE: f'<schema name="stray">{_DEEP}{_ENDED}</schema>'},
-    ),
-)
-
-_LARGE = (
-    SchemaFault(name="nested too deeply", code="PC005", piece="<doc>" * 99 + f"<{CARET}doc>", where=Where.ROOT),
-    SchemaFault(
-        name="condition nested too deeply",
-        code="PC308",
-        piece=f'<module name="stray"/><rules><assert test="{"(" * 50}{CARET}(stray{")" * 51}"/></rules>',
-        where=Where.ROOT,
-    ),
-)
-
-_ENDS = (
-    SchemaFault(name="not closed", code="PC001", piece=f'{CARET}<schema name="s"', where=Where.HEAD, end=""),
-    SchemaFault(
-        name="another document", code="PC107", piece=f'<{CARET}stray name="s"', where=Where.HEAD, end="</stray>"
-    ),
-)
+_INCLUDE_FILE = '<include href="stray.xml"/>'
 
 SCHEMA_FAULTS = (
-    *_faults(Where.ANYWHERE, _ANYWHERE),
-    *_faults(Where.ROOT, _ROOT),
-    *_LARGE,
-    *_faults(Where.HEAD, _HEAD),
-    *_ENDS,
-    *_naming(_INCLUDE),
-    *_named(_INCLUDED, '<module name="stray"/><include href="stray.xml"/>'),
-    *_named(_SELECTED, '<include href="stray.xml" select="stray2"/>'),
-    *_SEVERAL,
+    *read_pieces("anywhere", _ANYWHERE),
+    *read_pieces("root", _ROOT),
+    *(replace(piece, files={_FILE: _STRAY}) for piece in read_pieces("anywhere", _INCLUDE)),
+    *(
+        replace(piece, xml=f'<module name="stray"/>{_INCLUDE_FILE}', files={_FILE: piece.xml})
+        for piece in read_pieces("anywhere", _INCLUDED)
+    ),
+    *(
+        replace(piece, xml='<include href="stray.xml" select="stray2"/>', files={_FILE: piece.xml})
+        for piece in read_pieces("anywhere", _SELECTED)
+    ),
+    *(
+        Piece(code=code, name=name, xml=xml, where="anywhere", files=files)
+        for code, name, xml, files in (
+            (
+                "PC217",
+                "files that include each other",
+                _INCLUDE_FILE,
+                {
+                    _FILE: '<schema name="stray"><include href="stray2.xml"/></schema>',
+                    "stray2.xml": f'<schema name="stray"><include href="{CARET}stray.xml"/></schema>',
+                },
+            ),
+            ("PC218", "nothing to include", CARET + _INCLUDE_FILE, {_FILE: '<schema name="stray"/>'}),
+            (
+                "PC218",
+                "member of a union selected",
+                f'<include href="stray.xml" select="{CARET}stray"/>',
+                {_FILE: '<schema name="stray"><union><module name="stray"/></union></schema>'},
+            ),
+            (
+                "PC221",
+                "included too deeply",
+                f"{_DEEP}{CARET}{_INCLUDE_FILE}{_ENDED}",
+                {_FILE: f'<schema name="stray">{_DEEP}{_ENDED}</schema>'},
+            ),
+        )
+    ),
 )
-"""Every fault that a drawn schema can get. What needs megabytes or a certain model is not among them."""
+"""Every fault that a drawn schema can get. Faults that need megabytes or a certain model are not among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenSchema:
+    """A schema with one fault.
+
+    Attributes:
+        xml: The document.
+        files: The files that it includes, and texts that it takes, by path.
+        code: Of the first diagnostic. PC5xx is found when the schema is laid out, all others before.
+        mutation: The fault that was put into a valid schema, in a few words.
+        file: The document that the diagnostic names; "<schema>" is the schema itself.
+        line, column: The place of the diagnostic in it, both from 1.
+    """
+
+    xml: str
+    files: Mapping[str, str]
+    code: str
+    mutation: str
+    file: str
+    line: int
+    column: int
+
+    @property
+    def folder(self) -> Mapping[str, str] | None:
+        """The files, as `parse_schema` takes them; None if the schema has none."""
+        return self.files or None
+
+
+def broken_schemas(
+    written: SearchStrategy[SchemaFiles], codes: Collection[str] | None = None
+) -> SearchStrategy[BrokenSchema]:
+    """Draw a schema with one fault, of one of `codes`; None wants all.
+
+    Raises:
+        ValueError: no fault gets any of `codes`.
+    """
+    faults = tuple(fault for fault in SCHEMA_FAULTS if codes is None or fault.code in codes)
+    if not faults:
+        raise ValueError(f"no schema is drawn that gets {', '.join(sorted(codes or ()))}")
+    return _broken_schemas(written, faults)
+
+
+def first_diagnostic(xml: str, folder: Mapping[str, str] | None = None) -> Diagnostic | None:
+    """Return the first diagnostic of a schema up to its layout, warnings included, or None.
+
+    Scaffolds of drawn schemas may add nothing: that warning comes last.
+    """
+    try:
+        checked = check_schema(parse_schema(xml, folder=folder))
+        lay_out(checked, ByteTokenizer())
+    except SchemaError as error:
+        return error.diagnostics[0]
+    return min(checked.warnings, key=lambda warning: warning.code == "PC313", default=None)
+
+
+@st.composite
+def _broken_schemas(draw: DrawFn, drawn: SearchStrategy[SchemaFiles], faults: tuple[Piece, ...]) -> BrokenSchema:
+    written = draw(drawn)
+    fault = faults[draw(st.integers(0, len(faults) - 1))]
+    if fault.code == "PC214":  # there is no folder
+        written = SchemaFiles(xml=written.whole, files={}, whole=written.whole)
+    texts, file, line, column = take_point(_planted(written, fault, draw(_NUMBERS)))
+    return BrokenSchema(
+        xml=texts.pop(DOCUMENT),
+        files=texts,
+        code=fault.code,
+        mutation=fault.name,
+        file=file,
+        line=line,
+        column=column,
+    )
+
+
+def _planted(written: SchemaFiles, fault: Piece, number: int) -> dict[str, str]:
+    """Return all documents by name, with a fault in the place of this number, counted round."""
+    texts = {DOCUMENT: written.xml, **written.files}
+    roots = {
+        name: etree.fromstring(text, etree.XMLParser(strip_cdata=False))
+        for name, text in texts.items()
+        if not name.endswith(".txt")
+    }
+    places = [(name, place) for name, root in roots.items() for place in _places(name, root, fault)]
+    name, place = places[number % len(places)]
+    mark(place, len(place))
+    piece = fault.xml.replace(VALID_PROMPT, _valid_prompt(written)) if VALID_PROMPT in fault.xml else fault.xml
+    texts[name] = put(to_text(roots[name]), piece)
+    folder = "" if name == DOCUMENT else dirname(name)
+    return texts | {join(folder, file): pointed(text) for file, text in fault.files.items()}
+
+
+def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._Element]:
+    """Yield the elements of a document that can get a fault; faults of a whole schema are not put into files."""
+    if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300"):
+        yield root
+    if fault.where == "anywhere":
+        yield from (each for each in root.iter("module") if each.get("src") is None and each.get("name") != LEFT)
+
+
+def _valid_prompt(written: SchemaFiles) -> str:
+    """Return the smallest prompt that a schema allows."""
+    subject = Subject(written.checked(), ByteTokenizer())
+    return plain_case(subject, smallest_with(subject.schema, frozenset()) or ()).xml

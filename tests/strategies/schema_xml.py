@@ -1,7 +1,6 @@
-"""An outline becomes a document: items nested, names made unique, sizes kept, and every valid selection known.
+"""A draft becomes a document: items are nested, names made unique and sizes limited.
 
-Comes in: a `SchemaDraft`. Goes out: an XML tree, its modules, and all selections that nesting, unions and `required`
-allow, as bit masks over the modules. Knows no rules across the tree: `rules_xml` adds those.
+All selections that nesting, unions and `required` allow are returned with it, as bit masks over the modules.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from dataclasses import dataclass, field
 from lxml import etree
 
 from promptcache.language.schema import Role
-from promptcache.testing.drafts import (
+from promptcache.testing.prompt_xml import append_text
+from promptcache.testing.texts import fit
+from tests.strategies.drafts import (
     TYPES,
     DocDraft,
     ItemDraft,
@@ -24,8 +25,6 @@ from promptcache.testing.drafts import (
     TurnDraft,
     UnionDraft,
 )
-from promptcache.testing.markup import append_text
-from promptcache.testing.texts import fit
 
 MAX_MODULES = 12
 MAX_BYTES = 150

@@ -1,7 +1,6 @@
-"""What a schema's own words allow: which sets of modules are prompts, read off the declaration.
+"""Which sets of modules a schema allows, read off its declaration.
 
-Comes in: a schema as it was declared, and named modules. Goes out: the modules present, and the words that they break.
-Neither the compiled rules nor a solver is used: this is what those are compared with.
+It shares no code with the compiled rules and the solver that it checks.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _KNOWN = (Doc, Example, Module, Parameter, RuleList, Scaffold, Text, Turn, Union
 
 
 def is_understood(schema: Schema) -> bool:
-    """Whether everything that the schema declares is judged here: else `violations` may know too few."""
+    """Whether `violations` knows every kind of item that the schema declares."""
     return all(type(item) in _KNOWN for _, item in walk(schema.children))
 
 
 def completed(schema: Schema, named: Collection[str]) -> frozenset[str]:
     """Return named modules with the defaults of unions of which no member is named."""
     present = set(named)
-    for parent, item in walk(schema.children):  # a union stands behind its parent
+    for parent, item in walk(schema.children):  # a union comes after its parent
         if isinstance(item, Union) and item.default is not None and (not parent or parent in present):
             members = {join_path(parent, member.name) for member in item.members}
             if present.isdisjoint(members):
@@ -50,7 +49,7 @@ def completed(schema: Schema, named: Collection[str]) -> frozenset[str]:
 
 
 def violations(schema: Schema, present: Set[str]) -> Iterator[str]:
-    """Yield the words of the schema that a complete set of modules breaks."""
+    """Yield the rules that a complete set of modules breaks, in words."""
     for parent, item in walk(schema.children):
         here = not parent or parent in present
         if isinstance(item, Union):

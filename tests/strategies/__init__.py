@@ -1,0 +1,186 @@
+"""Hypothesis strategies for tests of this library: random schemas, their prompts, and documents with one fault.
+
+Schemas use every element of the language, and are small enough to run through a tiny model many times. Slots are
+measured with the byte tokenizer, and everything shrinks to the fewest modules with the shortest text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from typing import TypedDict, Unpack
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from promptcache.language import parse_prompt, resolve_prompt
+from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.language.schema import Parameter
+from promptcache.testing import selections
+from promptcache.testing.cases import prompt_tree_pairs, prompt_trees
+from promptcache.testing.prompt_xml import PromptTree
+from promptcache.testing.texts import BYTES, Key, Slots, slots
+from promptcache.tokenizer import Tokenizer
+from tests.strategies import prompt_faults, schema_faults
+from tests.strategies.drafts import Elements, SchemaDraft, schema_drafts
+from tests.strategies.prompt_faults import InvalidPrompt
+from tests.strategies.rules_xml import (
+    ExampleWish,
+    RuleWish,
+    ScaffoldWish,
+    add_examples,
+    example_wishes,
+    grant,
+    rule_wishes,
+    scaffold_wishes,
+)
+from tests.strategies.schema_faults import BrokenSchema
+from tests.strategies.schema_xml import grow
+from tests.strategies.split_files import FileWish, SchemaFiles, divide, file_wishes
+
+__all__ = [
+    "BrokenSchema",
+    "InvalidPrompt",
+    "SchemaFiles",
+    "broken_schemas",
+    "exact_prompts",
+    "exact_schemas",
+    "invalid_prompts",
+    "pairs",
+    "prompt_documents",
+    "prompts",
+    "schema_documents",
+    "schema_files",
+    "schemas",
+    "selections",
+]
+
+
+class OneFile(TypedDict, total=False):
+    """Elements of a schema, each switched on unless it is False; `rules` are attributes and the element."""
+
+    scaffolds: bool
+    uncached: bool
+    unions: bool
+    turns: bool
+    parameters: bool
+    rules: bool
+
+
+class SeveralFiles(OneFile, total=False):
+    """The same for a schema in several files; `includes` are files that it names by `include` or `src`."""
+
+    includes: bool
+
+
+def schema_documents(**options: Unpack[OneFile]) -> SearchStrategy[str]:
+    """Draw the XML text of a valid schema in one file, in which every module can be used."""
+    return _written(Elements(includes=False, **options)).map(lambda written: written.xml)
+
+
+def schema_files(**options: Unpack[SeveralFiles]) -> SearchStrategy[SchemaFiles]:
+    """Draw a valid schema with the files that it includes, in which every module can be used."""
+    return _written(Elements(**options))
+
+
+def schemas(**options: Unpack[SeveralFiles]) -> SearchStrategy[CheckedSchema]:
+    """Draw a checked schema."""
+    return _checked(Elements(**options))
+
+
+def exact_schemas() -> SearchStrategy[CheckedSchema]:
+    """Draw a schema whose `exact_prompts` are answered exactly.
+
+    Every module is required and cached and sees everything that is guaranteed; there are no unions and no scaffolds.
+    """
+    return _checked(Elements(scaffolds=False, uncached=False, unions=False, own_context=False, complete=True))
+
+
+def prompt_documents(schema: CheckedSchema) -> SearchStrategy[str]:
+    """Draw the XML text of a valid prompt, in any form of the language."""
+    return _trees(schema, slots(schema, BYTES)).map(PromptTree.document)
+
+
+def prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
+    """Draw a valid prompt, parsed and resolved; `promptcache.testing.prompts` also plans it."""
+    return _trees(schema, slots(schema, BYTES)).map(lambda tree: _resolve(tree, schema))
+
+
+def exact_prompts(schema: CheckedSchema) -> SearchStrategy[Selection]:
+    """Draw a prompt for one of `exact_schemas` that leaves every slot at its filler."""
+    fillers = {key: st.just(text) for key, text in _filler_arguments(schema).items()}
+    return _trees(schema, fillers).map(lambda tree: _resolve(tree, schema))
+
+
+def pairs(schema: CheckedSchema) -> SearchStrategy[tuple[Selection, Selection]]:
+    """Draw two prompts with different modules, if there are any, and equal arguments and messages."""
+    trees = prompt_tree_pairs(schema, slots(schema, BYTES))
+    return trees.map(lambda pair: (_resolve(pair[0], schema), _resolve(pair[1], schema)))
+
+
+def invalid_prompts(
+    schema: CheckedSchema, codes: Collection[str] | None = None, tokenizer: Tokenizer = BYTES
+) -> SearchStrategy[InvalidPrompt]:
+    """Draw a prompt with one fault, of one of `codes`, and the diagnostic that it must get first."""
+    return prompt_faults.invalid_prompts(schema, tokenizer, codes)
+
+
+def broken_schemas(codes: Collection[str] | None = None) -> SearchStrategy[BrokenSchema]:
+    """Draw a schema with one fault, of one of `codes`, and the diagnostic that it must get first."""
+    return schema_faults.broken_schemas(schema_files(), codes)
+
+
+def filler_of(parameter: Parameter) -> str:
+    """Return the text that a slot holds when its module is encoded."""
+    return (parameter.default or "") if parameter.placeholder is None else parameter.placeholder
+
+
+def _filler_arguments(schema: CheckedSchema) -> dict[Key, str]:
+    """Return the arguments that leave every slot of every module at its filler."""
+    return {
+        (owner, name): filler_of(parameter)
+        for owner, parameters in schema.parameters.items()
+        for name, parameter in parameters.items()
+        if parameter.required or filler_of(parameter) != (parameter.default or "")
+    }
+
+
+def _trees(schema: CheckedSchema, known: Slots) -> SearchStrategy[PromptTree]:
+    return prompt_trees(schema, selections(schema), known)
+
+
+@cache
+def _written(elements: Elements) -> SearchStrategy[SchemaFiles]:
+    rules = rule_wishes() if elements.rules else st.just([])
+    scaffolds = scaffold_wishes() if elements.scaffolds else st.just([])
+    drafts, files = schema_drafts(elements), file_wishes(elements)
+    return st.builds(_write_schema, drafts, rules, scaffolds, example_wishes(), files)
+
+
+@cache
+def _checked(elements: Elements) -> SearchStrategy[CheckedSchema]:
+    return _written(elements).map(_check)
+
+
+def _write_schema(
+    draft: SchemaDraft,
+    rules: list[RuleWish],
+    scaffolds: list[ScaffoldWish],
+    examples: list[ExampleWish],
+    files: list[FileWish],
+) -> SchemaFiles:
+    tree = grant(grow(draft), rules, scaffolds)
+    add_examples(tree, examples)
+    return divide(tree.root, files, indented=draft.indented)
+
+
+def _check(written: SchemaFiles) -> CheckedSchema:
+    note(written.report)
+    return written.checked()
+
+
+def _resolve(tree: PromptTree, schema: CheckedSchema) -> Selection:
+    document = tree.document()
+    note(f"prompt: {document}")
+    return resolve_prompt(parse_prompt(document), schema)

@@ -1,0 +1,32 @@
+"""The oracles that laws compare with stay independent: they import no code of what they check."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ORACLES: dict[str, set[str]] = {
+    "promptcache/testing/level_oracle.py": set(),
+    "promptcache/testing/position_oracle.py": set(),
+    "promptcache/testing/rules_oracle.py": {"join_path", "walk"},
+    "tests/strategies/split_files.py": {"check_schema", "parse_schema"},  # to read what was written
+}
+"""Each oracle, and the functions of the library that it uses."""
+
+
+@pytest.mark.parametrize("file", ORACLES)
+def test_oracles_import_types_only(file: str) -> None:
+    """What an oracle takes from the rooms below is a type, whose name begins with a capital, or a named function."""
+    functions = {
+        alias.name
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("promptcache.")
+        if not (node.module or "").startswith("promptcache.testing")
+        for alias in node.names
+        if not alias.name[0].isupper()
+    }
+
+    assert functions == ORACLES[file]
