@@ -14,7 +14,7 @@ from promptcache.cli.layout_view import View, view_layout
 from promptcache.cli.model_folder import Dtype, read_facts
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity
-from promptcache.language.rules.counting import count_combinations
+from promptcache.language.rules.count import count_combinations
 from promptcache.layout import Layout, RunState, check_length, lay_out, run_states
 from promptcache.tokenizer import HubTokenizer, model_folder
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from promptcache.cli.model_folder import ModelFacts
 from promptcache.diagnostics import Span
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
-from promptcache.language.rules.counting import Count
+from promptcache.language.rules.count import Count
 from promptcache.language.schema import Parameter
 from promptcache.layout import Layout, Piece, RunState, Slot, Stretch
 

@@ -13,7 +13,8 @@ from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.rules.counting import Count, count_combinations
+from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
+from promptcache.language.rules.solver import RuleSolver
 from promptcache.language.schema import (
     Assert,
     Choose,
@@ -44,14 +45,17 @@ __all__ = [
     "Prompt",
     "Require",
     "Role",
+    "RuleSolver",
     "Schema",
     "Selection",
     "Whitespace",
     "check_schema",
     "count_combinations",
     "example_prompt",
+    "list_selections",
     "load_prompt",
     "module",
+    "open_solver",
     "parse_prompt",
     "parse_schema",
     "print_schema",

@@ -21,7 +21,7 @@ from promptcache.language.checked import (
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.rules.explain_prompt import broken_rule
+from promptcache.language.rules.explain import broken_rule
 from promptcache.language.schema import Example, place
 from promptcache.language.syntax.names import quoted
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from promptcache.diagnostics import Diagnostic, Faults, PromptError, Span, did_you_mean, in_order
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
-from promptcache.language.rules.explain_prompt import explain_broken
+from promptcache.language.rules.explain import explain_broken
 from promptcache.language.schema import Parameter
 from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.syntax.values import refusal

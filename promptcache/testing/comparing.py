@@ -11,7 +11,7 @@ from typing import Any
 
 from promptcache.diagnostics import Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_schema, print_schema
-from promptcache.language.rules.rules import Exclusive, Rule
+from promptcache.language.rules.rules import Check, Exclusive, Rule
 from promptcache.language.syntax.files import Files
 
 _PLACES = frozenset({"span", "places", "source"})
@@ -64,4 +64,6 @@ def without_places(value: Any) -> Any:
 def _clause(rule: Rule) -> tuple[object, ...]:
     if isinstance(rule, Exclusive):
         return (rule.kind, rule.parent, rule.members)
+    if isinstance(rule, Check):
+        return (rule.kind, rule.test)
     return (rule.kind, frozenset(rule.when), rule.then)

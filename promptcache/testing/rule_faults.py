@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.rules.rules import Default, Exclusive, Rule, RuleKind
+from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
 from promptcache.language.syntax.names import ancestors
 from promptcache.testing.selecting import can_be_completed
 
@@ -96,7 +96,7 @@ def _lacks_arguments(schema: CheckedSchema, named: Set[str], present: Set[str]) 
 
 
 def _judged(
-    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: Rule
+    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: BrokenRule
 ) -> BrokenSelection | None:
     """Say what must be reported; None where the named modules could not be used together anyhow (PC417)."""
     mutation, code = _CODES[rule.kind]

@@ -14,8 +14,7 @@ from promptcache.cli.console import stdout
 from promptcache.cli.layout_tree import print_layout
 from promptcache.cli.layout_view import View, view_layout
 from promptcache.cli.model_folder import Dtype, ModelFacts
-from promptcache.language import check_schema, parse_schema
-from promptcache.language.rules.counting import count_combinations
+from promptcache.language import check_schema, count_combinations, parse_schema
 from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.cli.conftest import Command

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from promptcache.language.syntax.moving import Move
 from promptcache.language.syntax.read_items import SchemaReader
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-read_items, read_schema, taking = (
-    module_of(f"promptcache.language.{name}") for name in ("syntax.read_items", "read_schema", "syntax.taking")
+read_items, read_schema, include = (
+    module_of(f"promptcache.language.{name}") for name in ("syntax.read_items", "read_schema", "syntax.include")
 )
 Patch = pytest.MonkeyPatch
 FILES = "files are one schema"
@@ -20,17 +19,17 @@ FILES = "files are one schema"
 
 @fault("included modules take the options of their new place", law=FILES)
 def _options_forgotten(patch: Patch) -> None:
-    patch.setattr(taking, "_with_options", lambda item, document, around: item)
+    patch.setattr(include, "_with_options", lambda item, document, around: item)
 
 
 @fault("a prefix is left out of paths", law=FILES)
 def _paths_without_prefix(patch: Patch) -> None:
-    patch.setattr(Move, "_path", lambda self, path, owner: path)
+    patch.setattr(include._Scope, "_path", lambda self, path, owner: path)
 
 
 @fault("rules of an included file stay behind", law=FILES)
 def _rules_stay_behind(patch: Patch) -> None:
-    patch.setattr(Move, "rules", lambda self, rules: ())
+    patch.setattr(include._Scope, "rules", lambda self, rules: ())
 
 
 @fault("an include takes what select= leaves out", law=FILES)

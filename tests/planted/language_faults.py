@@ -42,12 +42,13 @@ for _kind in (RuleKind.EXCLUDES, RuleKind.REQUIRES, RuleKind.AFTER, RuleKind.REQ
 
 def _without_listed(kind: RuleKind) -> Any:
     def plant(patch: Patch) -> None:
-        original = compile_.combine
+        original = compile_._Compiler.check
 
-        def combine(*args: Any) -> Any:
-            return tuple(check for check in original(*args) if all(each.kind is not kind for each in check.clauses))
+        def check(self: Any, rule: Any) -> Any:
+            found = original(self, rule)
+            return None if found is None or found.kind is kind else found
 
-        patch.setattr(compile_, "combine", combine)
+        patch.setattr(compile_._Compiler, "check", check)
 
     return plant
 
@@ -91,8 +92,8 @@ def _default_beside(patch: Patch) -> None:
 def _too_much(patch: Patch) -> None:
     original = check.find_backbone
 
-    def backbone(rules: Any, sets: Any = ()) -> Any:
-        found = original(rules, sets)
+    def backbone(rules: Any, *more: Any) -> Any:
+        found = original(rules, *more)
         first = frozenset(list(rules.order)[1:2])
         if found is None:
             return None
@@ -105,8 +106,8 @@ def _too_much(patch: Patch) -> None:
 def _too_little(patch: Patch) -> None:
     original = check.find_backbone
 
-    def backbone(rules: Any, sets: Any = ()) -> Any:
-        found = original(rules, sets)
+    def backbone(rules: Any, *more: Any) -> Any:
+        found = original(rules, *more)
         if found is None:
             return None
         return found._replace(guaranteed={path: frozenset({path} - {""}) for path in found.guaranteed})

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from promptcache.language import CheckedSchema
-from promptcache.language.rules.formula import solving
+from promptcache.language import CheckedSchema, open_solver
 from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering, schemas
 from promptcache.testing.cover import (
     covering_selections,
@@ -19,7 +18,7 @@ from promptcache.testing.cover import (
     valid_tuples,
 )
 from promptcache.testing.figures import figures, table
-from promptcache.testing.selecting import clauses_of, list_selections
+from promptcache.testing.selecting import list_selections
 from tests.conftest import law_examples
 from tests.testing.samples import RICH, WIDE, checked
 
@@ -62,7 +61,7 @@ def test_coverings_stay_small_where_nothing_is_listed() -> None:
 def test_covering_shows_triples() -> None:
     """With t=3, every valid triple of choices occurs."""
     schema = checked(RICH)
-    with solving([[1], *clauses_of(schema.rules)]) as solver:
+    with open_solver(schema.rules) as solver:
         triples = list(valid_tuples(solver, len(schema.rules.order), 3))
 
     found = [shown_by(schema, modules) for modules in covering_selections(schema, 3)]
