@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 
 from promptcache.diagnostics import Diagnostic, Faults, SchemaError, in_order
-from promptcache.language.check_values import built_faults
+from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -18,7 +18,7 @@ from promptcache.language.checked import (
     CheckedUnion,
 )
 from promptcache.language.examples import check_examples
-from promptcache.language.normalize import finish_schema, stray_indentations
+from promptcache.language.normalize import normalize_schema, stray_indentations
 from promptcache.language.rules.backbone import UndecidedError, find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
@@ -43,7 +43,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
             when there is none, of the rules. Warnings that are known by then are among them.
     """
-    _refuse(_collected(built_faults(schema)))
+    _refuse(_collected(value_faults(schema)))
     index = index_schema(schema)
     faults = index.faults
     names_are_right = not faults
@@ -51,7 +51,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
     members = [scaffold_members(parent, scaffold, index, faults) for parent, scaffold in index.scaffolds]
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
-    children, open_separator = finish_schema(schema)
+    children, open_separator = normalize_schema(schema)
     warnings = [*stray_indentations(schema)]
     modules = {module.path: module for module in _modules(children)}
     try:

@@ -1,8 +1,7 @@
-"""A schema document to its declaration, with everything that it includes.
+"""Read a schema document with everything that it includes.
 
-Comes in: XML text or a path. Goes out: a `SchemaDocument`, or every fault of structure that the document and the files
-it includes have. An included file is a schema of its own: its names and paths are checked by themselves, before what
-is taken of it gets its names and paths in the schema around it. Each file is read once.
+An included file is a schema of its own: its names and paths are checked by themselves, before its items get their names
+in the schema around it. Each file is read once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A prompt and a schema to what the prompt selects.
+"""Resolve a prompt against its schema: `Prompt` to `Selection`, or every fault of the prompt.
 
-Comes in: a `Prompt` and the checked schema that it is for. Goes out: the complete `Selection`, or every fault that the
-prompt has with this schema. Resolving takes time linear in the prompt, whatever the size of the schema; only faults
-cost more.
+Resolving takes time linear in the prompt, whatever the size of the schema; only faults cost more.
 """
 
 from __future__ import annotations
