@@ -15,7 +15,8 @@ from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.combinations import Combinations, Extreme
-from promptcache.language.rules.counting import Count, count_combinations
+from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
+from promptcache.language.rules.solver import RuleSolver
 from promptcache.language.schema import (
     Assert,
     Choose,
@@ -48,6 +49,7 @@ __all__ = [
     "Prompt",
     "Require",
     "Role",
+    "RuleSolver",
     "Schema",
     "Selection",
     "SlotArguments",
@@ -55,8 +57,10 @@ __all__ = [
     "check_schema",
     "count_combinations",
     "example_prompt",
+    "list_selections",
     "load_prompt",
     "module",
+    "open_solver",
     "parse_prompt",
     "parse_schema",
     "print_schema",

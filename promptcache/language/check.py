@@ -1,7 +1,6 @@
-"""A declared schema to one that prompts can be written against.
+"""Check a declared schema: `Schema` to `CheckedSchema`.
 
-Comes in: a `Schema`. Goes out: a `CheckedSchema`, or every fault that it has. This file puts the checks in order and
-does none itself.
+The checks are in other modules. This one puts them in order, and raises what they find.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, in_order
-from promptcache.language.check_values import built_faults
+from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -19,18 +18,19 @@ from promptcache.language.checked import (
     CheckedUnion,
 )
 from promptcache.language.examples import check_examples
-from promptcache.language.normalize import finish_schema, stray_indentations
-from promptcache.language.rules.backbone import MAX_STEPS, find_backbone
+from promptcache.language.normalize import normalize_schema, stray_indentations
+from promptcache.language.rules.backbone import UndecidedError, find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
     MAX_EXPLAINED,
     explain_dead,
     explain_default,
+    explain_open,
     explain_scaffold,
+    explain_undecided,
     explain_unsatisfiable,
     idle_scaffolds,
 )
-from promptcache.language.rules.formula import TooHardError
 from promptcache.language.rules.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
@@ -43,7 +43,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
             when there is none, of the rules. Warnings that are known by then are among them.
     """
-    _refuse(_collected(built_faults(schema)))
+    _refuse(_collected(value_faults(schema)))
     index = index_schema(schema)
     faults = index.faults
     names_are_right = not faults
@@ -51,17 +51,18 @@ def check_schema(schema: Schema) -> CheckedSchema:
     members = [scaffold_members(parent, scaffold, index, faults) for parent, scaffold in index.scaffolds]
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
-    children, open_separator = finish_schema(schema)
+    children, open_separator = normalize_schema(schema)
     warnings = [*stray_indentations(schema)]
     modules = {module.path: module for module in _modules(children)}
     try:
         backbone = find_backbone(rules, members)
-    except TooHardError:
-        raise SchemaError([_too_hard(schema)]) from None
+    except UndecidedError as error:
+        raise SchemaError([explain_undecided(error.rules, schema)]) from None
     if backbone is None:
         _refuse([explain_unsatisfiable(rules, schema)], warnings)
     assert backbone is not None, "such a schema is refused"
     dead_defaults = tuple(_dead_defaults(rules, backbone.dead))
+    warnings += explain_open(backbone.open, schema)
     warnings += explain_dead(rules, backbone.dead, index, {default.member for default in dead_defaults})
     declared = [scaffold for _, scaffold in index.scaffolds]
     scaffolds: list[CheckedScaffold] = []
@@ -95,12 +96,6 @@ def check_schema(schema: Schema) -> CheckedSchema:
     return checked
 
 
-def _too_hard(schema: Schema) -> Diagnostic:
-    message = f"checking the rules takes more than {MAX_STEPS} steps: they leave too much open, or too much follows"
-    mend = "use fewer rules with alternatives, and no long chains of requires and after"
-    return Diagnostic(code="PC314", message=message, span=place(schema, "name"), help=mend)
-
-
 def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:
     defaults = (default for found in rules.defaults.values() for default in found)
     return (default for default in defaults if default.member in dead)
@@ -123,8 +118,11 @@ def _refuse(faults: list[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> No
 
 
 def _follows(rules: Rules, schema: Schema, index: Index) -> Iterator[Diagnostic]:
-    """Yield what already follows from those rules that can be read: others would only forbid more."""
-    backbone = find_backbone(rules)
+    """Yield what follows from the rules without faults: other rules would only forbid more."""
+    try:
+        backbone = find_backbone(rules)
+    except UndecidedError:
+        return
     if backbone is None:
         yield explain_unsatisfiable(rules, schema)
     else:
@@ -147,5 +145,5 @@ def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, Che
     for path in paths:
         if not modules[path].cache:
             message = f"'{path}' is not cached, so it cannot be encoded together with others"
-            mend = 'take it out, or remove cache="false"'
-            yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=mend)
+            fix = 'take it out, or remove cache="false"'
+            yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=fix)

@@ -1,7 +1,6 @@
-"""What no document can say, but what is built in Python can: values of another type, or out of their bounds.
+"""Check the values of a schema that was built in Python: their types and bounds.
 
-Comes in: a schema as it was declared. Goes out: diagnostics. A schema that was read has none of these faults: its
-values were checked where they stand.
+A schema that was read from a document has none of these faults, since its reader checks each value.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ _HOLD: Mapping[type, tuple[type, ...]] = MappingProxyType(
 """What stands in what; at the top, everything that is an item."""
 
 
-def built_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
+def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield every value and every child that nothing which was read could have."""
     yield from _values(schema, SchemaDocument)
     if _CHILDREN.takes(schema.children):

@@ -1,8 +1,7 @@
-"""The schema and the prompt after every check: what the other rooms work with.
+"""The checked schema and the selection of a prompt: what other rooms work with.
 
-Comes in: nothing; `check_schema` and `resolve_prompt` build these. Goes out: to layout and engine. In a checked schema
-all text is final (whitespace and separators applied), all options are inherited down, all paths start at the root,
-documentation is gone.
+In a checked schema all text is final (whitespace and separators applied), options are inherited, paths start at the
+root, and documentation is gone. `check_schema` and `resolve_prompt` build these types.
 """
 
 from __future__ import annotations

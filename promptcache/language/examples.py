@@ -1,7 +1,6 @@
-"""The examples of a schema: prompts that its author wrote down, and what is said about them.
+"""Read and check the examples of a schema: prompts of its author, and what is said about them.
 
-Comes in: a checked schema. Goes out: the prompts of its examples, and a diagnostic for each that does not do what its
-author says. This file knows no tokens: the text of a prompt is what stands in it, without what a chat template adds.
+No tokens are involved: the text of a prompt is what the author wrote, without what a chat template adds.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from promptcache.language.checked import (
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.rules.explain_prompt import broken_rule
+from promptcache.language.rules.explain import broken_rule
 from promptcache.language.schema import Example, place
 from promptcache.language.syntax.names import quoted
 

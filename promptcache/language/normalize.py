@@ -1,9 +1,6 @@
-"""The final text of a schema: whitespace, separators, inherited options.
+"""Normalize a declared schema: apply whitespace rules and separators, and inherit options.
 
-Comes in: a declared schema whose names have been checked. Goes out: its items as the other rooms see them. This file
-knows no rules.
-
-Separators. The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each
+Separators: The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each
 block that is not empty begins with its parent's separator, but for the first one. The separator is part of the first
 text of the block, so that it comes and goes with the module that holds that text:
 
@@ -11,8 +8,8 @@ text of the block, so that it comes and goes with the module that holds that tex
 - a module hands it to its own first block, and so does a union to every member;
 - a turn drops it: nothing stands beside a header. What follows a turn's footer begins without one too.
 
-An empty block has no text that could hold it: it is passed over, and the next one gets it. All of this is decided by
-the schema alone, never by what a prompt selects.
+An empty block has no text for a separator, so the next block gets it. The schema alone decides all of this; what a
+prompt selects has no influence.
 """
 
 from __future__ import annotations
@@ -108,7 +105,7 @@ class Finished(NamedTuple):
     after_turn: bool
 
 
-def finish_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
+def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
     """Return a schema's items, and what stands before bare text that continues its open turn ("" if it has none)."""
     options = Options(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
     items = _content(schema.children, "", options, "").items

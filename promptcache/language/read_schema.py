@@ -1,8 +1,7 @@
-"""A schema document to its declaration, with everything that it includes.
+"""Read a schema document with everything that it includes.
 
-Comes in: XML text or a path. Goes out: a `SchemaDocument`, or every fault of structure that the document and the files
-it includes have. An included file is a schema of its own: its names and paths are checked by themselves, before what
-is taken of it gets its names and paths in the schema around it. Each file is read once.
+An included file is a schema of its own: its names and paths are checked by themselves, before its items get their names
+in the schema around it. Each file is read once.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import NamedTuple
 from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, SchemaError, Span, in_order
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Files, Folder, find_file
+from promptcache.language.syntax.include import Taken, take
 from promptcache.language.syntax.index import index_schema
 from promptcache.language.syntax.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.syntax.read_items import Inclusion, SchemaReader
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
-from promptcache.language.syntax.taking import Taken, take
 from promptcache.language.syntax.template_files import is_template, open_document
 from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
 

@@ -1,8 +1,6 @@
-"""A prompt and a schema to what the prompt selects.
+"""Resolve a prompt against its schema: `Prompt` to `Selection`, or every fault of the prompt.
 
-Comes in: a `Prompt` and the checked schema that it is for. Goes out: the complete `Selection`, or every fault that the
-prompt has with this schema. Resolving takes time linear in the prompt, whatever the size of the schema; only faults
-cost more.
+Resolving takes time linear in the prompt, whatever the size of the schema; only faults cost more.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from promptcache.diagnostics import Diagnostic, FaultList, PromptError, Span, did_you_mean, in_order
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
-from promptcache.language.rules.explain_prompt import explain_broken
+from promptcache.language.rules.explain import explain_broken
 from promptcache.language.schema import Parameter
 from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
 from promptcache.language.syntax.values import refusal

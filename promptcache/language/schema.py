@@ -1,8 +1,4 @@
-"""The schema as it was declared, and how one is built in Python.
-
-Comes in: what `parse_schema` reads, or calls of the builder. Goes out: a frozen tree with a span on every node, to the
-checker and to the printer. This file knows no XML, no rules and no tokens.
-"""
+"""The declared schema: frozen nodes with spans, read from a document or built in Python."""
 
 from __future__ import annotations
 

@@ -10,11 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, product
 from typing import TypeAlias
 
-from pysat.solvers import Solver
-
-from promptcache.language.checked import CheckedSchema
+from promptcache.language import CheckedSchema, RuleSolver, open_solver
 from promptcache.testing.prompt_xml import Choice, has_tokens, write_prompt
-from promptcache.testing.selection import list_selections, solver_of
+from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Said, plain_argument
 from promptcache.tokenizer import Tokenizer
@@ -72,7 +70,7 @@ def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_T
 
 def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset[str]]:
     """Yield the selections of a covering: each shows a tuple that is new, and then as many more as it can."""
-    with solver_of(schema) as solver:
+    with open_solver(schema.rules) as solver:
         left = dict.fromkeys(valid_tuples(solver, len(schema.rules.order), t))
         while left:
             chosen = _grown(solver, list(left), len(schema.rules.order))
@@ -80,20 +78,19 @@ def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset
             yield frozenset(path for path, place in schema.rules.order.items() if path and place + 1 in chosen)
 
 
-def valid_tuples(solver: Solver, num_variables: int, t: int) -> Iterator[Choices]:
+def valid_tuples(solver: RuleSolver, num_variables: int, t: int) -> Iterator[Choices]:
     """Yield every t-tuple of choices that some valid selection shows; variable 1 is the root, which is no choice."""
     seen: set[Choices] = set()
     for variables in combinations(range(2, num_variables + 1), min(t, num_variables - 1)):
         for signs in product((1, -1), repeat=len(variables)):
             wanted = frozenset(sign * variable for sign, variable in zip(signs, variables, strict=True))
-            if wanted not in seen and solver.solve(assumptions=sorted(wanted)):
-                shown = {number for number in solver.get_model() if 1 < abs(number) <= num_variables}
-                seen.update(map(frozenset, combinations(sorted(shown, key=abs), len(variables))))
+            if wanted not in seen and (shown := _shown(solver, wanted)) is not None:
+                seen.update(map(frozenset, combinations(shown, len(variables))))
             if wanted in seen:
                 yield wanted
 
 
-def _grown(solver: Solver, left: Sequence[Choices], num_variables: int) -> set[int]:
+def _grown(solver: RuleSolver, left: Sequence[Choices], num_variables: int) -> set[int]:
     """Return a whole selection that shows the first tuple and, choice by choice, as many of the others as it can."""
     chosen = set(left[0])
     showing: dict[int, list[Choices]] = {}
@@ -109,5 +106,13 @@ def _grown(solver: Solver, left: Sequence[Choices], num_variables: int) -> set[i
     while undecided:
         best = max((sign * variable for variable in sorted(undecided) for sign in (1, -1)), key=gain)
         undecided.remove(abs(best))
-        chosen.add(best if solver.solve(assumptions=[*chosen, best]) else -best)
+        chosen.add(best if _shown(solver, {*chosen, best}) is not None else -best)
     return chosen
+
+
+def _shown(solver: RuleSolver, choices: Collection[int]) -> list[int] | None:
+    """Return all choices of a valid selection that shows some, or None."""
+    paths = solver.modules
+    present, absent = ([paths[abs(one) - 1] for one in choices if (one > 0) is used] for used in (True, False))
+    found = solver.selection(present, absent)
+    return None if found is None else [n + 1 if path in found else -n - 1 for n, path in enumerate(paths) if path]

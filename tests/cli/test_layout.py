@@ -12,8 +12,7 @@ import pytest
 
 from promptcache.cli.console import stdout
 from promptcache.cli.layout import LayoutView, print_layout, view_layout
-from promptcache.language import check_schema, parse_schema
-from promptcache.language.rules.counting import count_combinations
+from promptcache.language import check_schema, count_combinations, parse_schema
 from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Dtype, ModelFacts

@@ -79,11 +79,15 @@ def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema
     assert frozenset(resolve_prompt(prompt_for(schema, modules, required), schema).modules) == modules
 
 
-def test_search_without_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the search does not end, a valid combination is found all the same, and is not called exact."""
-    monkeypatch.setattr(combinations, "_searched", lambda *_: None)
+def test_extremes_of_many_combinations_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where combinations are not listed, a valid one is found, and is called exact only where that is certain."""
+    monkeypatch.setattr(combinations, "list_selections", lambda _: None)
     schema = check_schema(
-        parse_schema('<schema name="s"><module name="a" excludes="b">a</module><module name="b">b</module></schema>')
+        parse_schema(
+            '<schema name="s"><module name="a" excludes="b">a</module><module name="b">b</module>'
+            '<module name="c" required="true">c</module></schema>'
+        )
     )
 
-    assert Combinations(schema.rules).greatest({"a": 2, "b": 3}) == (frozenset({"b"}), 3, False)
+    assert Combinations(schema.rules).greatest({"a": 2, "b": 3, "c": 1}) == (frozenset("bc"), 4, False)
+    assert Combinations(schema.rules).least({"a": 2, "b": 3, "c": 1}) == (frozenset("c"), 1, True)

@@ -11,12 +11,12 @@ from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import (
     Schema,
     check_schema,
+    count_combinations,
     load_prompt,
     parse_prompt,
     parse_schema,
 )
-from promptcache.language.rules import combine, counting
-from promptcache.language.rules.counting import count_combinations
+from promptcache.language.rules import count
 from promptcache.language.syntax import template_limits
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
 from promptcache.language.syntax.patterns import MAX_TEXT, Pattern, PatternError
@@ -118,27 +118,15 @@ def test_suggestions_end_where_nobody_reads_them():
     assert sum(each.help is not None for each in found) == MAX_SUGGESTIONS
 
 
-def test_rules_are_small_together(monkeypatch):
-    """Rules that are large only together are told at the one that is too much."""
-    monkeypatch.setattr(combine, "_MAX_ALL_CLAUSES", 3)
-    rules = '<rules><exclude modules="a b"/><exclude modules="a c"/><choose modules="a b c" max="1"/></rules>'
-    modules = "".join(f'<module name="{name}"/>' for name in "abc")
-    with pytest.raises(LanguageError, match="the rules up to here have more than 3") as caught:
-        checked(f'<schema name="s">{modules}{rules}</schema>')
-    assert codes(caught.value.diagnostics) == ["PC308"]
-
-
-@pytest.mark.parametrize("limit", ["_MAX_DEPTH", "_MAX_STEPS"])
-def test_what_is_hard_to_count_is_listed(limit, monkeypatch):
-    """Where counting takes too long combinations are listed, as many as there is time for; the number says so."""
+@pytest.mark.parametrize(("limit", "least"), [("_MAX_DEPTH", 39), ("_MAX_STEPS", 1)])
+def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
+    """Where counting takes too much work combinations are listed, and the number says that there may be more."""
     members = "".join(f'<module name="m{number}"/>' for number in range(20))
     union = f'<union required="true">{members}</union><rules><exclude modules="a m3"/></rules>'
     rules = checked(f'<schema name="s">{MODULE}{union}</schema>').rules
     assert count_combinations(rules) == (39, True)
-    monkeypatch.setattr(counting, limit, -1 if limit == "_MAX_DEPTH" else 0)
-    number, exact = count_combinations(rules)
-    assert not exact
-    assert number == 39 if limit == "_MAX_DEPTH" else 1 <= number < 39
+    monkeypatch.setattr(count, limit, -1 if limit == "_MAX_DEPTH" else 0)
+    assert count_combinations(rules) == (least, False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from promptcache.language import Context
 from promptcache.language.checked import FinalText
-from promptcache.language.normalize import finish_schema
+from promptcache.language.normalize import normalize_schema
 from promptcache.language.schema import Whitespace
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline
@@ -74,7 +74,7 @@ def test_texts_are_never_empty_and_never_side_by_side(schema):
         for item in items:
             check(getattr(item, "children", ()) or getattr(item, "members", ()))
 
-    check(finish_schema(schema)[0])
+    check(normalize_schema(schema)[0])
 
 
 @given(mode=st.sampled_from(Whitespace), separator=st.sampled_from(["", "\\n\\n", "--"]))

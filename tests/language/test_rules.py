@@ -12,8 +12,8 @@ from promptcache.diagnostics import Diagnostic, SchemaError
 from promptcache.language import check_schema, count_combinations, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
-from promptcache.language.rules.conflict import smallest_conflict
-from promptcache.language.rules.rules import Declaration, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.rules.explain import smallest_conflict
+from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
@@ -80,21 +80,9 @@ def test_combinations_are_counted_exactly(schema):
     assert count_combinations(rules) == (len(all_selections(rules)), True)
 
 
-def _declared(rule: Rule) -> Declaration | None:
-    return rule.declared if isinstance(rule, Implication) else None
-
-
-def _whole(rules: Rules) -> tuple[Rule, ...]:
-    """Return the rules other than nesting, one clause for each rule that has several."""
-    plain = [rule for rule in rules.rules if rule.kind is not RuleKind.NESTING and _declared(rule) is None]
-    return (*plain, *{declared: rule for rule in rules.rules if (declared := _declared(rule)) is not None}.values())
-
-
 def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> bool:
     nesting = tuple(rule for rule in rules.rules if rule.kind is RuleKind.NESTING)
-    declared = {_declared(rule) for rule in kept}
-    clauses = tuple(rule for rule in rules.rules if _declared(rule) is not None and _declared(rule) in declared)
-    fewer = index_rules(tuple(rules.order)[1:], (*nesting, *kept, *clauses), ())
+    fewer = index_rules(tuple(rules.order)[1:], (*nesting, *kept), ())
     return any(selection.issuperset(wanted) for selection in all_selections(fewer))
 
 
@@ -105,7 +93,7 @@ def test_conflicts_are_smallest(schema, data):
     rules = rules_of(schema)
     modules = [module for module in rules.order if module]
     wanted = tuple(data.draw(st.lists(st.sampled_from(modules), max_size=3, unique=True))) if modules else ()
-    soft = _whole(rules)
+    soft = tuple(rule for rule in rules.rules if rule.kind is not RuleKind.NESTING)
 
     conflict = smallest_conflict(rules, wanted)
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 
-from promptcache.diagnostics import MAX_FAULTS, FaultList, LanguageError, SchemaError, suggest
+from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, LanguageError, SchemaError, suggest
 from promptcache.language import (
     CheckedSchema,
     Module,
     Schema,
     check_schema,
+    count_combinations,
     module,
     parse_prompt,
     parse_schema,
     resolve_prompt,
 )
 from promptcache.language.examples import MAX_EXAMPLES
-from promptcache.language.rules import conflict
+from promptcache.language.rules import backbone, explain
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
 from promptcache.language.syntax.names import MAX_NAME
 from promptcache.language.syntax.nodes import place
@@ -69,10 +72,6 @@ SCHEMAS = {
     "excluded paths": ("", A + f'<module name="b" excludes="{"a " * 20_000}"/>'),
     "members of a scaffold": ("", A + f'<scaffold modules="{"a " * 20_000}"/>'),
     "members of a rule": ("", A + f'<rules><exclude modules="{"a " * 20_000}"/></rules>'),
-    "chains of requires": (
-        "PC314", "".join(f'<module name="m{i}" requires="m{i + 1}"/>' for i in range(9_000)) + '<module name="m9000"/>'),
-    "alternatives that depend on each other": (
-        "PC314", modules(2_000) + asserted(f"m{i} or m{i + 1}" for i in range(1_999))),
     "defaults that can never be used": (
         "PC303", '<module name="z" required="true"/>' + "".join(
             f'<union default="a{i}"><module name="a{i}" excludes="z"/><module name="b{i}"/></union>' for i in range(SOME))),
@@ -97,6 +96,105 @@ def test_schemas_are_answered_soon(code: str, content: str) -> None:
     assert time.process_time() - started < SECONDS
     assert found[:1] == ([code] if code else [])
     assert len(found) <= MAX_FAULTS + 1
+
+
+def mutual(number: int) -> str:
+    """Modules that all require each other."""
+    names = [f"m{i}" for i in range(number)]
+    return "".join(
+        f'<module name="{name}" requires="{" ".join(each for each in names if each != name)}"/>' for name in names
+    )
+
+
+def pigeons(number: int, condition: str = "") -> str:
+    """So many pigeons, each in a hole, and holes for all but one of them; with a condition, only where that holds."""
+    hole = [[f"p{pigeon}h{hole}" for hole in range(number - 1)] for pigeon in range(number)]
+    one_each = "".join(
+        f'<require if="{condition}" then="{" or ".join(each)}"/>'
+        if condition
+        else f'<choose modules="{" ".join(each)}" min="1"/>'
+        for each in hole
+    )
+    apart = "".join(f'<exclude modules="{" ".join(each)}"/>' for each in zip(*hole, strict=True))
+    names = "".join(f'<module name="{name}"/>' for each in hole for name in each)
+    return f"{names}<rules>{one_each}{apart}</rules>"
+
+
+def random_clauses(number: int, seed: int) -> str:
+    """Random clauses of three modules, about as many as can be kept: the hardest number."""
+    draw = random.Random(seed)
+    return modules(number) + asserted(
+        " or ".join(f"{draw.choice(('', 'not '))}m{each}" for each in draw.sample(range(number), 3))
+        for _ in range(round(4.26 * number))
+    )
+
+
+HARD = {
+    "pigeonhole 12 into 11": pigeons(12),
+    "pigeonhole 12 into 11, if at all": '<module name="x"/>' + pigeons(12, "x"),
+    "random clauses": random_clauses(200, 2),
+    "more random clauses": random_clauses(400, 3),
+    "two of 800": modules(800) + f'<rules><choose modules="{" ".join(f"m{i}" for i in range(800))}" min="2"/></rules>',
+    "200 modules that require each other": mutual(200),
+    "chains of requires": "".join(f'<module name="m{i}" requires="m{i + 1}"/>' for i in range(9_000)) + '<module name="m9000"/>',
+    "alternatives that depend on each other": modules(2_000) + asserted(f"m{i} or m{i + 1}" for i in range(1_999)),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", HARD.values(), ids=HARD)
+def test_hard_rules_are_answered_within_the_budget(content: str) -> None:
+    """Whatever is asked about rules, the check ends, and so does the count."""
+    started = time.process_time()
+    with suppress(SchemaError):
+        count_combinations(_checked(schema_of(content)).rules)
+    assert time.process_time() - started < SECONDS
+
+
+OPEN = {
+    "an undecided schema": (pigeons(12), "any prompt can satisfy this schema: 23 rules", 0, "at least 1 of 'p0h0', 'p0h1'"),
+    "an undecided module": ('<module name="x"/>' + pigeons(12, "x"), "are always present with 'x': 23 rules", 0, "if x then p0h0"),
+    "what follows": (HARD["chains of requires"], "are always present with 'm", 1, "'m1' requires 'm2'"),
+    "what is in every prompt": (
+        '<module name="x"/><module name="y"/>' + pigeons(12, "x") + asserted(["x or y"]), "in every prompt and with 'x'", 0, "if x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "question", "place", "rule"), OPEN.values(), ids=OPEN)
+def test_open_questions_are_named(
+    content: str, question: str, place: int, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the budget does not suffice for is named with the rules that make it hard, each time the same."""
+    monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
+
+    found = [_open_questions(schema_of(content)) for _ in range(2)]
+
+    assert found[0] == found[1]
+    assert question in found[0].message
+    assert rule in found[0].related[place][1]
+
+
+def test_what_is_not_known_to_be_guaranteed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of an open question counts as usable and alone; all that is said to be guaranteed is, and is closed."""
+    monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
+    schema = _checked(
+        schema_of('<module name="x"/><module name="y" requires="x z"/><module name="z"/>' + pigeons(12, "x"))
+    )
+    guaranteed = schema.guaranteed
+    assert [each.code for each in schema.warnings] == ["PC314"]
+    assert (guaranteed["x"], guaranteed["z"]) == ({"x"}, {"z"})
+    assert all(guaranteed[other] <= guaranteed[module] for module in guaranteed for other in guaranteed[module])
+
+
+def test_all_that_follows_is_found_where_it_is_simple() -> None:
+    """Hundreds of modules in one rule, or in rules with each other, leave no question open."""
+    names = {f"m{number}" for number in range(200)}
+    schema = _checked(schema_of(mutual(200)))
+    assert all(schema.guaranteed[name] == names for name in names)
+    two = _checked(
+        schema_of(modules(100) + f'<rules><choose modules="{" ".join(sorted(names)[:3])}" min="2"/></rules>')
+    )
+    assert (two.guaranteed["m0"], two.warnings) == ({"m0"}, ())
 
 
 WIDE = schema_of('<module name="z"/>' + modules(SOME, ' excludes="z"', '<parameter name="p" length="2"/>'))
@@ -177,7 +275,7 @@ def test_what_is_too_hard_to_explain_is_told_without_a_reason(monkeypatch: pytes
     prompt = parse_prompt('<prompt schema="s"/>')
     (explained,) = _faults(lambda: _checked(impossible))
     (helped,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
-    monkeypatch.setattr(conflict, "_MAX_STEPS", 0)
+    monkeypatch.setattr(explain, "_MAX_STEPS", 0)
     (fault,) = _faults(lambda: _checked(impossible))
     (missing,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
 
@@ -198,6 +296,15 @@ def test_suggestions_are_sought_among_long_and_many_names() -> None:
 
 def _checked(schema: str) -> CheckedSchema:
     return check_schema(parse_schema(schema))
+
+
+def _open_questions(schema: str) -> Diagnostic:
+    try:
+        found = _checked(schema).warnings
+    except SchemaError as error:
+        found = error.diagnostics
+    (first,) = (each for each in found if each.code == "PC314")
+    return first
 
 
 def _codes(action: Callable[[], object]) -> list[str]:

@@ -49,12 +49,13 @@ for _kind in (RuleKind.EXCLUDES, RuleKind.REQUIRES, RuleKind.AFTER, RuleKind.REQ
 
 def _without_listed(kind: RuleKind) -> Any:
     def plant(patch: Patch) -> None:
-        original = compile_.combine
+        original = compile_._Compiler.check
 
-        def combine(*args: Any) -> Any:
-            return tuple(check for check in original(*args) if all(each.kind is not kind for each in check.clauses))
+        def check(self: Any, rule: Any) -> Any:
+            found = original(self, rule)
+            return None if found is None or found.kind is kind else found
 
-        patch.setattr(compile_, "combine", combine)
+        patch.setattr(compile_._Compiler, "check", check)
 
     return plant
 

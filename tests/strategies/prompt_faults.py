@@ -19,7 +19,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from lxml import etree
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.rules.rules import Default, Exclusive, Rule, RuleKind
+from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
 from promptcache.language.schema import join_path
 from promptcache.language.syntax.names import ancestors
 from promptcache.language.syntax.values import refusal
@@ -427,7 +427,7 @@ def _lacks_arguments(schema: CheckedSchema, named: Set[str], present: Set[str]) 
 
 
 def _judged(
-    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: Rule
+    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: BrokenRule
 ) -> BrokenSelection | None:
     """Return the diagnostic; None if the named modules cannot be used together anyhow (PC417)."""
     mutation, code = _OF_RULES[rule.kind]

@@ -14,7 +14,7 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError, PromptError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.grammar_arguments import MAX_EXACT
-from promptcache.language.rules.rules import Exclusive, Rule
+from promptcache.language.rules.rules import Check, Exclusive, Rule
 from promptcache.language.schema import Parameter, join_path
 from promptcache.testing import Subject
 from promptcache.testing.laws import BrokenLaw, hold, shape
@@ -86,6 +86,8 @@ def content(schema: CheckedSchema) -> tuple[object, ...]:
 def _clause(rule: Rule) -> tuple[object, ...]:
     if isinstance(rule, Exclusive):
         return (rule.kind, rule.parent, rule.members)
+    if isinstance(rule, Check):
+        return (rule.kind, rule.test)
     return (rule.kind, frozenset(rule.when), rule.then)
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hypothesis import Phase, given, settings
 
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, open_solver
 from promptcache.testing import Subject
 from promptcache.testing.cases import subject_prompts
 from promptcache.testing.cover import Choices, covering_selections, valid_tuples
-from promptcache.testing.selection import list_selections, solver_of
+from promptcache.testing.selection import list_selections
 
 NUM_PROMPTS = 1000
 
@@ -71,7 +71,7 @@ def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
 
 def valid_pairs(schema: CheckedSchema) -> list[Choices]:
     """Return every pair of choices that some valid selection shows."""
-    with solver_of(schema) as solver:
+    with open_solver(schema.rules) as solver:
         return list(valid_tuples(solver, len(schema.rules.order), 2))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, open_solver
 from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering
 from promptcache.testing.cover import covering_selections, valid_tuples
-from promptcache.testing.selection import list_selections, solver_of
+from promptcache.testing.selection import list_selections
 from tests.conftest import law_examples
 from tests.strategies import schemas
 from tests.testing.figures import figures, largest_incompatible, shown_by, table, valid_pairs
@@ -56,7 +56,7 @@ def test_coverings_stay_small_where_nothing_is_listed() -> None:
 def test_covering_shows_triples() -> None:
     """With t=3, every valid triple of choices occurs."""
     schema = checked(RICH)
-    with solver_of(schema) as solver:
+    with open_solver(schema.rules) as solver:
         triples = list(valid_tuples(solver, len(schema.rules.order), 3))
 
     found = [shown_by(schema, modules) for modules in covering_selections(schema, 3)]

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.language.rules.counting import count_combinations
+from promptcache.language import Selection, count_combinations, parse_prompt, resolve_prompt
 from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
 from promptcache.testing import ByteTokenizer, arguments
 from promptcache.testing.selection import distinct_selections, list_selections

@@ -1,40 +1,34 @@
-"""What the rules of a schema imply: which modules are always there, never there, or there whenever another one is.
+"""What the rules of a schema imply: which modules are always present, never present, or present with another one.
 
-Comes in: rules. Goes out: a `Backbone`. This file explains nothing.
+Unit propagation from the root settles what is always and never present. The rest falls into components that share no
+rule, and what a module implies lies in its own component. There:
 
-How. Unit propagation from the root settles what is always and never there. What is left falls into components that
-share no rule. Whatever a module implies lies in its own component, so each question is answered there:
+- Unit propagation from the module gives modules that it implies. If these alone keep all rules of the component, they
+  are all that it implies. Nearly all modules of real schemas end here.
+- Otherwise the solver searches the cone, which is every module that could be brought along; all others can be absent.
+  Where the component has rules that the empty selection breaks, the whole component is searched.
 
-- Follow the implications from the module. If no alternative is left open, what was reached is a model in which nothing
-  could be taken away, hence exactly what is implied. Nearly all modules of real schemas end here, without a solver.
-- Otherwise ask the solver about the cone, which is everything that the module could ever bring about; all else can stay
-  absent. What lies in every model found so far, but is not known to be implied, is doubted one by one: each doubt is
-  either confirmed or answered by a new model, which clears up others too.
-- A component that has alternatives of its own, open whatever is named, is asked as a whole.
+A question that takes too much work stays open: then nothing is known to be implied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from itertools import count
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
-from pysat.solvers import Solver
+from promptcache.language.rules.rules import Check, Exclusive, Implication, Rule, Rules
+from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.syntax.conditions import Cardinality, simplify
 
-from promptcache.language.rules.components import Residual, reduce
-from promptcache.language.rules.formula import Budget, Clause, at_most_one, formula_of, literals, solving
-from promptcache.language.rules.rules import Implication, Rules
-
-MAX_STEPS = 20_000_000
-"""What the answers about the rules of one schema may cost, in steps of `Budget`."""
-
-
-_STEPS_OF_MEMBER = 60
+_STEPS_OF_RULE = 50
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
-    """The modules guaranteed with each module; what is always there is stored once and joined to the rest on access."""
+    """The modules guaranteed with each module; those that are always present are stored once."""
 
     def __init__(self, always: frozenset[str], more: Mapping[str, frozenset[str]]) -> None:
         self._always = always
@@ -51,6 +45,13 @@ class Guarantees(Mapping[str, frozenset[str]]):
         return len(self._more)
 
 
+class OpenQuestions(NamedTuple):
+    """Modules for which it took too much work to find out what they imply ("" is every prompt), and the hard rules."""
+
+    modules: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+
 class Backbone(NamedTuple):
     """What the rules imply.
 
@@ -58,184 +59,313 @@ class Backbone(NamedTuple):
         guaranteed: For each module, and "" for every valid prompt, the modules that are present with it.
         dead: The modules that no valid prompt has.
         together: For each set of modules asked about, what is present when all of them are; None if they never are.
+        open: What stayed open. A module in it counts as usable, and as present without any other.
     """
 
     guaranteed: Guarantees
     dead: frozenset[str]
     together: tuple[frozenset[str] | None, ...]
+    open: OpenQuestions
 
 
-def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = ()) -> Backbone | None:
+class UndecidedError(Exception):
+    """Whether any selection keeps the rules takes too much work to find out; `rules` are those that make it hard."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        super().__init__(rules)
+        self.rules = rules
+
+
+def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budget | None = None) -> Backbone | None:
     """Return what the rules imply, for each module and for each of `sets`; None if no selection keeps them.
 
     Raises:
-        TooHardError: it takes more than `MAX_STEPS`.
+        UndecidedError: it takes more work than the budget has to find a selection.
     """
-    names = list(rules.order)
-    number = {module: index + 1 for index, module in enumerate(names)}
     with ExitStack() as stack:
-        analysis = _Analysis.of(rules, stack)
-        if analysis is None:
+        try:
+            analysis = _Analysis.of(rules, budget or Budget(MAX_STEPS), stack)
+        except TooHardError:
+            raise UndecidedError(rules.rules) from None
+        return None if analysis is None else analysis.backbone(sets)
+
+
+class _Residual(NamedTuple):
+    """The rules over modules that are neither always nor never present, by number, without those that always hold."""
+
+    always: frozenset[str]
+    never: frozenset[str]
+    rules: dict[int, Rule]
+
+
+def _reduce(rules: Rules, budget: Budget) -> _Residual | None:
+    """Settle what unit propagation from the root settles; None if it finds a contradiction."""
+    with RuleSolver(rules.order, budget) as solver:
+        solver.add(rules.rules)
+        settled = solver.propagate([""])
+    if settled is None:
+        return None
+    always, never = frozenset(settled[0]) | {""}, frozenset(settled[1])
+    left = ((number, residual_rule(rule, always, never)) for number, rule in enumerate(rules.rules))
+    return _Residual(always, never, {number: rule for number, rule in left if rule is not None})
+
+
+def residual_rule(rule: Rule, always: Set[str], never: Set[str]) -> Rule | None:
+    """Return a rule without settled modules, or None where it holds."""
+    if isinstance(rule, Implication):
+        if not rule.then.isdisjoint(always) or not never.isdisjoint(rule.when):
             return None
-        more: dict[int, frozenset[int] | None] = {}
-        for variable in range(2, len(names) + 1):
-            more[variable] = analysis.implied([variable])
-        together = [analysis.implied([number[module] for module in modules]) for modules in sets]
-    always = _names(analysis.always, names)
-    extra = {
-        names[index - 1]: None if found is None else _names(found, names) - always for index, found in more.items()
-    }
-    dead = frozenset(module for module, found in extra.items() if found is None)
-    alive = {"": frozenset[str](), **{module: found for module, found in extra.items() if found is not None}}
-    return Backbone(
-        guaranteed=Guarantees(always, _filled(rules, alive, dead) if dead else alive),
-        dead=dead,
-        together=tuple(None if found is None else always | _names(found, names) for found in together),
-    )
+        if always.isdisjoint(rule.when) and never.isdisjoint(rule.then):
+            return rule
+        return replace(rule, when=tuple(m for m in rule.when if m not in always), then=rule.then - never)
+    if isinstance(rule, Exclusive):
+        members = tuple(module for module in rule.members if module not in never and module not in always)
+        return None if len(members) < 2 else replace(rule, members=members)
+    if isinstance(rule.test, Cardinality):
+        return _residual_count(rule, rule.test, always, never)
+    test = simplify(rule.test, lambda module: True if module in always else False if module in never else None)
+    return None if isinstance(test, bool) else replace(rule, test=test)
 
 
-def _names(variables: Iterable[int], names: list[str]) -> frozenset[str]:
-    return frozenset(names[variable - 1] for variable in variables if variable > 1)
+def _residual_count(rule: Check, count: Cardinality, always: Set[str], never: Set[str]) -> Check | None:
+    modules = tuple(module for module in count.modules if module not in always and module not in never)
+    num_always = sum(module in always for module in count.modules)
+    low, high = max(count.low - num_always, 0), None if count.high is None else count.high - num_always
+    if low == 0 and (high is None or high >= len(modules)):
+        return None
+    return replace(rule, test=Cardinality(modules, low, high))
 
 
-def _filled(rules: Rules, alive: Mapping[str, frozenset[str]], dead: frozenset[str]) -> dict[str, frozenset[str]]:
-    """Add the modules that can never be used, each with what it would bring along: any closed set would do."""
-    forced: dict[str, list[str]] = {}
-    for rule in rules.rules:
-        if isinstance(rule, Implication) and len(rule.when) == len(rule.then) == 1 and rule.when[0] in dead:
-            forced.setdefault(rule.when[0], []).extend(rule.then)
-    filled = dict(alive)
-    for module in dead:
-        found: set[str] = set()
-        waiting = [module]
-        while waiting:
-            reached = waiting.pop()
-            if reached in dead and reached not in found:
-                found.add(reached)
-                waiting.extend(forced[reached])
-            elif reached in alive and reached:
-                found |= alive[reached] | {reached}
-        filled[module] = frozenset(found)
-    return {module: filled[module] for module in rules.order}
+def modules_in(rule: Rule) -> Iterable[str]:
+    """Return the modules in a rule."""
+    if isinstance(rule, Implication):
+        return (*rule.when, *rule.then)
+    return rule.members if isinstance(rule, Exclusive) else rule.modules
+
+
+def _stands(rule: Rule) -> bool:
+    """Return whether the empty selection breaks a rule."""
+    return not rule.when if isinstance(rule, Implication) else isinstance(rule, Check) and not rule.holds(set(), 0)
 
 
 class _Analysis:
-    """Answers what follows from assumed variables."""
+    """The components of the residual rules, and the questions about them."""
 
-    def __init__(self, residual: Residual, stack: ExitStack) -> None:
-        self.residual = residual
-        self.budget = Budget(MAX_STEPS)
-        self.always = residual.always
+    def __init__(self, rules: Rules, residual: _Residual, budget: Budget, stack: ExitStack) -> None:
+        self._order = rules.order
+        self._originals = rules.rules
+        self._residual = residual
+        self._budget = budget
         self._stack = stack
-        self._searches: dict[int, _Search] = {}
+        left = [module for module in rules.order if module not in residual.always and module not in residual.never]
+        self._component = components(left, map(modules_in, residual.rules.values()))
+        self._members: dict[str, list[str]] = {}
+        for module, component in self._component.items():
+            self._members.setdefault(component, []).append(module)
+        self._rules_of: dict[str, list[int]] = {}
+        self._bound_by: dict[str, list[int]] = {}
+        self._standing: dict[str, list[int]] = {}
+        self._choices: dict[str, list[int]] = {}
+        for number, rule in residual.rules.items():
+            component = self._component[next(iter(modules_in(rule)))]
+            self._rules_of.setdefault(component, []).append(number)
+            if _stands(rule):
+                self._standing.setdefault(component, []).append(number)
+            for module in rule.when if isinstance(rule, Implication) else modules_in(rule):
+                self._bound_by.setdefault(module, []).append(number)
+                if _leaves_choice(rule):
+                    self._choices.setdefault(module, []).append(number)
+        self._always = residual.always
+        self._searches: dict[str, RuleSolver] = {}
+        self._closure = stack.enter_context(RuleSolver(left, budget))
+        self._closure.add(rule for rule in residual.rules.values() if not _is_counted(rule))
 
     @classmethod
-    def of(cls, rules: Rules, stack: ExitStack) -> _Analysis | None:
-        residual = reduce(formula_of(rules))
+    def of(cls, rules: Rules, budget: Budget, stack: ExitStack) -> _Analysis | None:
+        """Return the analysis of rules that at least one selection keeps, or None.
+
+        Raises:
+            UndecidedError: it takes too much work to find one.
+        """
+        residual = _reduce(rules, budget)
         if residual is None:
             return None
-        analysis = cls(residual, stack)
-        for component in residual.open_clauses:
-            implied = analysis._whole(component).implied(frozenset())
-            if implied is None:
-                return None
-            analysis.always |= implied
-        return analysis
+        return cls(rules, residual, budget, stack)
 
-    def implied(self, variables: Iterable[int]) -> frozenset[int] | None:
-        """Return what is present when `variables` are (what always is may be left out); None if they cannot be."""
-        by_component: dict[int, set[int]] = {}
-        for variable in variables:
-            if variable in self.residual.never:
+    def backbone(self, sets: Sequence[Iterable[str]]) -> Backbone | None:
+        """Return what the rules imply, or None where no selection keeps them."""
+        opened: dict[str, None] = {}
+        for component in self._standing:
+            found = self._alternatives(component)
+            if found is None:
                 return None
-            if variable not in self.residual.always:
-                by_component.setdefault(self.residual.component[variable], set()).add(variable)
-        result: frozenset[int] = frozenset()
-        for component, start in by_component.items():
-            found = self._in_component(component, frozenset(start))
+            if found.is_open:
+                opened[""] = None
+            self._always |= found.modules
+        more, dead = self._each(opened)
+        guaranteed = Guarantees(self._always - {""}, more)
+        together = tuple(self._together(frozenset(modules), guaranteed) for modules in sets)
+        return Backbone(guaranteed, dead, together, OpenQuestions(tuple(opened), self._hard_rules(opened)))
+
+    def _alternatives(self, component: str) -> _Found | None:
+        """Return what is always present in a component that has alternatives; None where nothing keeps its rules."""
+        search = self._whole(component)
+        search.budget = self._budget.share(2)
+        try:
+            if search.selection() is None:
+                return None
+        except TooHardError:
+            raise UndecidedError(self._hard_rules(self._members[component])) from None
+        search.budget = self._budget.share(4)
+        try:
+            return _Found(search.implied(()) or frozenset(), is_open=False)
+        except TooHardError:
+            return _Found(frozenset(), is_open=True)
+
+    def _each(self, opened: dict[str, None]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+        """Return what each module implies besides those always present, and the modules that are never present."""
+        more: dict[str, frozenset[str]] = {module: frozenset() for module in self._order if module in self._always}
+        dead = set(self._residual.never)
+        hard: list[str] = []
+        self._closure.budget = self._budget.share(2)
+        for module in (module for module in self._component if module not in self._always):
+            try:
+                found = self._propagated(frozenset((module,)))
+            except TooHardError:
+                opened[module] = None
+                continue
+            if found is None:
+                hard.append(module)
+            else:
+                more[module] = found - self._always
+        for module in hard:
+            try:
+                searched = self._searched(frozenset((module,)), self._budget.share(4))
+            except TooHardError:
+                opened[module] = None
+                continue
+            if searched is None:
+                dead.add(module)
+            else:
+                more[module] = searched - self._always
+        alone = {module: frozenset((module,)) for module in (*opened, *dead) if module}
+        return {module: more[module] if module in more else alone[module] for module in self._order}, frozenset(dead)
+
+    def _together(self, modules: frozenset[str], guaranteed: Guarantees) -> frozenset[str] | None:
+        """Return what is present with several modules; None if they never are together."""
+        if not modules.isdisjoint(self._residual.never):
+            return None
+        by_component: dict[str, set[str]] = {}
+        for module in modules - self._residual.always:
+            by_component.setdefault(self._component[module], set()).add(module)
+        result = self._always
+        for start in map(frozenset, by_component.values()):
+            try:
+                self._closure.budget = self._budget.share(4)
+                found = self._propagated(start)
+                if found is None:
+                    found = self._searched(start, self._budget.share(4))
+            except TooHardError:
+                found = start.union(*(guaranteed[module] for module in start))
             if found is None:
                 return None
             result |= found
-        return result
+        return result - {""}
 
-    def _in_component(self, component: int, start: frozenset[int]) -> frozenset[int] | None:
-        reached, settled = self.residual.follow(start, self.budget)
-        if reached is None:
+    def _propagated(self, start: frozenset[str]) -> frozenset[str] | None:
+        """Return all that modules of one component imply, if unit propagation alone finds that; else None."""
+        settled = self._closure.propagate(start)
+        if settled is None:
             return None
-        open_clauses = self.residual.open_clauses.get(component, ())
-        if not open_clauses:
-            if settled:
-                return reached
-            cone = self.residual.cone(start, self.budget)
-            if 2 * len(cone) > len(self.residual.members[component]):
-                return self._whole(component).implied(reached)
-            with ExitStack() as stack:
-                return _Search(self.residual, cone, stack, self.budget).implied(reached)
-        if settled and len(self.residual.answered(reached)) == len(open_clauses):
-            return reached
-        return self._whole(component).implied(reached)
+        reached = start.union(settled[0])
+        touched = Counter(number for module in reached for number in self._choices.get(module, ()))
+        standing = self._standing.get(self._component[next(iter(start))], ())
+        self._closure.budget.spend(_STEPS_OF_RULE * len(touched) + len(standing))
+        rules = self._residual.rules
+        kept = all(_keeps(reached, rules[number], touched[number]) for number in chain(standing, touched))
+        return reached if kept else None
 
-    def _whole(self, component: int) -> _Search:
+    def _searched(self, start: frozenset[str], budget: Budget) -> frozenset[str] | None:
+        """Return all that modules of one component imply; None if they are never present together."""
+        component = self._component[next(iter(start))]
+        if component not in self._standing:
+            cone, numbers = self._cone(start, budget)
+            if 2 * len(cone) <= len(self._members[component]):
+                with RuleSolver(cone, budget) as solver:
+                    solver.add(self._residual.rules[number] for number in numbers)
+                    return solver.implied(start)
+        search = self._whole(component)
+        search.budget = budget
+        return search.implied(start)
+
+    def _cone(self, start: Iterable[str], budget: Budget) -> tuple[list[str], list[int]]:
+        """Return the modules that `start` could bring along, and the rules that bind them while others are absent."""
+        reached: set[str] = set()
+        numbers: dict[int, None] = {}
+        waiting = list(start)
+        while waiting:
+            module = waiting.pop()
+            if module in reached:
+                continue
+            reached.add(module)
+            bound = self._bound_by.get(module, ())
+            budget.spend(_STEPS_OF_RULE * (len(bound) + 1))
+            for number in bound:
+                rule = self._residual.rules[number]
+                numbers[number] = None
+                if isinstance(rule, Implication) and reached.issuperset(rule.when):
+                    waiting.extend(rule.then)
+                elif isinstance(rule, Check):
+                    waiting.extend(rule.modules)
+        return sorted(reached), list(numbers)
+
+    def _whole(self, component: str) -> RuleSolver:
         if component not in self._searches:
-            members = self.residual.members[component]
-            self._searches[component] = _Search(self.residual, members, self._stack, self.budget)
+            search = self._stack.enter_context(RuleSolver(self._members[component], self._budget))
+            search.add(self._residual.rules[number] for number in self._rules_of[component])
+            self._searches[component] = search
         return self._searches[component]
 
+    def _hard_rules(self, modules: Iterable[str]) -> tuple[Rule, ...]:
+        """Return the rules of the components of modules; where some leave a choice, only those."""
+        components = {self._component[module] for module in modules if module} or self._standing.keys()
+        numbers = sorted(number for component in components for number in self._rules_of.get(component, ()))
+        choices = [number for number in numbers if _leaves_choice(self._residual.rules[number])]
+        return tuple(self._originals[number] for number in choices or numbers)
 
-class _Search:
-    """Solvers on the clauses that bind some variables.
 
-    Two solvers have opposite tastes: one likes variables to be false, the other likes what the first one did not
-    choose. What both choose is likely implied.
-    """
+class _Found(NamedTuple):
+    modules: frozenset[str]
+    is_open: bool
 
-    def __init__(self, residual: Residual, variables: Sequence[int], stack: ExitStack, budget: Budget) -> None:
-        self._variables = variables
-        self._number = {variable: index + 1 for index, variable in enumerate(variables)}
-        self._residual = residual
-        self._stack = stack
-        self._budget = budget
-        self._few = self._solver([-number for number in self._number.values()])
-        self._other: Solver | None = None
 
-    def _solver(self, taste: list[int]) -> Solver:
-        self._budget.spend(_STEPS_OF_MEMBER * len(self._variables))
-        solver = self._stack.enter_context(solving(self._clauses()))
-        solver.set_phases(taste)
-        return solver
+def _is_counted(rule: Rule) -> bool:
+    """Return whether a rule counts modules: it propagates little but absences, and many of them."""
+    return isinstance(rule, Exclusive) or (isinstance(rule, Check) and isinstance(rule.test, Cardinality))
 
-    def _clauses(self) -> Iterator[list[int]]:
-        number = self._number
-        for clause in self._residual.clauses_over(number):
-            when = tuple(number[variable] for variable in clause.when)
-            yield literals(Clause(when, frozenset(number[variable] for variable in clause.then)))
-        fresh = count(len(number) + 1)
-        for group in self._residual.groups_over(number):
-            yield from at_most_one([number[variable] for variable in group], fresh)
 
-    def implied(self, reached: frozenset[int]) -> frozenset[int] | None:
-        """Return what holds in every model that has `reached`; None if there is none."""
-        known = {self._number[variable] for variable in reached}
-        possible = self._model(self._few, known)
-        if possible is None:
-            return None
-        if possible != known:
-            if self._other is None:
-                taste = [-number if number in possible else number for number in self._number.values()]
-                self._other = self._solver(taste)
-            possible &= self._model(self._other, known) or set()
-        while doubted := possible - known:
-            doubt = min(doubted)
-            model = self._model(self._few, {*known, -doubt})
-            if model is None:
-                known.add(doubt)
-            else:
-                possible &= model
-        return frozenset(self._variables[number - 1] for number in known)
+def _leaves_choice(rule: Rule) -> bool:
+    return not isinstance(rule, Implication) or len(rule.then) > 1
 
-    def _model(self, solver: Solver, assumed: set[int]) -> set[int] | None:
-        if not self._budget.solve(solver, [*assumed]):
-            return None
-        self._budget.spend(len(self._variables))
-        model = solver.get_model() or []
-        return {number for number in model[: len(self._variables)] if number > 0}
+
+def _keeps(present: frozenset[str], rule: Rule, num_touched: int) -> bool:
+    """Return whether a selection keeps a rule, of which so many modules are present."""
+    if isinstance(rule, Implication):
+        return not rule.then.isdisjoint(present) or not present.issuperset(rule.when)
+    return num_touched <= 1 if isinstance(rule, Exclusive) else rule.holds(present, num_touched)
+
+
+def components(modules: Iterable[str], links: Iterable[Iterable[str]]) -> dict[str, str]:
+    """Return for each module one of those that it is linked to, the same for all of them."""
+    parent = {module: module for module in modules}
+
+    def root(module: str) -> str:
+        while parent[module] != module:
+            parent[module] = parent[parent[module]]
+            module = parent[module]
+        return module
+
+    for first, *others in links:
+        for other in others:
+            parent[root(other)] = root(first)
+    return {module: root(module) for module in parent}

@@ -1,7 +1,7 @@
-"""A schema's declarations to rules.
+"""Compile what a schema declares to rules over paths from the root.
 
-Comes in: the index of a schema. Goes out: its rules with all paths from the root, and a diagnostic for every path that
-leads nowhere or says something that cannot be. This file solves nothing.
+A path that leads nowhere, a condition that cannot be read and a bound that cannot be met become diagnostics. Nothing
+here asks what the rules imply.
 """
 
 from __future__ import annotations
@@ -9,15 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
-from promptcache.language.rules.combine import combine
-from promptcache.language.rules.rules import Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.rules.rules import Check, Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
 from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, nowhere, path_help, quoted
-from promptcache.language.syntax.nodes import Module, Scaffold, join_path, place
+from promptcache.language.syntax.nodes import (
+    Assert,
+    Choose,
+    Combination,
+    Exclude,
+    Module,
+    Require,
+    Scaffold,
+    join_path,
+    place,
+)
+
+_MAX_LISTED = 6
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
-    """Return the rules of a schema; what is wrong with their paths goes to `faults`."""
+    """Return the rules of a schema; what is wrong with them goes to `faults`."""
     compiler = _Compiler(index, faults)
     rules: list[Rule] = []
     for entry in index.modules.values():
@@ -27,8 +39,10 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
         rules += compiler.of_union(union)
         if default := compiler.default(union):
             defaults.append(default)
-    checks = combine(index.rules, index.modules, faults)
-    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults), checks)
+    for declared in (rule for each in index.rules for rule in each.combinations):
+        if check := compiler.check(declared):
+            rules.append(check)
+    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults))
 
 
 def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:
@@ -38,7 +52,7 @@ def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list
 
 
 class _Compiler:
-    """Turns entries into rules; `faults` grows as it goes."""
+    """Turns entries of an index into rules, and adds to `faults`."""
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
         self._modules = index.modules
@@ -71,29 +85,90 @@ class _Compiler:
         member = join_path(entry.parent, union.default)
         if member not in entry.members:
             names = [module.name for module in union.members]
-            mend = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
+            fix = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
             message = f"the default '{union.default}' is no member of this union"
-            self._fault("PC209", message, place(union, "default"), mend)
+            self._fault("PC209", message, place(union, "default"), fix)
         span = place(union, "default")
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
+
+    def check(self, rule: Combination) -> Check | None:
+        """Return a rule of a `rules` element, or None where it has a fault."""
+        before = len(self._faults)
+        test, words = self._read(rule)
+        if len(self._faults) > before or test is None:
+            return None
+        kind = RuleKind(type(rule).__name__.lower())
+        return Check(kind=kind, test=test, words=words, message=rule.message, span=rule.span)
 
     def paths(
         self, parent: str, item: Module | Scaffold, attribute: str, written: tuple[str, ...]
     ) -> Iterator[tuple[str, Span]]:
-        """Yield the absolute paths that an attribute names and where each stands."""
+        """Yield the path from the root of every module in an attribute, with its place."""
         for number, path in enumerate(written):
             span = place(item, attribute, number)
-            if not is_path(path):
-                self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
-                continue
-            target = absolute(path, parent)
-            if target in self._modules:
+            target = self._follow(path, parent, attribute, span)
+            if target is not None:
                 yield target, span
-            elif len(self._faults) < MAX_SUGGESTIONS:
-                message, mend = nowhere(target, self._modules)
-                self._fault("PC208", f"{attribute}={quoted(path)}: {message}", span, mend)
-            else:
-                self._fault("PC208", f"{attribute}={quoted(path)} leads to no module", span, None)
+
+    def _read(self, rule: Combination) -> tuple[Test | Cardinality | None, str]:
+        """Return what a rule of a `rules` element tests, and that in words."""
+        match rule:
+            case Require():
+                condition = self._condition(rule, "if", rule.condition)
+                consequence = self._condition(rule, "then", rule.consequence)
+                test = Or((Not(condition), consequence)) if condition and consequence else None
+                return test, f"if {_plain(rule.condition)} then {_plain(rule.consequence)}"
+            case Assert():
+                return self._condition(rule, "test", rule.test), f"{_plain(rule.test)} must hold"
+            case Exclude():
+                modules = self._counted(rule)
+                words = "'{}' and '{}' exclude each other".format(*modules) if len(modules) == 2 else ""
+                return Cardinality(modules, 0, 1), words or f"at most one of {_listed(modules)} can be used"
+            case Choose():
+                modules = self._counted(rule)
+                self._check_bounds(rule, len(modules))
+                count = Cardinality(modules, rule.minimum or 0, rule.maximum)
+                return count, f"{_bounds(rule)} of {_listed(modules)} must be used"
+
+    def _check_bounds(self, rule: Choose, size: int) -> None:
+        low, high = rule.minimum or 0, size if rule.maximum is None else rule.maximum
+        if low > high:
+            limit = f"there are {size} modules" if rule.maximum is None else f"max is {high}"
+            self._fault("PC309", f"min is {low}, but {limit}", place(rule, "min"), "lower min")
+        elif low > size:
+            self._fault("PC309", f"min is {low}, but there are {size} modules", place(rule, "min"), "lower min")
+
+    def _condition(self, rule: Require | Assert, attribute: str, text: str) -> Test | None:
+        def follow(path: str, token: int) -> str:
+            return self._follow(path, "", attribute, place(rule, attribute, token)) or ""
+
+        try:
+            return read_condition(text, follow)
+        except ConditionError as fault:
+            message = f"{attribute}={quoted(text)}: {fault.message}"
+            self._fault(fault.code, message, place(rule, attribute, fault.token), fault.fix)
+            return None
+
+    def _counted(self, rule: Exclude | Choose) -> tuple[str, ...]:
+        found = (
+            self._follow(path, "", "modules", place(rule, "modules", number))
+            for number, path in enumerate(rule.modules)
+        )
+        return tuple(dict.fromkeys(path for path in found if path is not None))
+
+    def _follow(self, path: str, parent: str, attribute: str, span: Span) -> str | None:
+        """Return the path from the root, or None where it leads nowhere."""
+        target = absolute(path, parent)
+        if not is_path(path):
+            self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
+        elif target in self._modules:
+            return target
+        elif len(self._faults) < MAX_SUGGESTIONS:
+            message, fix = nowhere(target, self._modules)
+            self._fault("PC208", f"{attribute}: {message}", span, fix)
+        else:
+            self._fault("PC208", f"{attribute}: {quoted(path)} leads to no module", span, None)
+        return None
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
@@ -108,9 +183,26 @@ class _Compiler:
         self._fault("PC304", reason, span, "move the modules in the schema, or use requires")
         return False
 
-    def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+    def _fault(self, code: str, message: str, span: Span, fix: str | None) -> None:
+        self._faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
 
 
 def _implication(kind: RuleKind, when: tuple[str, ...], then: tuple[str, ...], span: Span) -> Implication:
     return Implication(kind=kind, when=when, then=frozenset(then), span=span)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _bounds(rule: Choose) -> str:
+    if rule.minimum == rule.maximum:
+        return f"exactly {rule.maximum}"
+    least = f"at least {rule.minimum}" if rule.minimum else ""
+    most = "" if rule.maximum is None else f"at most {rule.maximum}"
+    return " and ".join(filter(None, (least, most)))
+
+
+def _listed(modules: tuple[str, ...]) -> str:
+    more = f" and {len(modules) - _MAX_LISTED} more" if len(modules) > _MAX_LISTED else ""
+    return ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED]) + more

@@ -1,35 +1,141 @@
-"""What is wrong with the rules of a schema, in words.
+"""Explain rules in words: faults of a schema (PC301 to PC305, PC313, PC314) and what prompts break (PC406 to PC419).
 
-Comes in: rules and what they turned out to imply. Goes out: diagnostics PC301 to PC305, each with the smallest set of
-rules that explains it and the place of each. This file decides nothing.
+A conflict is explained by the smallest set of rules, and of named modules, that cannot all be kept. Nesting is no part
+of it: that a module brings its ancestors needs no explanation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.checked import CheckedModule, CheckedScaffold
-from promptcache.language.rules.conflict import smallest_conflict
-from promptcache.language.rules.rules import Default, Exclusive, Rule, RuleKind, Rules
-from promptcache.language.schema import Context, Schema, place
+from promptcache.language.rules.backbone import OpenQuestions
+from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
+from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.schema import IN_PYTHON, Context, Parameter, Schema, place
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import ancestors
 
 MAX_EXPLAINED = 5
-"""Explanations are asked of the solver: of more faults of the rules, the first ones get a reason."""
+"""Of more faults of the rules, only the first ones get a reason, which is work for the solver."""
 
+_MAX_STEPS = MAX_STEPS // 10
 _MAX_LISTED = 6
 _MAX_COMPARED = 1_000_000
+_MAX_OPTIONS = 12
+_MAX_BROKEN = 20
+_MISSING = {
+    RuleKind.REQUIRED: "PC406",
+    RuleKind.CHOICE: "PC407",
+    RuleKind.REQUIRES: "PC409",
+    RuleKind.AFTER: "PC414",
+}
+_DECLARED = {RuleKind.CHOOSE: "PC419"}
+_CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "PC411", "PC417", "PC418"})
+
+
+class Conflict(NamedTuple):
+    """Modules that cannot be present together under `rules`; leaving out any one of all these ends the conflict."""
+
+    modules: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+
+def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()) -> Conflict | None:
+    """Find a smallest conflict.
+
+    Args:
+        rules: All rules of the schema.
+        wanted: Modules that may be part of the conflict.
+        given: Modules that are present without question.
+
+    Returns:
+        A conflict of which no part can be left out; where few rules and modules come into question, no other
+        conflict is smaller. Where that takes too much work, the smallest that was found. None if all can be present
+        together, or if it takes too much work to find out.
+    """
+    cone = _cone(rules, (*wanted, *given))
+    with RuleSolver(cone, Budget(_MAX_STEPS)) as solver, suppress(TooHardError):
+        _nest(solver, cone, given)
+        things: list[str | Rule] = [*dict.fromkeys(wanted), *_concerned(rules, cone)]
+        soft = {solver.add_soft(thing): thing for thing in things}
+        core = solver.core(list(soft))
+        if core is not None:
+            found = [soft[selector] for selector in core]
+            return Conflict(
+                tuple(thing for thing in found if isinstance(thing, str)),
+                tuple(thing for thing in found if not isinstance(thing, str)),
+            )
+    return None
+
+
+def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) -> frozenset[str]:
+    """Return those of `options` each of which can be present together with all of `given`.
+
+    An option is left out if it takes too much work to find out.
+    """
+    options = list(options)
+    cone = _cone(rules, (*given, *options))
+    found: set[str] = set()
+    with RuleSolver(cone, Budget(_MAX_STEPS)) as solver, suppress(TooHardError):
+        _nest(solver, cone, given)
+        solver.add(_concerned(rules, cone))
+        found.update(option for option in options if solver.is_possible((option,)))
+    return frozenset(found)
+
+
+def _nest(solver: RuleSolver, cone: list[str], given: Iterable[str]) -> None:
+    """Demand the given modules, and with each module the one around it."""
+    for module in ("", *given):
+        solver.demand(module)
+    solver.add(
+        Implication(kind=RuleKind.NESTING, when=(module,), then=frozenset((module.rpartition("/")[0],)), span=IN_PYTHON)
+        for module in cone
+        if "/" in module
+    )
+
+
+def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
+    """Return all modules that could come into question, "" among them, in document order."""
+    reached: set[str] = set()
+    waiting = ["", *start, *(module for number in rules.standing for module in rules.checks[number].modules)]
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        waiting.extend(ancestors(module))
+        for rule in rules.triggers.get(module, ()):
+            waiting.extend(rule.then)
+        for number in rules.touching.get(module, ()):
+            waiting.extend(rules.checks[number].modules)
+    return sorted(reached, key=rules.order.__getitem__)
+
+
+def _concerned(rules: Rules, cone: list[str]) -> Iterator[Rule]:
+    """Yield the rules, but for nesting, that bind the modules of a cone."""
+    inside = set(cone)
+    for module in cone:
+        yield from (rule for rule in rules.triggers.get(module, ()) if inside.issuperset(rule.when))
+        union = rules.union_of.get(module)
+        if union is not None and next(member for member in union.members if member in inside) == module:
+            yield union
+    touched = {number for module in cone for number in rules.touching.get(module, ())}
+    yield from (rules.checks[number] for number in sorted(touched.union(rules.standing)))
 
 
 def describe(rule: Rule) -> str:
     """Say what a rule demands."""
     if isinstance(rule, Exclusive):
         return f"{listed(rule.members)} are members of one union"
-    if rule.declared is not None:
-        words, message = rule.declared.words, rule.declared.message
-        return f"{message} ({words})" if message else words
+    declared = rule.declared if isinstance(rule, Implication) else rule
+    if declared is not None:
+        return f"{declared.message} ({declared.words})" if declared.message else declared.words
+    assert isinstance(rule, Implication)
     subject, then = rule.when[0], listed(sorted(rule.then))
     where = f" in '{subject}'" if subject else ""
     match rule.kind:
@@ -110,9 +216,205 @@ def idle_scaffolds(
             )
 
 
+def explain_undecided(rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+    """Say that it takes too much work to find out whether any prompt can satisfy a schema."""
+    return _too_hard("whether any prompt can satisfy this schema", rules, schema)
+
+
+def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
+    """Yield a warning where it takes too much work to find out what is guaranteed with some modules."""
+    if found.modules:
+        modules = [f"with {listed([each for each in found.modules if each])}"] if any(found.modules) else []
+        what = " and ".join([*(["in every prompt"] if "" in found.modules else []), *modules])
+        yield replace(
+            _too_hard(f"which modules are always present {what}", found.rules, schema), severity=Severity.WARNING
+        )
+
+
+def _too_hard(question: str, rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+    message = f"it takes more than {MAX_STEPS:,} steps to find out {question}: {len(rules)} rules depend on each other"
+    return Diagnostic(
+        code="PC314",
+        message=message,
+        span=place(schema, "name"),
+        help="use fewer rules with alternatives, and no long chains of requires and after",
+        related=tuple((rule.span, describe(rule)) for rule in rules[:_MAX_LISTED]),
+    )
+
+
 def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
     conflict = smallest_conflict(rules, (), given)
-    if conflict is None:  # what cannot be is explained, but explaining it takes too many steps
+    if conflict is None:  # there is a conflict, but finding a small one takes too much work
         return "", ()
     related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
     return "; ".join(words for _, words in related), related
+
+
+def explain_broken(
+    rules: Rules,
+    parameters: Mapping[str, Mapping[str, Parameter]],
+    broken: Sequence[BrokenRule],
+    places: Mapping[str, Span],
+    present: Mapping[str, Default | None],
+) -> Iterator[Diagnostic]:
+    """Say what is wrong with a selection.
+
+    Args:
+        rules: All rules of the schema.
+        parameters: Of each module.
+        broken: The rules that the selection breaks.
+        places: Where the prompt names each module, or one inside it; "" is the prompt itself.
+        present: All modules of the selection, with the default that brought each, if it was not named.
+    """
+    named = [module for module in places if module]
+    write = _References(parameters, places)
+    clashes = [rule for rule in broken if _is_clash(rule) and _members(rule, places) <= places.keys()]
+    for rule in clashes:
+        yield _clash(rule, places)
+    if clashes:
+        return
+    if conflict := smallest_conflict(rules, _innermost(named)):
+        yield _conflict(conflict.modules, conflict.rules, places)
+        return
+    possible = _possible(rules, broken[:_MAX_BROKEN], named)
+    for rule in broken:
+        default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
+        if default is not None:
+            yield _default(rule, default, places, write)
+        elif isinstance(rule, Implication):
+            yield _missing(rules, rule, possible, places, write)
+
+
+def broken_rule(diagnostic: Diagnostic) -> Span | None:
+    """Return where the rule stands that a prompt breaks, or None for a diagnostic of another kind.
+
+    It is the last of the related places of each diagnostic that is made here.
+    """
+    return diagnostic.related[-1][0] if diagnostic.code in _CODES else None
+
+
+def _possible(rules: Rules, broken: Sequence[BrokenRule], named: Sequence[str]) -> frozenset[str]:
+    """Return those of the modules that `broken` rules demand, one or another, which go with all that is named."""
+    open_rules = (rule for rule in broken if isinstance(rule, Implication) and len(rule.then) > 1)
+    options = {option for rule in open_rules for option in _options(rules, rule)}
+    return possible_with(rules, named, options) if options else frozenset()
+
+
+def _options(rules: Rules, rule: Implication) -> list[str]:
+    """Return the first modules that would keep a rule, in document order."""
+    return sorted(rule.then, key=rules.order.__getitem__)[:_MAX_OPTIONS]
+
+
+def _is_clash(rule: BrokenRule) -> bool:
+    return isinstance(rule, Exclusive) or not rule.then
+
+
+def _members(rule: BrokenRule, present: Mapping[str, object]) -> frozenset[str]:
+    if isinstance(rule, Implication):
+        return frozenset(rule.when)
+    found = frozenset(member for member in rule.members if member in present)
+    return found if len(found) > 1 else frozenset(rule.members)
+
+
+def _subjects(rule: BrokenRule, present: Mapping[str, object]) -> Sequence[str]:
+    return rule.when if isinstance(rule, Implication) else [member for member in rule.members if member in present]
+
+
+def _innermost(named: Sequence[str]) -> list[str]:
+    """Leave out modules that others bring along as their ancestors."""
+    outer = {ancestor for module in named for ancestor in ancestors(module)}
+    return [module for module in named if module not in outer]
+
+
+def _clash(rule: BrokenRule, places: Mapping[str, Span]) -> Diagnostic:
+    modules = sorted(_members(rule, places), key=lambda module: places[module])
+    first, second = modules[0], modules[-1]
+    related = ((places[first], f"'{first}' is named here"), (rule.span, describe(rule)))
+    if isinstance(rule, Implication) and rule.declared is not None:
+        return _declared(rule, places[second], related, _remove(modules))
+    if isinstance(rule, Exclusive):
+        code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
+    else:
+        code, message = "PC410", f"{listed(modules)} cannot be used together: {describe(rule)}"
+    return Diagnostic(code=code, message=message, span=places[second], help=_remove(modules), related=related)
+
+
+def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping[str, Span]) -> Diagnostic:
+    reasons = "; ".join(describe(rule) for rule in rules)
+    ordered = sorted(modules, key=lambda module: places[module])
+    what = f"{listed(ordered)} cannot be used together" if len(ordered) > 1 else f"'{ordered[0]}' cannot be used"
+    related = (
+        *((places[module], f"'{module}' is named here") for module in ordered[:-1]),
+        *((rule.span, describe(rule)) for rule in rules),
+    )
+    return Diagnostic(
+        code="PC417", message=f"{what}: {reasons}", span=places[ordered[-1]], help=_remove(ordered), related=related
+    )
+
+
+def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], write: _References) -> Diagnostic:
+    others = sorted(default.members - {default.member})[:_MAX_OPTIONS]
+    message = f"'{default.member}', the default of its union, breaks a rule: {describe(rule)}"
+    ways = [f"name another member: {', '.join(map(write.added, others))}"] if others else []
+    if isinstance(rule, Implication) and len(rule.then) == 1:
+        ways.append(f"add {write.added(min(rule.then))}")
+    related = ((default.span, "the default"), (rule.span, describe(rule)))
+    span = places.get(default.parent, places[""])
+    return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
+
+
+def _missing(
+    rules: Rules, rule: Implication, possible: Set[str], places: Mapping[str, Span], write: _References
+) -> Diagnostic:
+    """Say what a rule demands, and which of it is `possible`; what is forced always is."""
+    options = _options(rules, rule)
+    fitting = options if len(options) == 1 else [option for option in options if option in possible]
+    span = places.get(rule.when[0], places[""])
+    fix = f"add {' or '.join(map(write.added, fitting))}" if fitting else None
+    if rule.declared is not None:
+        return _declared(rule, span, ((rule.span, describe(rule)),), fix)
+    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
+    return Diagnostic(
+        code=_MISSING[rule.kind], message=message, span=span, help=fix, related=((rule.span, describe(rule)),)
+    )
+
+
+def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
+    """Say what the author of a rule says about it, or else what it demands."""
+    assert rule.declared is not None, "only rules of <rules> come here"
+    message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
+    code = _DECLARED.get(rule.kind, "PC418")
+    return Diagnostic(code=code, message=message, span=span, help=fix, related=related)
+
+
+def _remove(modules: Sequence[str]) -> str:
+    names = [element(module) for module in modules]
+    return f"remove {names[0]}" if len(names) == 1 else f"remove one of {', '.join(names)}"
+
+
+def element(path: str, arguments: str = "") -> str:
+    """Write a reference to a module as it may stand at the top of a prompt."""
+    return f'<use module="{path}"{arguments}/>' if "/" in path else f"<{path}{arguments}/>"
+
+
+class _References(NamedTuple):
+    """Writes references to modules that a prompt lacks, with the arguments that they need."""
+
+    parameters: Mapping[str, Mapping[str, Parameter]]
+    places: Mapping[str, Span]
+
+    def added(self, path: str) -> str:
+        """Write a reference; where modules around it need arguments too, they are written around it."""
+        missing = [outer for outer in reversed([*ancestors(path)]) if outer not in self.places]
+        if not any(map(self._needed, missing)):
+            return element(path, self._needed(path))
+        inner = f"<{path.rpartition('/')[2]}{self._needed(path)}/>"
+        for outer in reversed(missing[1:]):
+            name = outer.rpartition("/")[2]
+            inner = f"<{name}{self._needed(outer)}>{inner}</{name}>"
+        opening = element(missing[0], self._needed(missing[0])).removesuffix("/>")
+        return f"{opening}>{inner}</{'use' if '/' in missing[0] else missing[0]}>"
+
+    def _needed(self, module: str) -> str:
+        names = (each.name for each in self.parameters[module].values() if each.required)
+        return "".join(f' {name}="…"' for name in names)

@@ -1,7 +1,6 @@
-"""Conditions over modules, as `rules` states them: read, evaluated, and taken apart into clauses.
+"""Conditions over modules, as `rules` states them: read, evaluated and written.
 
-Comes in: the text of an attribute, or module paths. Goes out: a `Test` that a set of modules passes or not, and the
-clauses that say the same to a solver. This file knows no schema and no solver.
+A condition is text in an attribute, and becomes a `Test` that a set of modules passes or fails. The grammar:
 
     implies := or ["implies" implies]      or := and {"or" and}      and := not {"and" not}
     not     := "not" not | "(" implies ")" | path
@@ -10,22 +9,16 @@ clauses that say the same to a solver. This file knows no schema and no solver.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Set
-from itertools import combinations
-from math import comb
+from collections.abc import Callable, Set
 from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import did_you_mean
 
-MAX_CLAUSES = 10_000
-"""The most clauses that one rule may come to."""
-
 TOKEN = re.compile(r"[()]|&&?|\|\|?|[-=]>|[!,]|(?:(?![-=]>)[^\s()&|!,])+")
-"""What a condition is made of: parentheses, keywords and paths; and symbols that only other languages have."""
+"""A token: a parenthesis, a keyword or path, or a symbol of other languages, which gets a message of its own."""
 
 _MAX_TOKENS = 1_000
 _MAX_DEPTH = 50
-_MAX_COMPARED = 60
 _JOINING = ("and", "or", "implies")
 KEYWORDS = frozenset({*_JOINING, "not"})
 _SYMBOLS = {"&&": "and", "&": "and", ",": "and", "||": "or", "|": "or", "!": "not", "->": "implies", "=>": "implies"}
@@ -55,7 +48,7 @@ class Or(NamedTuple):
     tests: tuple[Test, ...]
 
 
-class Count(NamedTuple):
+class Cardinality(NamedTuple):
     """From `low` to `high` of `modules` are present; None is no limit."""
 
     modules: tuple[str, ...]
@@ -65,20 +58,13 @@ class Count(NamedTuple):
 
 Test: TypeAlias = Present | Not | And | Or
 
-Literals: TypeAlias = tuple[frozenset[str], frozenset[str]]
-"""A clause: whenever all of the first modules are present, at least one of the second is."""
-
-
-class TooManyClausesError(Exception):
-    """A rule comes to more than `MAX_CLAUSES` clauses."""
-
 
 class ConditionError(Exception):
-    """A condition that cannot be read: what is wrong with which of its tokens, and a way to mend it."""
+    """A condition that cannot be read: the message, the number of the faulty token, and a fix."""
 
-    def __init__(self, message: str, token: int, mend: str | None = None, code: str = "PC307") -> None:
+    def __init__(self, message: str, token: int, fix: str | None = None, code: str = "PC307") -> None:
         super().__init__(message)
-        self.message, self.token, self.mend, self.code = message, token, mend, code
+        self.message, self.token, self.fix, self.code = message, token, fix, code
 
 
 def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
@@ -124,8 +110,8 @@ class _Reader:
         token = self._tokens[self.position]
         meant = _SYMBOLS.get(token)
         near = None if token in KEYWORDS else did_you_mean(token, _JOINING)
-        mend = f"write '{meant}'" if meant else near
-        return ConditionError(f"'{token}' stands where {expected} is expected", self.position, mend)
+        fix = f"write '{meant}'" if meant else near
+        return ConditionError(f"'{token}' stands where {expected} is expected", self.position, fix)
 
     def _joined(self, word: str, depth: int) -> Test:
         def part() -> Test:
@@ -188,103 +174,73 @@ def modules_of(test: Test) -> frozenset[str]:
             return frozenset().union(*map(modules_of, tests))
 
 
-def without(test: Test, absent: Callable[[str], bool]) -> Test | bool:
-    """Return what is left of a test when some modules are never present; or its truth, when that is settled."""
+def simplify(test: Test, value: Callable[[str], bool | None]) -> Test | bool:
+    """Replace the modules whose presence is known, and return the truth of the test where that settles it.
+
+    Args:
+        test: A test.
+        value: Returns whether a module is present, or None where that is open.
+    """
     match test:
         case Present(module):
-            return not absent(module) and test
+            known = value(module)
+            return test if known is None else known
         case Not(inner):
-            rest = without(inner, absent)
+            rest = simplify(inner, value)
             return not rest if isinstance(rest, bool) else Not(rest)
         case And(tests) | Or(tests):
             settles = isinstance(test, Or)
-            rests = [without(part, absent) for part in tests]
-            open_ones = tuple(rest for rest in rests if not isinstance(rest, bool))
-            if settles in rests or not open_ones:
+            rests = [simplify(part, value) for part in tests]
+            open_parts = tuple(rest for rest in rests if not isinstance(rest, bool))
+            if settles in rests or not open_parts:
                 return settles if settles in rests else not settles
-            return open_ones[0] if len(open_ones) == 1 else type(test)(open_ones)
+            return open_parts[0] if len(open_parts) == 1 else type(test)(open_parts)
+
+
+def broken_clause(test: Test, present: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return why a test fails: it demands that not all of the first modules are present, or one of the second is.
+
+    All of the first are present and none of the second is. Where the test fails for several reasons, one without
+    second modules goes first, then the first one in the text.
+    """
+    return _reason(test, present, expected=True)
+
+
+def _reason(test: Test, present: Set[str], *, expected: bool) -> tuple[frozenset[str], frozenset[str]]:
+    match test:
+        case Present(module):
+            one, none = frozenset({module}), frozenset[str]()
+            return (none, one) if expected else (one, none)
+        case Not(inner):
+            return _reason(inner, present, expected=not expected)
+        case And(tests) | Or(tests):
+            failing = [part for part in tests if holds(part, present) is not expected]
+            reasons = [_reason(part, present, expected=expected) for part in failing]
+            if isinstance(test, And) is expected:
+                return min(reasons, key=lambda reason: bool(reason[1]))
+            return frozenset().union(*(when for when, _ in reasons)), frozenset().union(*(then for _, then in reasons))
 
 
 def write_condition(test: Test, name: Callable[[str], str]) -> str:
-    """Return a condition that `read_condition` reads as this test; `name` writes the path of a module."""
+    """Return a condition that `read_condition` reads as the same test; `name` writes the path of a module."""
+
+    def part(inner: Test, *kinds: type[Test]) -> str:
+        condition = write_condition(inner, name)
+        return f"({condition})" if isinstance(inner, kinds) else condition
+
     match test:
         case Present(module):
             return name(module)
         case Not(inner):
-            return f"not {_written(inner, name)}"
-        case And(tests) | Or(tests):
-            return (" or " if isinstance(test, Or) else " and ").join(_written(part, name) for part in tests)
+            return f"not {part(inner, And, Or)}"
+        case And(tests):
+            return " and ".join(part(each, And, Or) for each in tests)
+        case Or((Not(condition), consequence)):
+            left = f"({write_condition(condition, name)})" if _is_implication(condition) else part(condition)
+            return f"{left} implies {part(consequence)}"
+        case Or(tests):
+            return " or ".join(part(each, Or) for each in tests)
 
 
-def _written(test: Test, name: Callable[[str], str]) -> str:
-    condition = write_condition(test, name)
-    return f"({condition})" if isinstance(test, And | Or) else condition
-
-
-def clauses_of(test: Test) -> tuple[Literals, ...]:
-    """Return clauses that hold together exactly when the test does; none is part of another.
-
-    Raises:
-        TooManyClausesError: there would be too many.
-    """
-    return tuple(_strongest(_clauses(test, negated=False)))
-
-
-def clauses_of_count(count: Count) -> tuple[Literals, ...]:
-    """Return clauses that hold together exactly when the count does.
-
-    Raises:
-        TooManyClausesError: there would be too many.
-    """
-    modules, size = count.modules, len(count.modules)
-    smallest = size - count.low + 1
-    largest = size if count.high is None else count.high
-    number = (comb(size, smallest) if count.low else 0) if smallest > 0 else 1
-    if number + comb(size, largest + 1) > MAX_CLAUSES:
-        raise TooManyClausesError
-    enough = combinations(modules, max(smallest, 0)) if count.low else ()
-    few = combinations(modules, largest + 1)
-    return (
-        *((frozenset[str](), frozenset(some)) for some in enough),
-        *((frozenset(some), frozenset()) for some in few),
-    )
-
-
-def _clauses(test: Test, *, negated: bool) -> list[Literals]:
-    match test:
-        case Present(module):
-            one = frozenset({module})
-            return [(one, frozenset())] if negated else [(frozenset(), one)]
-        case Not(inner):
-            return _clauses(inner, negated=not negated)
-        case And(tests) | Or(tests):
-            parts = [_clauses(part, negated=negated) for part in tests]
-            return _any_of(parts) if isinstance(test, Or) != negated else _all_of(parts)
-
-
-def _all_of(parts: Iterable[list[Literals]]) -> list[Literals]:
-    found = list(dict.fromkeys(clause for part in parts for clause in part))
-    if len(found) > MAX_CLAUSES:
-        raise TooManyClausesError
-    return found
-
-
-def _any_of(parts: Iterable[list[Literals]]) -> list[Literals]:
-    found: list[Literals] = [(frozenset(), frozenset())]
-    for part in parts:
-        if len(found) * len(part) > MAX_CLAUSES:
-            raise TooManyClausesError
-        joined = ((when | more_when, then | more_then) for when, then in found for more_when, more_then in part)
-        found = list(dict.fromkeys(clause for clause in joined if clause[0].isdisjoint(clause[1])))
-    return found
-
-
-def _strongest(clauses: list[Literals]) -> list[Literals]:
-    """Leave out clauses that follow from another one; of many clauses all are kept."""
-    if len(clauses) > _MAX_COMPARED:
-        return clauses
-    return [
-        clause
-        for clause in clauses
-        if not any(other != clause and other[0] <= clause[0] and other[1] <= clause[1] for other in clauses)
-    ]
+def _is_implication(test: Test) -> bool:
+    return isinstance(test, Or) and len(test.tests) == 2 and isinstance(test.tests[0], Not)

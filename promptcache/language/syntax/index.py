@@ -1,7 +1,6 @@
-"""What a schema declares, by path.
+"""Index the modules, parameters, unions, scaffolds and rules of a schema by path.
 
-Comes in: a schema, read or built in Python. Goes out: an `Index` of its modules, parameters, unions and scaffolds,
-and a diagnostic for every name that cannot stand. This file follows no path and knows no rules.
+Names that are malformed, reserved or used twice become diagnostics. Paths are not followed here.
 """
 
 from __future__ import annotations

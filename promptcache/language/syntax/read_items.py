@@ -15,6 +15,7 @@ from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, di
 from promptcache.language.syntax.attributes import AttributeReader, num_words
 from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN, instead
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
+from promptcache.language.syntax.include import Options, Place, Taken, Wanted
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
     Combination,
@@ -34,7 +35,6 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.read_parts import read_example, read_parameter
 from promptcache.language.syntax.read_rules import RULE_ATTRIBUTES, read_rule
-from promptcache.language.syntax.taking import Options, Place, Taken, Wanted
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 

@@ -1,0 +1,310 @@
+"""One solver for all questions about rules, and the work that its answers may cost.
+
+A `RuleSolver` owns the clauses of some rules over some modules. Its work is counted and limited by a `Budget`, so that
+an answer, or the lack of one, is the same on every machine. python-sat is imported here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import combinations
+from math import isqrt
+from types import TracebackType
+
+from pysat.card import CardEnc, EncType
+from pysat.examples.hitman import Hitman
+from pysat.formula import CNFPlus
+from pysat.solvers import Solver
+
+from promptcache.diagnostics import PromptCacheError
+from promptcache.language.rules.rules import Exclusive, Implication, Rule
+from promptcache.language.syntax.conditions import And, Cardinality, Not, Or, Present, Test
+from promptcache.locks import new_rlock
+
+MAX_STEPS = 100_000_000
+"""How much work the check of one schema may take, in steps of `Budget`: a few seconds."""
+
+_LOCK = new_rlock()  # python-sat keeps jump buffers and signal handlers for the whole process: one thread at a time
+
+_STEPS_OF_PROPAGATION = 5
+_STEPS_OF_CONFLICT = 500
+_STEPS_OF_VARIABLE = 50
+_PAIRWISE = 5
+_SMALL_COUNTER = 20_000
+_MAX_ROUNDS = 50
+_MAX_SOFT = 100
+
+
+class TooHardError(PromptCacheError):
+    """The answer to a question about rules takes more work than its budget allows."""
+
+    def __init__(self) -> None:
+        super().__init__("the rules leave too much open: finding an answer takes too many steps")
+
+
+class Budget:
+    """The work that answers may take.
+
+    A step is about the time in which one variable is read. Propagations and conflicts of the solver count as several
+    steps each. No clock is read.
+    """
+
+    def __init__(self, steps: int, *, whole: Budget | None = None) -> None:
+        self.left = steps
+        self._whole = whole
+
+    def share(self, divisor: int) -> Budget:
+        """Return a budget of one part of what is left; what it spends is spent here, too."""
+        return Budget(self.left // divisor, whole=self)
+
+    def spend(self, steps: int) -> None:
+        """Take steps.
+
+        Raises:
+            TooHardError: fewer steps are left.
+        """
+        self.left -= steps
+        if self._whole is not None:
+            self._whole.left -= steps
+        if self.left < 0:
+            raise TooHardError
+
+
+class RuleSolver:
+    """Clauses over modules, and the questions that a solver answers about them.
+
+    Use it in a `with` statement; until the end of that, other threads wait. A question that takes more than the budget
+    raises `TooHardError`. Modules that the solver was not given count as absent.
+    """
+
+    def __init__(self, modules: Iterable[str], budget: Budget) -> None:
+        self.modules = tuple(modules)
+        self.budget = budget
+        self._number = {module: index + 1 for index, module in enumerate(self.modules)}
+        self._top = len(self.modules)
+        self._solver: Solver
+
+    def __enter__(self) -> RuleSolver:
+        _LOCK.acquire()
+        self._solver = Solver(name="glucose4")
+        self._solver.set_phases([-number for number in self._number.values()])  # prefer few modules
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._solver.delete()
+        _LOCK.release()
+
+    def add(self, rules: Iterable[Rule]) -> None:
+        """Demand rules."""
+        clauses = [clause for rule in rules for clause in self._clauses(rule)]
+        self.budget.spend(_STEPS_OF_VARIABLE * len(clauses))
+        self._solver.append_formula(clauses)
+
+    def add_soft(self, *things: Rule | str) -> int:
+        """Demand rules and modules only under an assumption, which is returned."""
+        selector = self._fresh()
+        for thing in things:
+            clauses = [[self._number[thing]]] if isinstance(thing, str) else self._clauses(thing)
+            self._solver.append_formula([[*clause, -selector] for clause in clauses])
+        return selector
+
+    def demand(self, module: str) -> None:
+        """Demand a module in every selection."""
+        self._solver.add_clause([self._number[module]])
+
+    def exclude(self, selection: Iterable[str]) -> None:
+        """Demand another selection than this one."""
+        present = {"", *selection}
+        self._solver.add_clause([-number if module in present else number for module, number in self._number.items()])
+
+    def propagate(self, present: Iterable[str], absent: Iterable[str] = ()) -> tuple[list[str], list[str]] | None:
+        """Return the modules that unit propagation finds present and absent, or None for a contradiction."""
+        self.budget.spend(_STEPS_OF_VARIABLE)
+        consistent, literals = self._solver.propagate(assumptions=self._literals(present, absent))
+        self.budget.spend(_STEPS_OF_VARIABLE * len(literals))
+        if not consistent:
+            return None
+        size = len(self.modules)
+        true = [self.modules[literal - 1] for literal in literals if 0 < literal <= size]
+        return true, [self.modules[-literal - 1] for literal in literals if -size <= literal < 0]
+
+    def is_possible(self, present: Iterable[str], absent: Iterable[str] = ()) -> bool:
+        """Return whether a selection has some modules and lacks others."""
+        return self.solve(self._literals(present, absent))
+
+    def selection(self, present: Iterable[str] = (), absent: Iterable[str] = ()) -> frozenset[str] | None:
+        """Return a selection that has some modules and lacks others, or None. The root is left out of it."""
+        if not self.is_possible(present, absent):
+            return None
+        self.budget.spend(len(self.modules))
+        model = self._solver.get_model() or []
+        return frozenset(self.modules[number - 1] for number in model[: len(self.modules)] if number > 0) - {""}
+
+    def implied(self, present: Iterable[str]) -> frozenset[str] | None:
+        """Return the modules that all selections with `present` have; None if there is no such selection.
+
+        Starting from one selection, each module in doubt is left out: either it is implied, or the selection without
+        it settles further doubts. The solver is told to prefer selections without the modules in doubt.
+        """
+        known = set(present)
+        first = self.selection(known)
+        if first is None:
+            return None
+        possible = set(first)
+        while doubted := possible - known:
+            self.budget.spend(len(self.modules))
+            self._solver.set_phases([-n if module in doubted else n for module, n in self._number.items()])
+            doubt = min(doubted)
+            found = self.selection(known, (doubt,))
+            if found is None:
+                known.add(doubt)
+            else:
+                possible &= found
+        return frozenset(known)
+
+    def core(self, soft: Sequence[int]) -> list[int] | None:
+        """Return assumptions that cannot all hold, none of which can be left out; None if all of `soft` can hold.
+
+        Of few assumptions the smallest such set is returned, unless that takes too much work.
+        """
+        if self.solve(soft):
+            return None
+        smallest: list[int] = sorted(self._solver.get_core() or [])
+        with suppress(TooHardError):
+            for smaller in self._shrink(smallest):
+                smallest = smaller
+            if len(soft) <= _MAX_SOFT:
+                smallest = self._smaller(soft, smallest)
+        return smallest
+
+    def solve(self, assumptions: Sequence[int]) -> bool:
+        """Return whether assumed literals can hold."""
+        budget = self.budget
+        budget.spend(len(assumptions))
+        before = self._num_steps()
+        self._solver.prop_budget(budget.left // _STEPS_OF_PROPAGATION + 1)
+        self._solver.conf_budget(budget.left // _STEPS_OF_CONFLICT + 1)
+        answer: bool | None = self._solver.solve_limited(assumptions=list(assumptions))
+        budget.spend(self._num_steps() - before)
+        if answer is None:
+            raise TooHardError
+        return answer
+
+    def _num_steps(self) -> int:
+        found: dict[str, int] = self._solver.accum_stats()
+        return _STEPS_OF_PROPAGATION * found["propagations"] + _STEPS_OF_CONFLICT * found["conflicts"]
+
+    def _literals(self, present: Iterable[str], absent: Iterable[str]) -> list[int]:
+        return [*(self._number[module] for module in present), *(-self._number[module] for module in absent)]
+
+    def _fresh(self) -> int:
+        self._top += 1
+        return self._top
+
+    def _shrink(self, core: list[int]) -> Iterator[list[int]]:
+        """Leave out one assumption after another that the conflict does not need, and yield what is left."""
+        kept = core
+        for selector in reversed(core):
+            rest = [other for other in kept if other != selector]
+            if selector in kept and not self.solve(rest):
+                refined = set(self._solver.get_core() or [])
+                kept = [other for other in rest if other in refined]
+                yield kept
+
+    def _smaller(self, soft: Sequence[int], known: list[int]) -> list[int]:
+        """Look for a core smaller than `known`.
+
+        Every core meets every set whose absence ends all conflicts. So the smallest set that meets all of those found
+        so far is either a core, hence a smallest one, or leads to another set to be met.
+        """
+        with Hitman(solver="g4", htype="sorted") as hitman:
+            for _ in range(_MAX_ROUNDS):
+                candidate: list[int] = hitman.get() or []
+                if len(candidate) >= len(known):
+                    return known
+                if not self.solve(candidate):
+                    return sorted(candidate)
+                kept = list(candidate)
+                for selector in soft:
+                    if selector not in candidate and self.solve([*kept, selector]):
+                        kept.append(selector)
+                hitman.hit([selector for selector in soft if selector not in set(kept)])
+        return known
+
+    def _clauses(self, rule: Rule) -> list[list[int]]:
+        """Return clauses that say a rule, if all modules that the solver was not given are absent."""
+        number = self._number
+        if isinstance(rule, Implication):
+            if not all(module in number for module in rule.when):
+                return []
+            return [[*(-number[module] for module in rule.when), *(number[m] for m in rule.then if m in number)]]
+        if isinstance(rule, Exclusive):
+            return self._at_most_one([number[module] for module in rule.members if module in number])
+        found = self._count(rule.test) if isinstance(rule.test, Cardinality) else self._test(rule.test, negated=False)
+        root = number.get("")  # clauses under the root are not settled before it is assumed
+        return found if root is None else [[*clause, -root] for clause in found]
+
+    def _test(self, test: Test, *, negated: bool) -> list[list[int]]:
+        """Return clauses for a test; alternatives of several clauses get a new variable (Plaisted and Greenbaum)."""
+        match test:
+            case Present(module):
+                return [[-self._number[module] if negated else self._number[module]]]
+            case Not(inner):
+                return self._test(inner, negated=not negated)
+            case And(tests) | Or(tests):
+                parts = [self._test(part, negated=negated) for part in tests]
+                if isinstance(test, And) is not negated:
+                    return [clause for part in parts for clause in part]
+                joined: list[int] = []
+                clauses = [joined]
+                for part in parts:
+                    if len(part) == 1:
+                        joined += part[0]
+                    else:
+                        fresh = self._fresh()
+                        joined.append(fresh)
+                        clauses += ([-fresh, *clause] for clause in part)
+                return clauses
+
+    def _count(self, count: Cardinality) -> list[list[int]]:
+        literals = [self._number[module] for module in count.modules]
+        size, high = len(literals), count.high
+        if count.low > size or (high is not None and high < 0):
+            fresh = self._fresh()
+            return [[fresh], [-fresh]]
+        clauses: list[list[int]] = []
+        if high == 1:
+            clauses += self._at_most_one(literals)
+        elif high is not None and high < size:
+            clauses += self._cardinality(literals, high, CardEnc.atmost)
+        if count.low == 1:
+            clauses.append(literals)
+        elif count.low > 1:
+            clauses += self._cardinality(literals, count.low, CardEnc.atleast)
+        return clauses
+
+    def _cardinality(self, literals: list[int], bound: int, encode: Callable[..., CNFPlus]) -> list[list[int]]:
+        size, width = len(literals), min(bound, len(literals) - bound)
+        is_small = size * width <= _SMALL_COUNTER
+        self.budget.spend(_STEPS_OF_VARIABLE * size * min(width, 2 * isqrt(size)))
+        encoding = EncType.seqcounter if is_small else EncType.kmtotalizer
+        encoded = encode(lits=literals, bound=bound, top_id=self._top, encoding=encoding)
+        self._top = max(self._top, encoded.nv)
+        found: list[list[int]] = encoded.clauses
+        return found
+
+    def _at_most_one(self, literals: Sequence[int]) -> list[list[int]]:
+        """Return clauses for "at most one"; in large groups a new variable says "this one or one before it"."""
+        if len(literals) <= _PAIRWISE:
+            return [[-one, -other] for one, other in combinations(literals, 2)]
+        clauses, before = [], 0
+        for literal in literals:
+            here = self._fresh()
+            clauses.append([-literal, here])
+            if before:
+                clauses += [[-before, here], [-before, -literal]]
+            before = here
+        return clauses

@@ -1,0 +1,363 @@
+"""What an `include` brings: modules, unions, scaffolds and rules of another schema, under their names in this one.
+
+The other schema's names and paths have been checked. Spans stay in its file. A module that `select` leaves out counts
+as never present: `excludes`, scaffolds and rules do without it, and a module or rule that needs it is a fault (PC220).
+Inside a module, the rules of the file hold where that module is present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, compress
+from math import comb
+from typing import NamedTuple
+
+from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.language.syntax.conditions import (
+    KEYWORDS,
+    And,
+    Not,
+    Or,
+    Present,
+    Test,
+    modules_of,
+    read_condition,
+    simplify,
+    write_condition,
+)
+from promptcache.language.syntax.names import absolute
+from promptcache.language.syntax.nodes import (
+    Assert,
+    Choose,
+    Combination,
+    Context,
+    Exclude,
+    Item,
+    Module,
+    Parameter,
+    Places,
+    Require,
+    RuleList,
+    Scaffold,
+    SchemaDocument,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+    join_path,
+    place,
+)
+from promptcache.language.syntax.whitespace import is_blank
+
+_MAX_PATHS = 400
+"""How many paths a condition may have that is written for a choice."""
+
+
+class Options(NamedTuple):
+    """The options that modules inherit."""
+
+    whitespace: Whitespace
+    separator: str
+    context: Context
+
+
+class Place(NamedTuple):
+    """The place of an `include`: the path of the module around it ("" is the root), and the options inherited there.
+
+    `in_turn` is true directly inside a turn, where no scaffold can stand.
+    """
+
+    parent: str
+    in_turn: bool
+    options: Options
+
+
+class Wanted(NamedTuple):
+    """The attributes of an `include`: `select` has names with their places, None selects everything."""
+
+    select: tuple[tuple[str, Span], ...] | None
+    prefix: str
+    span: Span
+
+
+class Taken(NamedTuple):
+    """The items that an `include` brings: `here` for its place, `top` for the top level of the schema."""
+
+    here: tuple[Item, ...]
+    top: tuple[RuleList | Scaffold, ...]
+
+
+def take(document: SchemaDocument, wanted: Wanted, place: Place, faults: list[Diagnostic]) -> Taken:
+    """Return the items that an `include` brings of a document; what is wrong goes to `faults`."""
+    before = len(faults)
+    chosen = _chosen(document, wanted, faults)
+    if len(faults) > before:
+        return Taken((), ())
+    tops = frozenset(module.name for item in chosen.values() for module in _modules(item))
+    scope = _Scope(prefix=wanted.prefix, parent=place.parent, tops=tops, faults=faults)
+    here: list[Item] = []
+    top: list[RuleList | Scaffold] = []
+    for number, child in enumerate(document.children):
+        match child:
+            case Module() | Union() if number in chosen:
+                here.append(_with_options(scope.top(child), document, place.options))
+            case Scaffold() if place.in_turn:
+                top += scope.scaffold(child, "", from_root=True)
+            case Scaffold():
+                here += scope.scaffold(child, "")
+            case RuleList():
+                top += scope.rules(child)
+    return Taken(tuple(here), tuple(top))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """Where the names of an included schema lead in the schema around it.
+
+    Attributes:
+        prefix: What stands before the names of its top level.
+        parent: The path of the module that it is included in; "" is the root.
+        tops: The names of the modules of its top level that are taken, without the prefix.
+        faults: Gets what cannot be taken.
+    """
+
+    prefix: str
+    parent: str
+    tops: frozenset[str]
+    faults: list[Diagnostic]
+
+    def top(self, item: Module | Union) -> Module | Union:
+        """Return a module or union of the top level."""
+        if isinstance(item, Module):
+            return self._top_module(item)
+        return replace(
+            item,
+            children=tuple(self._top_module(child) if isinstance(child, Module) else child for child in item.children),
+            name=None if item.name is None else self.prefix + item.name,
+            default=None if item.default is None else self.prefix + item.default,
+        )
+
+    def scaffold(self, scaffold: Scaffold, owner: str, *, from_root: bool = False) -> tuple[Scaffold, ...]:
+        """Return a scaffold, or nothing where a module of it is left out.
+
+        Args:
+            owner: The path that the module around it had.
+            from_root: Whether its paths are to start at the root, wherever it stands.
+        """
+        if not all(self._is_taken(path, owner) for path in scaffold.modules):
+            return ()
+        if scaffold.name is None and (self.parent or (self.prefix and owner)):
+            from_root = True  # it is called after its paths, and names of scaffolds differ throughout a schema
+        paths = tuple(
+            self._from_root(absolute(path, owner)) if from_root else self._path(path, owner)
+            for path in scaffold.modules
+        )
+        return (replace(scaffold, modules=paths, name=self.prefix + scaffold.name if scaffold.name else None),)
+
+    def rules(self, rules: RuleList) -> tuple[RuleList, ...]:
+        """Return the rules with modules that are taken, for the top level of the schema."""
+        kept = tuple(rule for each in rules.combinations for rule in self._rule(each))
+        return (replace(rules, children=kept),) if kept else ()
+
+    def _top_module(self, module: Module) -> Module:
+        return replace(self._module(module, ""), name=self.prefix + module.name)
+
+    def _module(self, module: Module, owner: str) -> Module:
+        self._refuse(module, "requires", module.requires, owner)
+        self._refuse(module, "after", module.after, owner)
+        excludes, places = self._kept(module.excludes, module.places, "excludes", owner)
+        return replace(
+            module,
+            children=self._items(module.children, join_path(owner, module.name)),
+            requires=tuple(self._path(path, owner) for path in module.requires),
+            after=tuple(self._path(path, owner) for path in module.after),
+            excludes=tuple(self._path(path, owner) for path in excludes),
+            places=places,
+        )
+
+    def _items(self, items: tuple[Item, ...], owner: str) -> tuple[Item, ...]:
+        found: list[Item] = []
+        for item in items:
+            match item:
+                case Module():
+                    found.append(self._module(item, owner))
+                case Union():
+                    members = (
+                        self._module(each, owner) if isinstance(each, Module) else each for each in item.children
+                    )
+                    found.append(replace(item, children=tuple(members)))
+                case Turn():
+                    found.append(replace(item, children=self._items(item.children, owner)))
+                case Scaffold():
+                    found += self.scaffold(item, owner)
+                case _:
+                    found.append(item)
+        return tuple(found)
+
+    def _rule(self, rule: Combination) -> tuple[Combination, ...]:
+        if isinstance(rule, Exclude | Choose):
+            kept, places = self._kept(rule.modules, rule.places, "modules", "")
+            paths = tuple(self._named(absolute(path, "")) for path in kept)
+            if isinstance(rule, Choose):
+                return self._choose(replace(rule, modules=paths, places=places)) if kept else ()
+            return (replace(rule, modules=paths, places=places),) if len(kept) > 1 else ()
+        if isinstance(rule, Require):
+            condition, consequence = _read(rule.condition), _read(rule.consequence)
+            whole: Test = Or((Not(condition), consequence))
+        else:
+            whole = _read(rule.test)
+        taken = {module for module in modules_of(whole) if self._is_taken(module, "")}
+        if not taken:
+            return ()
+        if isinstance(rule, Require) and taken == modules_of(whole):
+            here = And((Present(""), condition)) if self.parent else condition
+            return (replace(rule, condition=self._written(here), consequence=self._written(consequence)),)
+        rest = simplify(whole, lambda module: None if module in taken else False)
+        if rest is False:
+            message = "this rule cannot be kept without the modules that select= leaves out"
+            self._fault("PC220", message, rule.span, "select the modules in it, too")
+        return () if isinstance(rest, bool) else (self._demand(rest, rule),)
+
+    def _choose(self, rule: Choose) -> tuple[Combination, ...]:
+        """Return a choice; inside a module, its minimum counts only where that module is present."""
+        paths = rule.modules
+        if rule.minimum and rule.minimum > len(paths):
+            message = f"at least {rule.minimum} modules are to be chosen, and select= leaves {len(paths)} of them"
+            self._fault("PC220", message, place(rule, "min"), "select the modules in it, too")
+            return ()
+        if not (self.parent and rule.minimum):
+            return (rule,)
+        size = len(paths) - rule.minimum + 1
+        if comb(len(paths), size) * size > _MAX_PATHS:
+            message = f"to choose at least {rule.minimum} of {len(paths)} modules is too much inside '{self.parent}'"
+            self._fault("PC308", message, place(rule, "min"), "include the file at the top level of the schema")
+            return ()
+        enough = " and ".join(f"({' or '.join(some)})" for some in combinations(paths, size))
+        least = Assert(test=f"/{self.parent} implies ({enough})", span=rule.span, message=rule.message)
+        return (least, replace(rule, minimum=None)) if rule.maximum is not None else (least,)
+
+    def _demand(self, test: Test, rule: Require | Assert) -> Assert:
+        """Return a rule that demands a test wherever the module around it is present."""
+        here = Or((Not(Present("")), test)) if self.parent else test
+        return Assert(test=self._written(here), span=rule.span, message=rule.message)
+
+    def _written(self, test: Test) -> str:
+        return write_condition(test, self._named)
+
+    def _named(self, path: str) -> str:
+        """Return a path of a rule; "" is the module around it. A slash tells a path from a keyword."""
+        return self._from_root(path) if self.prefix or self.parent or path in KEYWORDS else path
+
+    def _path(self, path: str, owner: str) -> str:
+        """Return a path; relative ones below the top level stay as they are."""
+        if path.startswith("/"):
+            return self._from_root(path[1:])
+        return path if owner else self.prefix + path
+
+    def _from_root(self, path: str) -> str:
+        return "/" + (join_path(self.parent, self.prefix + path) if path else self.parent)
+
+    def _is_taken(self, path: str, owner: str) -> bool:
+        return absolute(path, owner).partition("/")[0] in self.tops
+
+    def _kept(
+        self, paths: tuple[str, ...], places: Places, attribute: str, owner: str
+    ) -> tuple[tuple[str, ...], Places]:
+        """Leave out the paths of modules that are left out, and their places."""
+        taken = [self._is_taken(path, owner) for path in paths]
+        if all(taken):
+            return paths, places
+        kept = tuple(
+            (name, tuple(compress(spans, taken)) if name == attribute and len(spans) > 1 else spans)
+            for name, spans in places
+        )
+        return tuple(compress(paths, taken)), kept
+
+    def _refuse(self, module: Module, attribute: str, paths: tuple[str, ...], owner: str) -> None:
+        for number, path in enumerate(paths):
+            if not self._is_taken(path, owner):
+                name = absolute(path, owner).partition("/")[0]
+                message = f"'{module.name}' needs '{name}', which select= leaves out"
+                fix = f"select what holds '{name}' too, or leave '{module.name}' out"
+                self._fault("PC220", message, place(module, attribute, number), fix)
+
+    def _fault(self, code: str, message: str, span: Span, fix: str) -> None:
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
+
+
+def _read(condition: str) -> Test:
+    return read_condition(condition, lambda path, _: absolute(path, ""))
+
+
+def _modules(item: Module | Union) -> tuple[Module, ...]:
+    return item.members if isinstance(item, Union) else (item,)
+
+
+def _chosen(document: SchemaDocument, wanted: Wanted, faults: list[Diagnostic]) -> dict[int, Module | Union]:
+    """Return the modules and unions that are wanted, each by its number among what the document holds."""
+    there = {number: item for number, item in enumerate(document.children) if isinstance(item, Module | Union)}
+    if wanted.select is None:
+        faults += _anonymous(document)
+        if not there:
+            message = "there is nothing to include: the file has no module at its top level"
+            faults.append(_fault("PC218", message, wanted.span, "name another file, or remove the include"))
+        return there
+    known = [item.name for item in there.values() if item.name is not None]
+    for name, span in wanted.select:
+        if name not in known:
+            fix = _instead(name, there.values()) or did_you_mean(name, known)
+            message = f"the included file has no module or union '{name}' at its top level"
+            faults.append(_fault("PC218", message, span, fix or f"it has: {', '.join(known[:12]) or 'none'}"))
+    names = {name for name, _ in wanted.select}
+    return {number: item for number, item in there.items() if item.name in names}
+
+
+def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for the first thing that stands in no module, and so would be part of every prompt."""
+    for child in document.children:
+        match child:
+            case Text() if child.exact or not is_blank(child.text):
+                what = "text"
+            case Turn():
+                what = f"a turn of <{child.role}>"
+            case Parameter():
+                what = "a parameter"
+            case _:
+                continue
+        fix = "put it into a module, or say with select= which modules are taken"
+        yield _fault("PC219", f"an included file holds {what} outside all modules", child.span, fix)
+        return
+
+
+def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
+    for item in there:
+        if isinstance(item, Union) and any(member.name == name for member in item.members):
+            owner = f"select '{item.name}'" if item.name else "give the union a name, and select that"
+            return f"'{name}' is a member of a union, which is taken whole: {owner}"
+    return "a module is taken with all that is in it: select the one at the top level" if "/" in name else None
+
+
+def _with_options(item: Module | Union, document: SchemaDocument, around: Options) -> Module | Union:
+    """Write on modules what they inherit from their own document, where they would inherit something else here."""
+    own = Options(document.whitespace, document.separator, document.context)
+    if own == around:
+        return item
+    if isinstance(item, Module):
+        return _with(item, own, around)
+    members = (_with(child, own, around) if isinstance(child, Module) else child for child in item.children)
+    return replace(item, children=tuple(members))
+
+
+def _with(module: Module, own: Options, around: Options) -> Module:
+    differs = module.separator is None and own.separator != around.separator
+    return replace(
+        module,
+        whitespace=module.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
+        separator=own.separator if differs else module.separator,
+        context=module.context or (own.context if own.context is not around.context else None),
+    )
+
+
+def _fault(code: str, message: str, span: Span, fix: str) -> Diagnostic:
+    return Diagnostic(code=code, message=message, span=span, help=fix)
