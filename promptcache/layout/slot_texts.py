@@ -12,21 +12,17 @@ from itertools import islice
 from typing import NamedTuple
 
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.syntax.patterns import Pattern
+from promptcache.language.syntax.patterns import matching_text
 from promptcache.language.syntax.values import refusal
 from promptcache.tokenizer import Tokenizer
 
-_LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} éß日\n"
-_ALPHABETS: Mapping[ParameterType, tuple[str, ...]] = {
-    ParameterType.INT: (string.digits, f"{string.digits}-+"),
-    ParameterType.NUMBER: (string.digits, f"{string.digits}.", f"{string.digits}.-+eE"),
-    ParameterType.CHOICE: (),
-}
+_LETTERS: Mapping[ParameterType, str] = {ParameterType.INT: string.digits, ParameterType.NUMBER: string.digits}
 _WORDS = (" x", "x")
 _DIGITS = ("1", "9", "10")
 _REPEATED = {ParameterType.INT: _DIGITS, ParameterType.NUMBER: _DIGITS, ParameterType.CHOICE: ()}
 _MAX_LETTERS = 16  # of a token in a text that a pattern matches
 _MAX_MATCHING = 4_000
+_MAX_LEAST = 100  # characters of a shortest text that is not empty
 _NEAR = 32
 
 
@@ -91,19 +87,19 @@ def _own(parameter: Parameter) -> Iterator[str]:
     yield from (text for text in (parameter.default, parameter.placeholder) if text is not None)
 
 
-def _letters(parameter: Parameter) -> Iterator[str]:
-    """Yield sets of characters for texts of the parameter's type, those that its pattern writes out among them."""
-    yield from _ALPHABETS.get(parameter.type, (_LETTERS + (parameter.pattern or ""),))
-
-
 def _least_matching(parameter: Parameter) -> Iterator[str]:
-    if parameter.pattern is not None:
-        pattern = Pattern(parameter.pattern)
-        for letters in _letters(parameter):
-            if (text := pattern.shortest(letters)) is not None:
-                yield text
-            if text == "":
-                yield from islice(filter(None, pattern.matching(letters, _MAX_MATCHING)), 1)
+    """Yield the shortest text that the pattern matches and, if that is empty, the shortest that is not."""
+    texts = (_matching(parameter, size) for size in range(_MAX_LEAST))
+    if (text := next(texts)) is not None:
+        yield text
+        yield from islice(filter(None, texts), 0 if text else 1)
+
+
+def _matching(parameter: Parameter, size: int) -> str | None:
+    """Return a text of about `size` characters that the pattern matches, or None without a pattern or a text."""
+    if parameter.pattern is None:
+        return None
+    return matching_text(parameter.pattern, size, _LETTERS.get(parameter.type, string.ascii_letters))
 
 
 def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
@@ -112,16 +108,15 @@ def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
         text = fill_tokens(word.strip(), word, parameter.length, tokenizer)
         if text == text.strip():
             yield text
-    if parameter.pattern is not None:
-        pattern = Pattern(parameter.pattern)
-        for letters in _letters(parameter):
-            yield from _long_matching(pattern, letters, parameter.length, tokenizer)
+    yield from _long_matching(parameter, tokenizer)
     yield from ("", "0", *_own(parameter))
 
 
-def _long_matching(pattern: Pattern, letters: str, num_tokens: int, tokenizer: Tokenizer) -> list[str]:
-    """Return texts that match, those of about so many tokens, the longest first."""
-    size = min(_MAX_LETTERS * num_tokens, _MAX_MATCHING)
-    texts = list(islice(pattern.matching(letters, size), _MAX_MATCHING))
-    stop = bisect_right(texts, num_tokens, key=lambda text: len(tokenizer.tokenize(text)))
-    return texts[max(0, stop - _NEAR) : stop + _NEAR][::-1]
+def _long_matching(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield texts that the pattern matches, of about as many tokens as the slot holds."""
+    sizes = range(min(_MAX_LETTERS * parameter.length, _MAX_MATCHING) + 1)
+    if _matching(parameter, 0) is not None:
+        middle = bisect_right(
+            sizes, parameter.length, key=lambda size: len(tokenizer.tokenize(_matching(parameter, size) or ""))
+        )
+        yield from (_matching(parameter, size) or "" for size in sizes[max(0, middle - _NEAR) : middle + _NEAR][::-1])

@@ -64,9 +64,22 @@ def test_prompts_are_refused_in_words(document, code, words):
 PATTERNS = {
     "a{x}": "begins no number of repetitions",
     "(a": "ends where ')' is expected",
-    "a)": "')' stands alone",
+    "a)": "')' closes no group",
+    "[a": "ends where ']' is expected",
+    "a\\": "ends where a character after the backslash is expected",
     "\\q": "there is no \\q",
-    "(?=a)": "groups with '?'",
+    "\\1": "refers to a group",
+    "(?=a)": "look-ahead and look-behind",
+    "(?#a)": "groups with (?# are not supported",
+    "*a": "'*' repeats nothing",
+    "a+*": "a repetition follows another",
+    "a{5,2}": "the second number is smaller",
+    "a{1001}": "more than 1,000 times",
+    "[[:x:]]": "there is no class [:x:]",
+    "[b-a]": "the range b-a runs backwards",
+    "[a-\\d]": "cannot be the end of a range",
+    "(?P<a-b>x)": "cannot be read",
+    "\\pL{900}": "too large",
 }
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
-from promptcache.language.syntax.patterns import Pattern
+from promptcache.language.syntax.patterns import Pattern, matching_text
 from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
@@ -197,7 +197,7 @@ def test_faults_that_no_prompt_has_are_refused() -> None:
 @pytest.mark.parametrize("pattern", ["[ab]+", "b?a{2}", "(ab|c)(b|a)", "[^a]b*", "a*"])
 def test_plain_arguments_match_patterns(pattern: str) -> None:
     """A pattern gets a text that matches it, and over few letters no shorter one does."""
-    shortest = Pattern(pattern).shortest("abc")
+    shortest = matching_text(pattern, 0, "abc")
 
     assert shortest is not None
     assert Pattern(pattern).matches(shortest)
