@@ -15,7 +15,7 @@ from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
-from promptcache.language.syntax.template_files import no_template
+from promptcache.language.syntax.files import no_template
 
 _SUFFIXES = (".xml", ".xml.j2")
 

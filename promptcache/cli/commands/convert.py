@@ -26,8 +26,8 @@ def command(file: str, name: str | None, output: Path | None, as_json: bool) -> 
         from promptcache.cli.output import tell, write_json
         from promptcache.cli.schema_names import checked_name, schema_file
         from promptcache.cli.written import write_new
+        from promptcache.language.syntax.files import is_template
         from promptcache.language.syntax.source import MAX_BYTES
-        from promptcache.language.syntax.template_files import is_template
 
         if is_template(file):
             raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
