@@ -24,8 +24,7 @@ from promptcache.diagnostics import (
     tuple_of,
 )
 from promptcache.language.schema import IN_PYTHON, Role, Whitespace
-from promptcache.language.syntax.names import RESERVED_MODULES, is_element, quoted
-from promptcache.language.syntax.versions import is_range
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.writing import Written, holds_line_break, print_document
 

@@ -14,10 +14,9 @@ from promptcache.diagnostics import PATH, Diagnostic, Faults, InvalidValue, Prom
 from promptcache.language.normalize import stray_indentation_of
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.syntax.files import is_template, no_template, open_document
-from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
+from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
 from promptcache.language.syntax.source import Source, decode, read_document
-from promptcache.language.syntax.versions import is_range
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 

@@ -11,7 +11,7 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.format.formatter import format_document
-from promptcache.language.grammar_arguments import MAX_EXACT
+from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.schema import Parameter, join_path
 from promptcache.testing.comparing import content, printed_again, said, shape, without_places
 from promptcache.testing.faulty import InvalidPrompt

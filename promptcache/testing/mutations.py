@@ -20,8 +20,8 @@ from lxml import etree
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.schema import join_path
+from promptcache.language.syntax.names import is_version
 from promptcache.language.syntax.values import refusal
-from promptcache.language.syntax.versions import is_version
 from promptcache.testing.choices import BYTES, Slots, draw_arguments, slots
 from promptcache.testing.document_faults import reading_faults, structure_faults
 from promptcache.testing.faulty import MARK, Fault, InvalidPrompt, Way, at_argument, at_last, at_module, at_name, at_tag

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.language.checked import CheckedSchema, CheckedUnion
-from promptcache.language.syntax.names import ancestors
-from promptcache.language.syntax.versions import is_version
+from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.testing.choices import Key, Said
 from promptcache.testing.markup import append_text, indent, to_text
 from promptcache.testing.shortest import Shortest

@@ -25,9 +25,9 @@ from promptcache.language import (
 )
 from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.schema import Parameter, ParameterType
+from promptcache.language.syntax.names import in_range, is_range, is_version
 from promptcache.language.syntax.patterns import Pattern, PatternError, matching_text
 from promptcache.language.syntax.values import check_type, refusal
-from promptcache.language.syntax.versions import in_range, is_range, is_version
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
 

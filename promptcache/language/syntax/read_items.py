@@ -13,7 +13,15 @@ from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Faults, SchemaError, Span, did_you_mean
 from promptcache.language.syntax.attributes import AttributeReader, num_words
-from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN, instead
+from promptcache.language.syntax.elements import (
+    ATTRIBUTES,
+    CHILDREN,
+    RULE_ATTRIBUTES,
+    instead,
+    read_example,
+    read_parameter,
+    read_rule,
+)
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
@@ -32,8 +40,6 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
     join_path,
 )
-from promptcache.language.syntax.read_parts import read_example, read_parameter
-from promptcache.language.syntax.read_rules import RULE_ATTRIBUTES, read_rule
 from promptcache.language.syntax.taking import Options, Place, Taken, Wanted
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
