@@ -13,17 +13,13 @@ from functools import lru_cache, partial
 from re import _parser  # type: ignore[attr-defined]  # the only parser of patterns at hand; what it yields is checked
 from typing import Any, NamedTuple
 
-import re2
-
 MAX_TEXT = 10_000
 """The longest text that is matched, in characters."""
 
 MAX_PATTERN = 2_000
 """The longest pattern, in characters."""
 
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = 2 * 1024 * 1024  # bounds the size of the compiled pattern, and with it the time of a match
+_MAX_MEMORY = 2 * 1024 * 1024  # of a compiled pattern, in bytes; it bounds the time of a match, too
 _MAX_PLACES = 20  # tried to find where a part of a pattern is at fault
 _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
@@ -59,10 +55,10 @@ class Pattern:
         if len(text) > MAX_PATTERN:
             message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are read"
             raise PatternError(message, MAX_PATTERN)
-        try:
-            self._compiled = re2.compile(text, _OPTIONS)
-        except re2.error as fault:
-            raise _explained(text, fault) from None
+        compiled = _compile(text)
+        if isinstance(compiled, str):
+            raise _explained(text, compiled)
+        self._compiled = compiled
         for position, token in _tokens(text):
             if token == "{" and not _BOUNDS.match(text, position):
                 message = "'{' begins no number of repetitions, as in {2,5} or {0,5}"  # RE2 takes it for a character
@@ -96,13 +92,26 @@ def matching_text(text: str, size: int, letters: str = _LETTERS) -> str | None:
     return None if part is None else part.make(max(size, part.least))
 
 
+def _compile(text: str) -> Any:
+    """Return a pattern that RE2 has read, or what it says about one that it cannot read."""
+    import re2  # most schemas have no pattern
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MAX_MEMORY
+    try:
+        return re2.compile(text, options)
+    except re2.error as fault:
+        return fault.args[0].decode(errors="replace")
+
+
 def _tokens(text: str) -> Iterator[tuple[int, str]]:
     """Yield the brackets of a pattern that stand outside of classes, with their positions; other tokens come whole."""
     return ((match.start(), match[0]) for match in _TOKEN.finditer(text))
 
 
-def _explained(text: str, fault: re2.error) -> PatternError:
-    reason, _, fragment = fault.args[0].decode(errors="replace").partition(": ")
+def _explained(text: str, fault: str) -> PatternError:
+    reason, _, fragment = fault.partition(": ")
     end = max(len(text) - 1, 0)
     match reason:
         case "missing )" | "missing ]":
@@ -114,7 +123,7 @@ def _explained(text: str, fault: re2.error) -> PatternError:
         case "pattern too large - compile failed":
             return PatternError("the pattern is too large when its repetitions are written out", 0, "repeat less")
     message, advice = _in_words(reason, fragment)
-    return PatternError(message, _position(text, fragment, fault.args), advice)
+    return PatternError(message, _position(text, fragment, fault), advice)
 
 
 def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
@@ -145,20 +154,11 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
     return f"the pattern cannot be read: {reason}", None
 
 
-def _position(text: str, fragment: str, fault: tuple[object, ...]) -> int:
+def _position(text: str, fragment: str, fault: str) -> int:
     """Return where a pattern is at fault: RE2 reads from the left, so up to there it fails in the same way."""
-    start = position = max(text.find(fragment), 0)
-    for _ in range(_MAX_PLACES):
-        if start < 0:
-            break
-        position = start
-        try:
-            re2.compile(text[: start + len(fragment)], _OPTIONS)
-        except re2.error as other:
-            if other.args == fault:
-                break
-        start = text.find(fragment, start + 1)
-    return position
+    positions = [match.start() for match in re.finditer(re.escape(fragment), text)] or [0]
+    same = (each for each in positions[:_MAX_PLACES] if _compile(text[: each + len(fragment)]) == fault)
+    return next(same, positions[0])
 
 
 def _closing(text: str) -> int:
