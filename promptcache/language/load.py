@@ -1,7 +1,6 @@
-"""One argument for every way to hand over a document: XML text, a path, or the tree itself.
+"""Open a document that a caller gives as XML text, as a path, or as a `Schema` or `Prompt`.
 
-Comes in: what a caller of the engine has. Goes out: a `Schema` or a `Prompt`. Text is told from a path by its first
-character.
+Text is XML if its first character is `<`, and a path otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The prompt as it was written, and the builder that writes one in Python.
+"""A prompt as it is written, and the builder that writes one in Python.
 
-Comes in: what `parse_prompt` reads, or calls of the builder. Goes out: a frozen tree to `resolve_prompt`, or a
-document. This file knows no schema: whether the named modules exist is not asked here.
+Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
 """
 
 from __future__ import annotations

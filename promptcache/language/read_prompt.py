@@ -1,7 +1,6 @@
-"""A prompt document to the prompt it writes down.
+"""Read a prompt document into a `Prompt` with a span on every part, or report every fault of its structure.
 
-Comes in: XML text or a path. Goes out: a `Prompt` with a span on every part, or every fault of structure that the
-document has. This file knows no schema; whether the named modules exist is asked by `resolve_prompt`.
+Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None
 def _read(source: Source) -> Prompt:
     root = parse_xml(source, source.name, PromptError)
     if root.name != "prompt":
-        mend = (
+        advice = (
             "it is a schema: give it where one is expected"
             if root.name == "schema"
             else did_you_mean(root.name, ["prompt"])
         )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
     reader = _PromptReader()
     parts = reader.prompt(root)
     if reader.faults:
@@ -228,13 +227,13 @@ class _PromptReader:
 
     def _no_text(self, node: Node) -> None:
         if isinstance(node, Element) or not node.blank:
-            mend = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
-            self._fault("PC412", "text stands between references", node.span, mend)
+            advice = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
+            self._fault("PC412", "text stands between references", node.span, advice)
 
     def _fault(
-        self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()
+        self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice, related=related))
 
 
 def _instead(name: str) -> str | None:

@@ -125,8 +125,8 @@ def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
     prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
     faults += _misplaced(element, prompts[:1])
     if not prompts:
-        message, mend = "<example> needs a prompt", 'write <prompt schema="…"> into it'
-        faults.append(Diagnostic(code="PC104", message=message, span=element.name_span, help=mend))
+        message, advice = "<example> needs a prompt", 'write <prompt schema="…"> into it'
+        faults.append(Diagnostic(code="PC104", message=message, span=element.name_span, help=advice))
         return Doc(text="", span=element.span)
     prompt = prompts[0]
     return Example(
@@ -144,11 +144,11 @@ def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
     found = []
     for node in example.children:
         if isinstance(node, Element) and node not in prompts:
-            message, mend = f"<{node.name}> cannot stand inside <example>", "write one <prompt> in each example"
-            found.append(Diagnostic(code="PC102", message=message, span=node.name_span, help=mend))
+            message, advice = f"<{node.name}> cannot stand inside <example>", "write one <prompt> in each example"
+            found.append(Diagnostic(code="PC102", message=message, span=node.name_span, help=advice))
         elif isinstance(node, Characters) and not node.blank:
-            message, mend = "<example> holds no text of its own", "write it into the <prompt>"
-            found.append(Diagnostic(code="PC106", message=message, span=node.span, help=mend))
+            message, advice = "<example> holds no text of its own", "write it into the <prompt>"
+            found.append(Diagnostic(code="PC106", message=message, span=node.span, help=advice))
     return found
 
 

@@ -17,7 +17,7 @@ from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Sch
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
 
 MAX_SUGGESTIONS = 100
-"""Looking for suggestions takes time: a document with more faults gets no more of them."""
+"""Suggestions take time to find: after so many faults a document gets no more of them."""
 
 Files: TypeAlias = Path | Mapping[str, str]
 """Where files lie: a folder, or in memory their texts by their paths, which are written with slashes."""
@@ -28,7 +28,7 @@ _MAX_NAMES = 1_000
 _SUFFIX = ".xml.j2"
 _CONTEXT = instance("a mapping of names to plain data", Mapping) | None
 _MEMORY = Path("/memory")
-"""Where files in memory are said to lie; nothing is ever looked for there."""
+"""The folder of files in memory; it never exists on a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,13 @@ def find_file(
     """Return the file that `src` or `href` names, all links followed; or what is wrong, told at `span`."""
     what = f"{attribute}={written!r}"
     if folder is None:
-        mend = "load the schema from a file, or pass folder="
-        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, mend)
+        advice = "load the schema from a file, or pass folder="
+        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, advice)
     try:
         path = folder.path(written)
         if not path.is_relative_to(folder.home):
-            mend = "move the file there, or copy what it holds"
-            return _fault("PC210", f"{what} lies outside the folder of the schema", span, mend)
+            advice = "move the file there, or copy what it holds"
+            return _fault("PC210", f"{what} lies outside the folder of the schema", span, advice)
         if not folder.has(path):
             near = _similar(written, folder) if may_suggest else None
             return _fault("PC211", f"{what} is no file in the folder of the schema", span, near)
@@ -168,7 +168,7 @@ def open_document(
 
 
 def no_template(name: str) -> Diagnostic:
-    """Say that a context was given and nothing is there that could use it."""
+    """Report a context that was given although there is no template to use it."""
     message = f"a context is for templates, whose names end in {_SUFFIX}"
     return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))
 
@@ -186,5 +186,5 @@ def _similar(written: str, folder: Folder) -> str | None:
     return did_you_mean(name, known, f"'{parent}/{{}}'" if parent else "'{}'")
 
 
-def _fault(code: str, message: str, span: Span, mend: str | None = None) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=span, help=mend)
+def _fault(code: str, message: str, span: Span, advice: str | None = None) -> Diagnostic:
+    return Diagnostic(code=code, message=message, span=span, help=advice)

@@ -52,7 +52,7 @@ _COMPARE: dict[str, Callable[[_Key, _Key], bool]] = {
 }
 
 MAX_SUGGESTIONS = 20
-"""Looking for what was meant takes time: the faults of a document that come later get no suggestion."""
+"""Suggestions take time to find: later faults of a document get none."""
 
 
 def is_name(text: str) -> bool:
@@ -95,7 +95,7 @@ def quoted(text: str) -> str:
 
 
 def path_help(text: str) -> str | None:
-    """Say how a malformed path can be mended."""
+    """Say how a malformed path can be corrected."""
     if "," in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
@@ -141,7 +141,7 @@ def _paths(modules: Iterable[str]) -> str:
 
 
 def _elsewhere(modules: Sequence[str], prefix: str) -> str:
-    """Say how modules are named that are in other ones than the prompt says; `prefix` leads to where it names them."""
+    """Say how to name modules that are elsewhere; `prefix` leads to where the prompt names them."""
     inner = [module.removeprefix(prefix) for module in modules]
     at_top = " at the top level" if prefix and inner == [*modules] else ""
     return f"there is one at {_paths(modules)}: write {' or '.join(map(nested, inner))}{at_top}"
