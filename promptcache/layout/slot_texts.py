@@ -1,29 +1,42 @@
-"""Texts for slots, measured in tokens: cut to a number of them, filled up to it, the shortest and the longest.
+"""Texts for slots, measured in tokens: cut to a number of tokens, filled up to it, the shortest and the longest.
 
-Comes in: a parameter and a tokenizer. Goes out: texts that the parameter takes. This file knows no schema around it.
+Texts for a pattern are built from the tree that Python's `re` makes of it. Every text is checked against the parameter
+before it is returned.
 """
 
 from __future__ import annotations
 
+import re
 import string
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
 
 from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.syntax.patterns import matching_text
 from promptcache.language.syntax.values import refusal
 from promptcache.tokenizer import Tokenizer
 
-_LETTERS: Mapping[ParameterType, str] = {ParameterType.INT: string.digits, ParameterType.NUMBER: string.digits}
+_Tree: TypeAlias = Iterable[tuple[Any, Any]]
+_LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} éß日\n"
+_ALPHABETS: Mapping[ParameterType, tuple[str, ...]] = {
+    ParameterType.INT: (string.digits, f"{string.digits}-+"),
+    ParameterType.NUMBER: (string.digits, f"{string.digits}.", f"{string.digits}.-+eE"),
+    ParameterType.CHOICE: (),
+}
 _WORDS = (" x", "x")
 _DIGITS = ("1", "9", "10")
 _REPEATED = {ParameterType.INT: _DIGITS, ParameterType.NUMBER: _DIGITS, ParameterType.CHOICE: ()}
-_MAX_LETTERS = 16  # of a token in a text that a pattern matches
-_MAX_MATCHING = 4_000
-_MAX_LEAST = 100  # characters of a shortest text that is not empty
+_MAX_MATCHING = 4_000  # characters of a text that a pattern matches
 _NEAR = 32
+_parse: Callable[[str], _Tree] = import_module("re._parser").parse
+_CATEGORIES = {
+    f"CATEGORY_{'NOT_' * sign.isupper()}{name}": re.compile(f"\\{sign}", re.ASCII)
+    for name, letter in (("DIGIT", "d"), ("SPACE", "s"), ("WORD", "w"))
+    for sign in (letter, letter.upper())
+}
 
 
 class SlotText(NamedTuple):
@@ -87,19 +100,18 @@ def _own(parameter: Parameter) -> Iterator[str]:
     yield from (text for text in (parameter.default, parameter.placeholder) if text is not None)
 
 
+def _letters(parameter: Parameter) -> Iterator[str]:
+    """Yield sets of characters for texts of the parameter's type, those that its pattern writes out among them."""
+    yield from _ALPHABETS.get(parameter.type, (_LETTERS + (parameter.pattern or ""),))
+
+
 def _least_matching(parameter: Parameter) -> Iterator[str]:
-    """Yield the shortest text that the pattern matches and, if that is empty, the shortest that is not."""
-    texts = (_matching(parameter, size) for size in range(_MAX_LEAST))
-    if (text := next(texts)) is not None:
-        yield text
-        yield from islice(filter(None, texts), 0 if text else 1)
-
-
-def _matching(parameter: Parameter, size: int) -> str | None:
-    """Return a text of about `size` characters that the pattern matches, or None without a pattern or a text."""
-    if parameter.pattern is None:
-        return None
-    return matching_text(parameter.pattern, size, _LETTERS.get(parameter.type, string.ascii_letters))
+    """Yield short texts that the pattern matches; after an empty text, one that is not empty."""
+    for letters in _letters(parameter):
+        for num_extra in range(2):
+            text = matching_text(parameter.pattern, letters, num_extra) if parameter.pattern is not None else None
+            if text is not None:
+                yield text
 
 
 def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
@@ -108,15 +120,99 @@ def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
         text = fill_tokens(word.strip(), word, parameter.length, tokenizer)
         if text == text.strip():
             yield text
-    yield from _long_matching(parameter, tokenizer)
+    if parameter.pattern is not None:
+        for letters in _letters(parameter):
+            yield from _long_matching(parameter.pattern, letters, parameter.length, tokenizer)
     yield from ("", "0", *_own(parameter))
 
 
-def _long_matching(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield texts that the pattern matches, of about as many tokens as the slot holds."""
-    sizes = range(min(_MAX_LETTERS * parameter.length, _MAX_MATCHING) + 1)
-    if _matching(parameter, 0) is not None:
-        middle = bisect_right(
-            sizes, parameter.length, key=lambda size: len(tokenizer.tokenize(_matching(parameter, size) or ""))
-        )
-        yield from (_matching(parameter, size) or "" for size in sizes[max(0, middle - _NEAR) : middle + _NEAR][::-1])
+def _long_matching(pattern: str, letters: str, num_tokens: int, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield matching texts of about `num_tokens` tokens, the longest first."""
+
+    def count(num_extra: int) -> int:
+        return len(tokenizer.tokenize(matching_text(pattern, letters, num_extra) or ""))
+
+    stop = bisect_right(range(_MAX_MATCHING), num_tokens, key=count)
+    for num_extra in reversed(range(max(0, stop - _NEAR), stop + _NEAR)):
+        if (text := matching_text(pattern, letters, num_extra)) is not None:
+            yield text
+
+
+def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
+    """Return a text that a pattern probably matches, or None if none is found.
+
+    Args:
+        pattern: A regular expression.
+        letters: Characters for classes of characters, the first that fits is used.
+        num_extra: Repetitions beyond those that are needed, shared by all repeated parts. Any number above 0 also
+            takes the longest alternative instead of the shortest.
+    """
+    try:
+        return _Matching(pattern, letters, num_extra).text(_tree(pattern))
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _tree(pattern: str) -> _Tree:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # what looks like a nested set is none
+        return _parse(pattern)
+
+
+class _Matching:
+    """Builds one text from the tree of a pattern."""
+
+    def __init__(self, pattern: str, letters: str, num_extra: int) -> None:
+        self._letters = letters
+        self._num_extra = num_extra
+        num_repeats = sum(map(pattern.count, "*+?{")) or 1
+        self._each, self._more = divmod(num_extra, num_repeats)
+
+    def text(self, tree: _Tree) -> str | None:
+        """Return a text for a sequence of parts."""
+        parts = [self._part(str(name), value) for name, value in tree]
+        found = [part for part in parts if part is not None]
+        return "".join(found) if len(found) == len(parts) else None
+
+    def _part(self, name: str, value: Any) -> str | None:
+        match name:
+            case "LITERAL":
+                return chr(value)
+            case "ANY" | "NOT_LITERAL" | "IN":
+                return next((letter for letter in self._letters if _takes(name, value, letter)), None)
+            case "SUBPATTERN":
+                return self.text(value[-1])
+            case "BRANCH":
+                texts = [text for each in value[1] if (text := self.text(each)) is not None]
+                return (max if self._num_extra else min)(texts, key=len, default=None)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                return self._repeated(*value)
+            case "AT":
+                return ""
+        return None  # look-around, back references
+
+    def _repeated(self, least: int, most: int, tree: _Tree) -> str | None:
+        extra = self._each + (self._more > 0)
+        self._more -= self._more > 0
+        text = self.text(tree) if min(least + extra, most) else ""
+        if not text or len(text) * least > _MAX_MATCHING:
+            return "" if not least or text == "" else None
+        return text * min(least + extra, most, max(least, _MAX_MATCHING // len(text)))
+
+
+def _takes(name: str, value: Any, letter: str) -> bool:
+    """Whether a class of characters holds a letter."""
+    match name:
+        case "ANY":
+            return letter != "\n"
+        case "LITERAL":
+            return ord(letter) == int(value)
+        case "NOT_LITERAL":
+            return ord(letter) != int(value)
+        case "RANGE":
+            return bool(value[0] <= ord(letter) <= value[1])
+        case "CATEGORY":
+            return _CATEGORIES[str(value)].match(letter) is not None
+    is_negated = str(value[0][0]) == "NEGATE"
+    return any(_takes(str(each), inner, letter) for each, inner in value[is_negated:]) is not is_negated

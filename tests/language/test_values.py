@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
 
@@ -26,7 +25,7 @@ from promptcache.language import (
 from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.schema import Parameter, ParameterType
 from promptcache.language.syntax.names import in_range, is_range, is_version
-from promptcache.language.syntax.patterns import Pattern, PatternError, matching_text
+from promptcache.language.syntax.patterns import Pattern, PatternError
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
@@ -82,35 +81,6 @@ def test_classes_hold_what_those_of_regular_expressions_do(inside):
     """A class takes the same characters as Python's, also where an escaped character begins or ends a range."""
     expected = [each for each in map(chr, range(128)) if re.fullmatch(f"[{inside}]", each)]
     assert [each for each in map(chr, range(128)) if Pattern(f"[{inside}]").matches(each)] == expected
-
-
-@given(pattern=PATTERNS, size=st.integers(0, 12))
-def test_texts_are_made_that_match(pattern, size):
-    """A text that is made for a pattern matches it; of size 0 it is a shortest one."""
-    by_length = ("".join(each) for length in range(5) for each in itertools.product("abc1 .", repeat=length))
-    expected = next((text for text in by_length if Pattern(pattern).matches(text)), None)
-    shortest, text = matching_text(pattern, 0, "ac1 "), matching_text(pattern, size)
-    assert len(shortest) == len(expected) if expected is not None else len(shortest) > 4
-    assert Pattern(pattern).matches(shortest)
-    assert Pattern(pattern).matches(text)
-    assert len(text) <= max(size, len(shortest))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "size", "text"),
-    [
-        ("(a|b)*a(a|b){60}", 0, "a" * 61),
-        ("[a-z]+-\\d{2}", 9, "aaaaaa-00"),
-        ("(?:x|yy|)+", 4, "yyyy"),
-        ("a{2,3}b*", 7, "aaabbbb"),
-        ("[^\\W\\d_]", 1, "a"),
-        ("[Ж-Я]{2}", 0, "ЖЖ"),
-        (r"\pL+", 5, None),
-    ],
-)
-def test_texts_for_patterns_have_a_size(pattern, size, text):
-    """A text is as near to its size as the repetitions allow; None is given for what Python does not read."""
-    assert matching_text(pattern, size) == text
 
 
 @pytest.mark.parametrize(

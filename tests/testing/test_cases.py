@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 import promptcache.testing as public
 from promptcache.diagnostics import CODES
 from promptcache.language import parse_schema
-from promptcache.language.syntax.patterns import Pattern, matching_text
 from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
@@ -192,17 +190,6 @@ def test_faults_that_no_prompt_has_are_refused() -> None:
     """Codes that no prompt gets are told when the strategy is made."""
     with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
         invalid_prompts(RICH, codes=["PC999", "PC203"])
-
-
-@pytest.mark.parametrize("pattern", ["[ab]+", "b?a{2}", "(ab|c)(b|a)", "[^a]b*", "a*"])
-def test_plain_arguments_match_patterns(pattern: str) -> None:
-    """A pattern gets a text that matches it, and over few letters no shorter one does."""
-    shortest = matching_text(pattern, 0, "abc")
-
-    assert shortest is not None
-    assert Pattern(pattern).matches(shortest)
-    shorter = ("".join(letters) for size in range(len(shortest)) for letters in product("abc", repeat=size))
-    assert not any(Pattern(pattern).matches(text) for text in shorter)
 
 
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:

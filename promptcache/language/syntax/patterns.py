@@ -6,12 +6,9 @@ RE2 has no look-around and no back-references; its `\d`, `\w` and `\s` are ASCII
 from __future__ import annotations
 
 import re
-import string
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from re import _parser  # type: ignore[attr-defined]  # the only parser of patterns at hand; what it yields is checked
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 MAX_TEXT = 10_000
 """The longest text that is matched, in characters."""
@@ -23,7 +20,6 @@ _MAX_MEMORY = 2 * 1024 * 1024  # of a compiled pattern, in bytes; it bounds the 
 _MAX_PLACES = 20  # tried to find where a part of a pattern is at fault
 _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
-_LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} \n"
 
 
 class PatternError(Exception):
@@ -67,29 +63,6 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole text; a text longer than `MAX_TEXT` never matches."""
         return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
-
-
-def python_pattern(text: str) -> re.Pattern[str] | None:
-    """Return a pattern for Python's `re`, or None where `re` does not read it or might read it differently.
-
-    The two agree on almost all texts, but not on all: what is drawn from it must be checked with `Pattern.matches`.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return re.compile(text, re.ASCII)
-        except (re.error, OverflowError, RecursionError, Warning):
-            return None
-
-
-def matching_text(text: str, size: int, letters: str = _LETTERS) -> str | None:
-    """Return a text that a pattern should match, as near to `size` characters as its repetitions allow.
-
-    A `size` of 0 gives a shortest text. `letters` come first where a character can be chosen. None means that no text
-    is known, and a text may be wrong in rare cases, such as word boundaries: check it with `Pattern.matches`.
-    """
-    part = _whole(text, letters)
-    return None if part is None else part.make(max(size, part.least))
 
 
 def _compile(text: str) -> Any:
@@ -169,97 +142,3 @@ def _closing(text: str) -> int:
         if depth < 0:
             return position
     return 0
-
-
-class _Part(NamedTuple):
-    """Makes texts for a part of a pattern. `make(size)`, with a `size` of `least` or more, comes as near as it can."""
-
-    least: int
-    most: float
-    make: Callable[[int], str]
-
-
-class _UnknownError(Exception):
-    """A construct for which no text is made."""
-
-
-@lru_cache(maxsize=16)
-def _whole(text: str, letters: str) -> _Part | None:
-    compiled = python_pattern(text)
-    try:
-        return None if compiled is None else _sequence(_parser.parse(text, compiled.flags), letters)
-    except (_UnknownError, RecursionError):
-        return None
-
-
-def _sequence(items: Any, letters: str) -> _Part:
-    parts = [_part(str(code), value, letters) for code, value in items if str(code) != "AT"]
-    least = sum(part.least for part in parts)
-
-    def make(size: int) -> str:
-        texts, spare = [], size - least
-        for part in parts:
-            texts.append(part.make(part.least + spare))
-            spare -= len(texts[-1]) - part.least
-        return "".join(texts)
-
-    return _Part(least, sum(part.most for part in parts), make)
-
-
-def _part(code: str, value: Any, letters: str) -> _Part:
-    match code:
-        case "LITERAL":
-            return _Part(1, 1, lambda _: chr(value))
-        case "NOT_LITERAL" | "ANY" | "IN":
-            tests = {"ANY": [("NEGATE", None), ("LITERAL", 10)], "NOT_LITERAL": [("NEGATE", None), ("LITERAL", value)]}
-            character = _character(tests.get(code, value), letters)
-            return _Part(1, 1, lambda _: character)
-        case "SUBPATTERN":
-            return _sequence(value[-1], letters)
-        case "BRANCH":
-            parts = [_sequence(items, letters) for items in value[1]]
-            return _Part(min(part.least for part in parts), max(part.most for part in parts), partial(_either, parts))
-        case "MAX_REPEAT" | "MIN_REPEAT":
-            part, least, most = _sequence(value[2], letters), int(value[0]), int(value[1])
-            most_characters = most * part.most if part.most else 0
-            return _Part(least * part.least, most_characters, partial(_repeated, part, least, most))
-    raise _UnknownError
-
-
-def _either(parts: Sequence[_Part], size: int) -> str:
-    fitting = (part for part in parts if part.least <= size)
-    return max(fitting, key=lambda part: min(part.most, size)).make(size)
-
-
-def _repeated(part: _Part, least: int, most: int, size: int) -> str:
-    texts: list[str] = []
-    spare = size - least * part.least
-    while len(texts) < most and (len(texts) < least or spare >= max(part.least, 1)):
-        own = part.least if len(texts) < least else 0
-        texts.append(part.make(own + spare))
-        spare -= len(texts[-1]) - own
-        if not texts[-1]:
-            break
-    return "".join(texts)
-
-
-def _character(items: Any, letters: str) -> str:
-    """Return a character of a class, one of `letters` if there is one."""
-    tests = [(str(code), value) for code, value in items]
-    negated = tests[0][0] == "NEGATE"
-    named = {"CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_WORD": r"\w"}
-
-    def passes(character: str, code: str, value: Any) -> bool:
-        if code == "RANGE":
-            return bool(value[0] <= ord(character) <= value[1])
-        if code == "CATEGORY":
-            name = str(value).replace("_NOT_", "_")
-            return (re.fullmatch(named[name], character, re.ASCII) is not None) is (name == str(value))
-        return code == "LITERAL" and ord(character) == value
-
-    known = [chr(value if code == "LITERAL" else value[0]) for code, value in tests if code in {"LITERAL", "RANGE"}]
-    candidates: tuple[str, ...] = (*letters, *_LETTERS, *(() if negated else known))
-    for character in candidates:
-        if any(passes(character, *test) for test in tests) is not negated:
-            return character
-    raise _UnknownError
