@@ -31,7 +31,7 @@ _MAX_DEPTH = 50
 _MAX_LISTED = 12
 _FILE = "<template>"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
-_TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_TAG_START, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
 _BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
 _TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
 _NO_TAG = re.compile(r"unknown tag '(\w+)'")
@@ -178,8 +178,13 @@ class _Rendering:
 
 
 def _check_size(text: str) -> None:
-    tags = _TAG.findall(text) if len(text) <= MAX_SOURCE else []
-    if len(text) > MAX_SOURCE or len(tags) > MAX_TAGS or any(len(tag) > MAX_TAG for tag in tags):
+    num_tags, stop, within = 0, 0, len(text) <= MAX_SOURCE
+    while within and (start := _TAG_START.search(text, stop)):
+        end = _TAG_END.search(text, start.end())
+        stop = end.start() if end else len(text)
+        num_tags += 1
+        within = num_tags <= MAX_TAGS and stop - start.end() <= MAX_TAG
+    if not within:
         limits = f"{MAX_SOURCE} characters and {MAX_TAGS} tags of {MAX_TAG} characters"
         raise TemplateFault(f"a template has at most {limits}")
 
