@@ -1,7 +1,6 @@
-"""One argument for every way to hand over a document: XML text, a path, or the tree itself.
+"""Open a document that a caller gives as XML text, as a path, or as a `Schema` or `Prompt`.
 
-Comes in: what a caller of the engine has. Goes out: a `Schema` or a `Prompt`. Text is told from a path by its first
-character.
+Text is XML if its first character is `<`, and a path otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
-from promptcache.language.syntax.template_files import no_template
+from promptcache.language.syntax.files import no_template
 
 _SUFFIXES = (".xml", ".xml.j2")
 

@@ -1,7 +1,6 @@
-"""A declared schema to a document.
+"""Print a schema as a document; parsing it gives a schema with the same checked content.
 
-Comes in: a `Schema`, read or built in Python. Goes out: XML that means the same: parsing it gives a schema with the
-same checked content. The text of a `src` file is not written out; the document names the file.
+The text of a `src` file is not written out: the document names the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The prompt as it was written, and the builder that writes one in Python.
+"""A prompt as it is written, and the builder that writes one in Python.
 
-Comes in: what `parse_prompt` reads, or calls of the builder. Goes out: a frozen tree to `resolve_prompt`, or a
-document. This file knows no schema: whether the named modules exist is not asked here.
+Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from promptcache.diagnostics import (
     tuple_of,
 )
 from promptcache.language.schema import IN_PYTHON, Role, Whitespace
-from promptcache.language.syntax.names import RESERVED_MODULES, is_element, quoted
-from promptcache.language.syntax.versions import is_range
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.writing import Written, holds_line_break, print_document
 

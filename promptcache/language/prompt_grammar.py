@@ -1,26 +1,39 @@
-"""A schema to the grammar of its prompts, as RELAX NG in XML.
+"""The RELAX NG grammar of the prompts for a schema, with which any XML editor completes and validates them.
 
-Comes in: a checked schema. Goes out: a grammar with which any XML editor completes and validates prompts for it. It
-knows what stands in the schema's own tree: which references can be nested where, which are required, which exclude each
-other in a union, and the arguments. Rules across the tree (`requires`, `excludes`, `rules`) are beyond such a grammar:
-`resolve_prompt` is the authority.
+The grammar knows the schema's tree: which references nest where, which are required, which exclude each other in a
+union, and the arguments. Rules across the tree (`requires`, `excludes`, `rules`) are beyond RELAX NG: `resolve_prompt`
+is the authority.
 
 Each module has two patterns. The strict one is for references in element form. The loose one asks for no required
-module: it counts below an element that holds a `<use>`, which may name any of them. What a `<use>` holds is only asked
-to be known somewhere in the schema.
+module: it counts below an element that holds a `<use>`, which may name any of them. What a `<use>` holds only has to be
+known somewhere in the schema.
+
+RELAX NG cannot count elements of one name in any order. Up to `MAX_EXACT` parameters, every way to give them is written
+out: each once, as an attribute or as an element. For more, any `<arg>` excuses a missing attribute, and an argument
+given twice goes unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from itertools import permutations
 
 from lxml import etree
+from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
-from promptcache.language.grammar_arguments import RNG, arguments, documented, named
-from promptcache.language.schema import Doc, Role, Whitespace, walk
+from promptcache.language.schema import Doc, Parameter, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
+
+_NAMESPACE = "http://relaxng.org/ns/structure/1.0"
+MAX_EXACT = 3
+
+_DATATYPES = "http://www.w3.org/2001/XMLSchema-datatypes"
+_NOTES = "http://relaxng.org/ns/compatibility/annotations/1.0"
+
+RNG = ElementMaker(namespace=_NAMESPACE, nsmap={None: _NAMESPACE, "a": _NOTES})
+"""Makes the elements of a grammar."""
 
 
 def prompt_grammar(schema: CheckedSchema) -> str:
@@ -48,7 +61,7 @@ class _Writer:
         yield _define("prompt", self._prompt())
         for path, parameters in self._schema.parameters.items():
             if parameters:
-                yield _define(f"a{self._number[path]}", arguments(parameters.values()))
+                yield _define(f"a{self._number[path]}", _arguments(parameters.values()))
         for module in self._schema.modules.values():
             yield _define(f"m{self._number[module.path]}", self._module(module, "strict"))
             if self._below[module.path]:
@@ -57,7 +70,7 @@ class _Writer:
 
     def _prompt(self) -> etree._Element:
         element = RNG.element(name="prompt")
-        documented(element, self._doc.get(""))
+        _documented(element, self._doc.get(""))
         element.append(RNG.attribute(RNG.value(self._schema.name, type="string"), name="schema"))
         element.append(RNG.optional(RNG.attribute(RNG.text(), name="version")))
         naming = self._content("", self._schema.children, "strict")
@@ -66,7 +79,7 @@ class _Writer:
 
     def _module(self, module: CheckedModule, form: str) -> etree._Element:
         element = RNG.element(name=module.path.rpartition("/")[2])
-        documented(element, self._doc.get(module.path))
+        _documented(element, self._doc.get(module.path))
         element.append(self._content(module.path, module.children, form))
         return element
 
@@ -123,9 +136,10 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
     from_root = RNG.attribute(RNG.ref(name="from-root"), name="module")
     yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
-    inside: list[etree._Element] = [RNG.element(named(RNG.choice, steps), RNG.ref(name="anything"))]
+    inside: list[etree._Element] = [RNG.element(_named(RNG.choice, steps), RNG.ref(name="anything"))]
     module = RNG.attribute(
-        RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")), name="module"
+        RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")),
+        name="module",
     )
     inside.append(RNG.element(module, RNG.ref(name="anything"), name="use"))
     attributes = []
@@ -166,3 +180,71 @@ def _optional(pattern: etree._Element, *, needed: bool) -> etree._Element:
 
 def _define(name: str, *patterns: etree._Element) -> etree._Element:
     return RNG.define(*patterns, name=name)
+
+
+def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
+    """Return the pattern of the arguments for a module's parameters, of which there is one at least."""
+    known = tuple(parameters)
+    if len(known) > MAX_EXACT:
+        return _many(known)
+    return RNG.choice(*(_way(known, given) for count in range(len(known) + 1) for given in permutations(known, count)))
+
+
+def _documented(pattern: etree._Element, text: str | None) -> None:
+    """Put documentation that editors show into a pattern."""
+    if text:
+        note = etree.Element(f"{{{_NOTES}}}documentation")
+        note.text = text
+        pattern.insert(0, note)
+
+
+def _named(choice: Callable[..., etree._Element], names: Sequence[str]) -> etree._Element:
+    """Return the name class of `names`."""
+    return choice(*(RNG.name(name) for name in names))
+
+
+def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> etree._Element:
+    """Return the way to give `given` as elements, in this order, and the others as attributes."""
+    attributes = (_attribute(each, optional=not each.required) for each in known if each not in given)
+    return RNG.group(*attributes, *(_element([each]) for each in given), RNG.empty())
+
+
+def _many(known: Sequence[Parameter]) -> etree._Element:
+    strict = RNG.group(*(_attribute(each, optional=not each.required) for each in known))
+    loose = RNG.group(*(_attribute(each, optional=True) for each in known), RNG.oneOrMore(_element(known)))
+    return RNG.choice(strict, loose)
+
+
+def _attribute(parameter: Parameter, *, optional: bool) -> etree._Element:
+    attribute = RNG.attribute(_value(parameter), name=parameter.name)
+    _documented(attribute, _description(parameter))
+    return RNG.optional(attribute) if optional else attribute
+
+
+def _element(parameters: Sequence[Parameter]) -> etree._Element:
+    names = [RNG.value(each.name, type="string") for each in parameters]
+    content = _value(parameters[0]) if len(parameters) == 1 else RNG.text()
+    element = RNG.element(RNG.attribute(RNG.choice(*names), name="name"), content, name="arg")
+    _documented(element, "\n".join(f"{each.name}: {_description(each)}" for each in parameters))
+    return element
+
+
+def _value(parameter: Parameter) -> etree._Element:
+    """Return what an argument can be: a choice, and text where it is required. Other types are the checker's."""
+    if parameter.required and not parameter.choices:
+        return RNG.data(RNG.param("1", name="minLength"), type="string", datatypeLibrary=_DATATYPES)
+    if not parameter.choices:
+        return RNG.text()
+    return RNG.choice(*(RNG.value(each, type="string") for each in parameter.choices))
+
+
+def _description(parameter: Parameter) -> str:
+    return ", ".join(_facts(parameter))
+
+
+def _facts(parameter: Parameter) -> Iterator[str]:
+    if parameter.required:
+        yield "required"
+    yield f"at most {parameter.length} tokens"
+    if parameter.default is not None:
+        yield f"by default {parameter.default!r}"

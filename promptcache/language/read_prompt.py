@@ -1,7 +1,6 @@
-"""A prompt document to the prompt it writes down.
+"""Read a prompt document into a `Prompt` with a span on every part, or report every fault of its structure.
 
-Comes in: XML text or a path. Goes out: a `Prompt` with a span on every part, or every fault of structure that the
-document has. This file knows no schema; whether the named modules exist is asked by `resolve_prompt`.
+Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from pathlib import Path
 from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.normalize import stray_indentation_of
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
-from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
+from promptcache.language.syntax.files import is_template, no_template, open_document
+from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
 from promptcache.language.syntax.source import Source, decode, read_document
-from promptcache.language.syntax.template_files import is_template, no_template, open_document
-from promptcache.language.syntax.versions import is_range
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -64,13 +62,13 @@ def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None
 def _read(source: Source) -> Prompt:
     root = parse_xml(source, source.name, PromptError)
     if root.name != "prompt":
-        mend = (
+        advice = (
             "it is a schema: give it where one is expected"
             if root.name == "schema"
             else did_you_mean(root.name, ["prompt"])
         )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
     reader = _PromptReader()
     parts = reader.prompt(root)
     if reader.faults:
@@ -229,13 +227,13 @@ class _PromptReader:
 
     def _no_text(self, node: Node) -> None:
         if isinstance(node, Element) or not node.blank:
-            mend = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
-            self._fault("PC412", "text stands between references", node.span, mend)
+            advice = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
+            self._fault("PC412", "text stands between references", node.span, advice)
 
     def _fault(
-        self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()
+        self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice, related=related))
 
 
 def _instead(name: str) -> str | None:

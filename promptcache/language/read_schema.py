@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, SchemaError, Span, in_order
 from promptcache.language.rules.compile import compile_rules, scaffold_members
-from promptcache.language.syntax.files import MAX_SUGGESTIONS, Files, Folder, find_file
+from promptcache.language.syntax.files import MAX_SUGGESTIONS, Files, Folder, find_file, is_template, open_document
 from promptcache.language.syntax.include import Taken, take
 from promptcache.language.syntax.index import index_schema
 from promptcache.language.syntax.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.syntax.read_items import Inclusion, SchemaReader
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
-from promptcache.language.syntax.template_files import is_template, open_document
 from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
 
 MAX_INCLUDES = 20

@@ -12,9 +12,18 @@ from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken
 from promptcache.language.schema import Parameter
-from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, ancestors, is_path, nowhere, path_help, quoted
+from promptcache.language.syntax.names import (
+    MAX_SUGGESTIONS,
+    absolute,
+    ancestors,
+    in_range,
+    is_path,
+    is_version,
+    nowhere,
+    path_help,
+    quoted,
+)
 from promptcache.language.syntax.values import refusal
-from promptcache.language.syntax.versions import in_range, is_version
 
 
 def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = True) -> Selection:

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import FLAG, InvalidValue, SchemaError, instance
 from promptcache.language.read_schema import Read, read_schema, read_schema_file
-from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
@@ -37,7 +37,6 @@ from promptcache.language.syntax.nodes import (
     place,
     walk,
 )
-from promptcache.language.syntax.template_files import no_template
 from promptcache.language.syntax.whitespace import is_blank
 
 __all__ = [

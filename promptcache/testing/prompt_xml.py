@@ -22,8 +22,7 @@ from promptcache.language.checked import (
     FinalText,
 )
 from promptcache.language.schema import Parameter, join_path
-from promptcache.language.syntax.names import ancestors
-from promptcache.language.syntax.versions import is_version
+from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.testing.texts import Key, Said
 
 Draw = Callable[[st.SearchStrategy[int]], int]

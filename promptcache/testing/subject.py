@@ -29,9 +29,8 @@ from promptcache.language import (
 )
 from promptcache.language.load import is_markup
 from promptcache.language.prompt_grammar import prompt_grammar
-from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.files import Files, is_template
 from promptcache.language.syntax.nodes import Module, Text, walk
-from promptcache.language.syntax.template_files import is_template
 from promptcache.layout import Layout, Plan, RunState, Slot, lay_out, make_plan, render, run_states
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.format.formatter import format_document
-from promptcache.language.format.markup import Chars, Kind, comments, read_markup
+from promptcache.language.format.markup import Chars, Kind, Node, Tag, read_markup
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans
@@ -97,6 +98,15 @@ def test_twice_is_once(document):
     """Formatting what has been formatted changes nothing."""
     once = format_document(document)
     assert format_document(once) == once
+
+
+def comments(nodes: tuple[Node, ...]) -> Iterator[str]:
+    """Every comment below some nodes, in document order."""
+    for node in nodes:
+        if isinstance(node, Tag):
+            yield from comments(node.children)
+        elif node.kind is Kind.COMMENT:
+            yield node.raw
 
 
 @pytest.mark.law

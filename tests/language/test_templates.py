@@ -37,9 +37,52 @@ BOMBS = [
     "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
     "{{ " + "(" * 4_000 + "1" + ")" * 4_000 + " }}",
     "{{ a" + " + a" * 20_000 + " }}",
+    "{{" * 500_000,
+    "{{ 1 }}" * 5_001,
     "{{ range(10 ** 9)|list }}",
     "{{ cycler.__init__.__globals__ }}",
+    "{{ many|map('list')|sum(start=[])|length }}",
+    "{{ many|sum('y', []) }}",
+    "{% set t = 'a' * 150000 %}" + "{% set t = t ~ t %}" * 5 + "{{ x|join(t) }}",
+    "{% set t = 'a' * 150000 %}{{ many|map('default', t, true)|map('upper')|list|length }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|sort|first }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|unique|list|length }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|string }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|upper }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|tojson }}",
+    "{% set t = 'a' * 150000 %}{% set c = 'b' * 150000 ~ 'a' %}{{ t|trim(c) }}{{ t.strip(c) }}",
+    "{{ many|select('in', many)|list|length }}",
+    "{% for a in many %}{{ many|sort|first }}{% endfor %}",
+    "{% for a in many %}{% if 'x' in many %}{% endif %}{% endfor %}",
+    "{{ 'x' in huge }}" * 4_000,
+    "{{ many|map(attribute='a.' * 50000, default={})|list|length }}",
+    "{{ many|map('default', [])|map(attribute='a.' * 50000, default='b')|list|length }}",
+    "{% set t = ('f' * 150000)|int(base=16) %}{{ t * 1 }}",
+    "{% set n = 2 ** 3999 %}{% set n = n * n %}{{ n }}",
+    "{{ 1 << 100000000 }}",
+    "{{ many * 1000 }}",
+    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t[1:] %}}" for n in range(4_000)),
+    "{% set t = 'abc ' * 37500 %}" + "".join(f"{{% set t{n} = t.split() %}}" for n in range(4_000)),
+    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t ~ {n} %}}" for n in range(4_000)),
+    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t|list %}}" for n in range(4_000)),
+    "{% set t = 'a' * 150000 %}" + "".join(f"{{% set t{n} = t.upper() %}}" for n in range(4_000)),
+    "{{ huge|replace('a', 'aaaaaaaa') }}",
+    "{{ huge|indent(1000000) }}",
+    "{{ x|batch(1, huge)|list }}",
+    "{{ x|slice(1000000000)|list }}",
+    "{{ huge|wordwrap(1) }}",
+    "{{ x|groupby('a') }}",
+    "{{ {'a': huge}|xmlattr }}",
+    "{{ huge.format() }}",
+    "{{ huge.join(x) }}",
+    "{{ huge.splitlines() }}",
+    "{{ huge.zfill(10 ** 9) }}",
+    "{{ ('%' ~ '9' * 9 ~ 'd') % 1 }}",
+    "{% set t = '&' * 150000 %}" + "{% set t = t|tojson|string %}" * 20 + "{{ t }}",
+    "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
+    "{% for a in x %}{% for b in x %}{{ a is divisibleby(7) }}{% endfor %}{% endfor %}",
 ]
+"""Each takes much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
 
 def codes_of(template: str, **context: object) -> list[str]:
@@ -104,26 +147,55 @@ def test_loops_conditions_and_filters_work():
     )
 
 
-@pytest.mark.parametrize(
-    ("template", "code"),
-    [
-        ("{{ nothing }}", "PC603"),
-        ("{{ x.y }}", "PC603"),
-        ("{{ x }}", "PC602"),
-        ("{{ x|safe }}", "PC601"),
-        ("{% include 'x' %}", "PC602"),
-        ("{{ ''.join.__globals__ }}", "PC603"),
-        ("{{ x.update({}) }}", "PC602"),
-        ("{% endfor %}", "PC601"),
-        ("{{ 1 // 0 }}", "PC606"),
-    ],
-)
-def test_faults_are_told_at_the_line_of_the_template(template, code):
-    """What goes wrong carries a PC6xx code and the line where it does."""
+FAULTS = {
+    "{{ nothing }}": ("PC603", "nothing", "there are: data, items, text"),
+    "{{ 'a' ~ itms }}": ("PC603", "itms", "did you mean 'items'?"),
+    "{% set place = 1 %}{{ palce }}": ("PC603", "palce", "did you mean 'place'?"),
+    "{% for item in itms %}{% endfor %}": ("PC603", "itms", "did you mean 'items'?"),
+    "{{ data.nmae }}": ("PC603", "nmae", "did you mean 'name'?"),
+    "{{ data.name.nmae }}": ("PC603", "nmae", "there are: endswith"),
+    "{{ items[9] }}": ("PC603", "[9]", ""),
+    "{{ ''.join.__globals__ }}": ("PC603", "__globals__", ""),
+    "{{ data }}": ("PC602", "data", "join or tojson"),
+    "{{ text|upper ~ data }}": ("PC602", "text|upper ~ data", "join or tojson"),
+    "{{ text|uper }}": ("PC601", "uper", "did you mean 'upper'?"),
+    "{{ items|map('uper')|list }}": ("PC601", "list", "did you mean 'upper'?"),
+    "{{ text is definde }}": ("PC601", "is definde", "did you mean 'defined'?"),
+    "{{ text.uper() }}": ("PC602", "uper()", "did you mean 'upper'?"),
+    "{{ text|safe }}": ("PC601", "safe", ""),
+    "{% include 'x' %}": ("PC602", "include 'x'", ""),
+    "{{ data.update({}) }}": ("PC602", "update({})", ""),
+    "{{ foo() }}": ("PC602", "foo()", ""),
+    "{{ text.__class__ }}": ("PC602", ".__class__", ""),
+    "{% endfor %}": ("PC601", "endfor", ""),
+    "{% fro a in x %}": ("PC601", "fro a in x", "did you mean 'for'?"),
+    "{% for a in items %}{% if a %}{% endif %}": ("PC601", "for a in items", "add {% endfor %}"),
+    "{{ a b }}": ("PC601", "b", ""),
+    "{{ (1] }}": ("PC601", "]", ""),
+    "{{ $ }}": ("PC601", "$", ""),
+    "{{ 1 // 0 }}": ("PC606", "1 // 0", ""),
+    "{{ 'a' * 10 ** 8 }}": ("PC604", "'a' * 10 ** 8", ""),
+}
+
+
+@pytest.mark.parametrize(("template", "expected"), FAULTS.items())
+def test_faults_are_told_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
+    """What goes wrong carries a PC6xx code, the words at fault and help, also for names that are almost right."""
+    code, words, advice = expected
+    text = f"é\n\n  {template} {{{{ text }}}}"
+    context = {"data": {"name": "x"}, "items": ["a"], "text": "t"}
     with pytest.raises(SchemaError) as caught:
-        render_template(f"\n\n{template}", {"x": {}}, "t.xml.j2", SchemaError)
+        render_template(text, context, "t.xml.j2", SchemaError)
     (found,) = caught.value.diagnostics
-    assert (found.code, str(found.span)) == (code, "t.xml.j2:3:1")
+    assert (found.code, found.span.line, cut(text, found.span)) == (code, 3, words)
+    assert advice in (found.help or "")
+
+
+def test_a_template_without_a_context_says_how_to_give_one():
+    """Where a name has no value because nothing was given, the help names the option and the argument."""
+    with pytest.raises(SchemaError) as caught:
+        render_template("{{ name }}", None, "t.xml.j2", SchemaError)
+    assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
 
 
 def elements(root: Element) -> Iterator[Element]:
@@ -179,9 +251,11 @@ from promptcache.language.syntax.templates import render_template
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
 found = []
 for bomb in json.loads(sys.stdin.read()):
-    start = time.process_time()
     try:
-        render_template(bomb, {"x": list(range(1000)), "a": "a"}, "t", SchemaError)
+        context = {"x": list(range(1000)), "many": [str(n) for n in range(100_000)], "nulls": [None] * 100_000,
+                   "huge": ["a"] * 1_000_000 if "' in huge" in bomb else "a" * 1_000_000, "a": "a"}
+        start = time.process_time()
+        render_template(bomb, context, "t", SchemaError)
         code = None
     except SchemaError as error:
         code = error.diagnostics[0].code
@@ -192,13 +266,13 @@ print(json.dumps([found, int(peak[1])]))
 
 
 def test_bombs_are_refused_in_time_and_memory():
-    """Each bomb is refused within a second, and all of them in one process within 200 MB."""
+    """Each bomb is refused within the time limit of two seconds, and all of them in one process within 250 MB."""
     result = subprocess.run(
         [sys.executable, "-c", PROBE], input=json.dumps(BOMBS), capture_output=True, text=True, check=True
     )
     found, peak_kib = json.loads(result.stdout)
-    assert all(code is not None and seconds < 1 for code, seconds in found), found
-    assert peak_kib < 200 * 1024
+    assert all(code is not None and seconds < 2.5 for code, seconds in found), found
+    assert peak_kib < 250 * 1024
 
 
 def test_files_are_templates_by_their_name(tmp_path):

@@ -1,23 +1,81 @@
-"""A document to the same document, laid out anew.
+"""The formatter: a schema or prompt, laid out anew, with every block on a line of its own and attributes in one order.
 
-Comes in: a schema or a prompt as text. Goes out: its text with every block on a line of its own, indented by its depth,
-with attributes in one order. Two laws: the tokens of a document never change, and formatting twice is formatting once.
-Where a text block could not be moved without meaning something else, it stays as it is.
+Two laws: the tokens of a document never change, and formatting twice is formatting once. A text block that cannot be
+moved without _meaning something else stays as it is: `finish` decides that, which gives the text that a block means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
-from promptcache.language.format.elements import PROMPT, SCHEMA, Surroundings, write_top
-from promptcache.language.format.markup import read_markup
+from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, Kind, Node, Tag, read_markup
 from promptcache.language.read_prompt import parse_prompt
 from promptcache.language.schema import Whitespace, parse_schema
+from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.source import decode
+from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import parse_xml
+
+_WIDTH = 120
+"""Where a start tag is broken, and where text that shares a line with its tags gets lines of its own."""
+
+_INDENT = "  "
+_PATHS = frozenset({"requires", "excludes", "after", "modules"})
+_BLANK = " \t"
+_SPACE = " \t\n"
+
+
+class _Dialect(NamedTuple):
+    """How the elements of a kind of document are laid out.
+
+    Attributes:
+        inline: Elements that are part of the text around them. exact: Elements whose content is not touched. order:
+        For elements that have one, the order of their attributes.
+    """
+
+    inline: frozenset[str]
+    exact: frozenset[str]
+    order: Mapping[str, Sequence[str]]
+
+
+_PROMPT = _Dialect(
+    frozenset({"text"}), frozenset({"text", "arg"}), {"prompt": ("schema", "version"), "use": ("module",)}
+)
+_SCHEMA = _Dialect(frozenset({"parameter", "text"}), frozenset({"text"}), ATTRIBUTES)
+
+
+class _Surroundings(NamedTuple):
+    """What an element takes from around it."""
+
+    dialect: _Dialect
+    whitespace: Whitespace
+    indent: str
+
+    def within(self, tag: Tag) -> _Surroundings:
+        """Return the surroundings of what stands in `tag`."""
+        dialect, whitespace = self.dialect, self.whitespace
+        if dialect is _SCHEMA and tag.name == "example":
+            dialect, whitespace = _PROMPT, Whitespace.DEDENT
+        elif dialect is _SCHEMA and tag.name == "doc":
+            whitespace = Whitespace.DEDENT
+        elif dialect is _SCHEMA and tag.name in {"schema", "module"}:
+            written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]
+            whitespace = Whitespace(Chars(Kind.TEXT, written).value)
+        return _Surroundings(dialect, whitespace, self.indent + _INDENT)
+
+
+class _Item(NamedTuple):
+    """A child that is written: `glued` ones bring the whitespace around them, others get `gap` newlines before them."""
+
+    text: str
+    gap: int = 1
+    glued: bool = False
 
 
 def format_document(
@@ -40,10 +98,239 @@ def format_document(
     """
     root = parse_xml(text, source, LanguageError)
     if suggest(root.name, ("schema", "prompt")) == "prompt":
-        dialect = PROMPT
+        dialect = _PROMPT
         parse_prompt(text, source=source)
     else:
-        dialect = SCHEMA
+        dialect = _SCHEMA
         check_schema(parse_schema(text, source=source, folder=folder, context=context))
     markup = read_markup(decode(text, source, LanguageError).text)
-    return write_top(markup, Surroundings(dialect, Whitespace.DEDENT, ""))
+    return _write_top(markup, _Surroundings(dialect, Whitespace.DEDENT, ""))
+
+
+def _write_element(tag: Tag, around: _Surroundings) -> str:
+    """Return an element, from its start tag to its end."""
+    head = _start_tag(tag, around)
+    if tag.name in around.dialect.exact or tag.name in around.dialect.inline:
+        inner = tag.inner if tag.name in around.dialect.exact or tag.inner.strip(" \t\n") else ""
+    else:
+        inner = _content(tag, head, around)
+    return f"{head}>{inner}</{tag.name}>" if inner else f"{head}/>"
+
+
+def _write_top(nodes: Sequence[Node], around: _Surroundings) -> str:
+    """Return what stands in no element: the root, comments, the declaration."""
+    items = _items(nodes, around)
+    return _joined(list(items), "") + "\n"
+
+
+def _content(tag: Tag, head: str, around: _Surroundings) -> str:
+    inside = around.within(tag)
+    on_one_line = "\n" not in tag.inner
+    if on_one_line and _is_text(tag.children, inside.dialect):
+        line = "".join(_written(tag.children, inside))
+        if _fits(tag, head, line, around):
+            return line
+    items = list(_items(tag.children, inside))
+    if not items:
+        return ""
+    if on_one_line and around.dialect is _PROMPT and tag.name != "prompt":
+        line = "".join(item.text for item in items)
+        if _fits(tag, head, line, around):
+            return line
+    before = "" if items[0].glued else f"\n{inside.indent}"
+    after = "" if items[-1].glued else f"\n{around.indent}"
+    return f"{before}{_joined(items, inside.indent)}{after}"
+
+
+def _fits(tag: Tag, head: str, line: str, around: _Surroundings) -> bool:
+    return "\n" not in head + line and len(f"{around.indent}{head}>{line}</{tag.name}>") <= _WIDTH
+
+
+def _joined(items: Sequence[_Item], indent: str) -> str:
+    parts = []
+    for number, item in enumerate(items):
+        if number and not item.glued and not items[number - 1].glued:
+            parts.append("\n" * item.gap + indent if item.gap else " ")
+        parts.append(item.text)
+    return "".join(parts)
+
+
+def _items(nodes: Sequence[Node], around: _Surroundings) -> Iterator[_Item]:
+    """Yield the blocks among `nodes` and the comments between them."""
+    space = "\n"
+    for is_block, group in groupby(nodes, key=lambda node: _is_block(node, around.dialect)):
+        if is_block:
+            for node in group:
+                yield _Item(_write(node, around), _gap(space))
+                space = "\n"
+            continue
+        run = list(group)
+        if _is_free(run):
+            for node in run:
+                if isinstance(node, Chars) and node.kind is Kind.TEXT:
+                    space = node.raw
+                else:
+                    yield _Item(_write(node, around), _comment_gap(space))
+                    space = "\n"
+        else:
+            yield _text_item(run, around)
+            space = _ending(run)
+
+
+def _text_item(run: Sequence[Node], around: _Surroundings) -> _Item:
+    body = _laid_out(run, around.whitespace, around.indent, lambda tag: _write_element(tag, around))
+    if body is None:
+        return _Item("".join(_written(run, around)), glued=True)
+    return _Item(body, _gap(_beginning(run)))
+
+
+def _gap(space: str) -> int:
+    """Return 2 where one line or more was left blank."""
+    return 2 if space.count("\n") > 1 else 1
+
+
+def _comment_gap(space: str) -> int:
+    """Return 0 for a comment that stands on the line of what comes before it."""
+    return _gap(space) if "\n" in space else 0
+
+
+def _is_block(node: Node, dialect: _Dialect) -> bool:
+    return node.name not in dialect.inline if isinstance(node, Tag) else node.kind is Kind.DECLARATION
+
+
+def _is_free(run: Sequence[Node]) -> bool:
+    return all(isinstance(node, Chars) and node.free for node in run)
+
+
+def _is_text(nodes: Sequence[Node], dialect: _Dialect) -> bool:
+    return not any(_is_block(node, dialect) for node in nodes) and not _is_free(nodes)
+
+
+def _written(nodes: Sequence[Node], around: _Surroundings) -> Iterator[str]:
+    return (_write(node, around) for node in nodes)
+
+
+def _write(node: Node, around: _Surroundings) -> str:
+    return _write_element(node, around) if isinstance(node, Tag) else node.raw
+
+
+def _start_tag(tag: Tag, around: _Surroundings) -> str:
+    """Return a start tag without its end; a block's gets a line for each attribute where one line is too short."""
+    order = {name: number for number, name in enumerate(around.dialect.order.get(tag.name, ()))}
+    pairs = sorted(tag.attributes, key=lambda pair: order.get(pair[0], len(order)))
+    attributes = [f"{name}={_value(name, quoted, tag, around)}" for name, quoted in pairs]
+    line = " ".join([f"<{tag.name}", *attributes])
+    if tag.name in around.dialect.inline or len(f"{around.indent}{line}/>") <= _WIDTH:
+        return line
+    return f"<{tag.name} " + ("\n" + around.indent + " " * (len(tag.name) + 2)).join(attributes)
+
+
+def _value(name: str, quoted: str, tag: Tag, around: _Surroundings) -> str:
+    value = quoted[1:-1]
+    if around.dialect is _SCHEMA and name in _PATHS and tag.name in ATTRIBUTES:
+        value = " ".join(value.split())
+    return quoted[0] + value + quoted[0] if '"' in value else f'"{value}"'
+
+
+def _laid_out(nodes: Sequence[Node], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]) -> str | None:
+    """Return a block with each line behind `indent`, but for the first; None where that would say something else."""
+    if mode is Whitespace.PRESERVE:
+        return None  # the lines and indentation around a block are part of it
+    lines = _lines(nodes, write_tag)
+    kept = "\n".join(_indented(lines, indent)).strip("\n").removeprefix(indent)
+    trimmed = kept.strip(_BLANK)
+    meant = _meaning(nodes, mode)
+    if _means(trimmed, indent, mode) == meant:
+        return trimmed
+    if kept[-1:] in _BLANK and "\n" not in _ending(nodes):
+        return None  # a space that ends a line is one that editors remove
+    return kept if _means(kept, indent, mode) == meant else None
+
+
+def _means(body: str, indent: str, mode: Whitespace) -> list[str | None]:
+    return _meaning(read_markup(f"\n{indent}{body}\n"), mode)
+
+
+def _meaning(nodes: Sequence[Node], mode: Whitespace) -> list[str | None]:
+    """Return the text of a block, None for each tag in it."""
+    pieces: list[str | None] = []
+    for is_tag, group in groupby(nodes, key=lambda node: isinstance(node, Tag)):
+        if is_tag:
+            pieces += [None for _ in group]
+        elif text := "".join(node.value for node in group if isinstance(node, Chars)):
+            pieces.append(text)
+    return [piece for piece in finish(pieces, mode) if piece != ""] if pieces else []
+
+
+def _beginning(nodes: Sequence[Node]) -> str:
+    """Return the whitespace that a block begins with."""
+    first = nodes[0]
+    if isinstance(first, Tag) or first.kind is not Kind.TEXT:
+        return ""
+    return first.raw[: len(first.raw) - len(first.raw.lstrip(_SPACE))]
+
+
+def _ending(nodes: Sequence[Node]) -> str:
+    """Return the whitespace that a block ends with."""
+    last = nodes[-1]
+    if isinstance(last, Tag) or last.kind is not Kind.TEXT:
+        return ""
+    return last.raw[len(last.raw.rstrip(_SPACE)) :]
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line as it is written; `said` tells whether it holds more than whitespace, comments and CDATA marks."""
+
+    raw: str = ""
+    said: bool = False
+
+    @property
+    def indent(self) -> str:
+        return self.raw[: len(self.raw) - len(self.raw.lstrip(_BLANK))]
+
+
+def _lines(nodes: Sequence[Node], write_tag: Callable[[Tag], str]) -> list[_Line]:
+    lines = [_Line()]
+    for node in nodes:
+        if isinstance(node, Tag):
+            lines[-1].raw += write_tag(node)
+            lines[-1].said = True
+        elif node.kind is Kind.COMMENT:
+            lines[-1].raw += node.raw
+        elif node.kind is Kind.CDATA:
+            lines[-1].raw += CDATA_START
+            _append(lines, node.value)
+            lines[-1].raw += CDATA_END
+        else:
+            _append(lines, node.raw)
+    return lines
+
+
+def _append(lines: list[_Line], text: str) -> None:
+    for number, part in enumerate(text.split("\n")):
+        if number:
+            lines.append(_Line())
+        lines[-1].raw += part
+        lines[-1].said |= bool(part.strip(_BLANK))
+
+
+def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
+    """Put `indent` in the place of the indentation that all lines share; a first line behind a tag has none."""
+    behind_tag = lines[0] if lines[0].said else None
+    margin = _common([line.indent for line in lines if line.said and line is not behind_tag])
+    found = []
+    for line in lines:
+        if not line.raw.strip(_BLANK):
+            found.append("")
+        elif not line.said:
+            found.append(indent + line.raw.strip(_BLANK))
+        else:
+            found.append(indent + (line.raw if line is behind_tag else line.raw.removeprefix(margin)))
+    return found
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Return what all texts begin with."""
+    first, last = min(texts, default=""), max(texts, default="")
+    return first[: next((n for n, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))]

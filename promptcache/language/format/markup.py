@@ -1,13 +1,11 @@
-"""A document as it was written: comments, CDATA sections, references and quotes included.
+"""A document as it is written: a tree of tags and runs of characters that hold their source text.
 
-Comes in: the text of a document that `parse_xml` accepts, or a part of its content. Goes out: a tree of tags and runs
-of characters that still hold their source text. This file knows no element of the language.
+Comments, CDATA sections, references and quotes are kept. The text is one that `parse_xml` accepts, or a part of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
@@ -96,15 +94,6 @@ def read_markup(text: str) -> tuple[Node, ...]:
         else:
             stack.append(_Open(match["start"], _attributes(match["attributes"]), [], match.end()))
     return tuple(top)
-
-
-def comments(nodes: tuple[Node, ...]) -> Iterator[str]:
-    """Yield every comment below `nodes`, in document order."""
-    for node in nodes:
-        if isinstance(node, Tag):
-            yield from comments(node.children)
-        elif node.kind is Kind.COMMENT:
-            yield node.raw
 
 
 def _characters(match: re.Match[str]) -> Chars:

@@ -1,8 +1,4 @@
-"""Reads the attributes of one element into typed values.
-
-Comes in: an element and the names it may carry. Goes out: values, and a diagnostic for each that cannot be read. This
-file knows no element of the language.
-"""
+"""Read the attributes of an element into typed values, with a diagnostic for each value that is not allowed."""
 
 from __future__ import annotations
 
@@ -74,8 +70,8 @@ class AttributeReader:
         value = self.text(name)
         if value not in {None, "true", "false"}:
             meant = "true" if value in _YES else "false" if value in _NO else None
-            mend = f'write {name}="{meant}"' if meant else did_you_mean(value or "", ("true", "false"))
-            self._not_allowed(name, "true or false", mend)
+            advice = f'write {name}="{meant}"' if meant else did_you_mean(value or "", ("true", "false"))
+            self._not_allowed(name, "true or false", advice)
         return None if value is None else value == "true"
 
     def needed_one_of(self, *names: str) -> None:
@@ -144,13 +140,13 @@ class AttributeReader:
             self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
         return self.text(name) if name in self._found else self.text(other)
 
-    def _not_allowed(self, name: str, expected: str, mend: str | None = None) -> None:
+    def _not_allowed(self, name: str, expected: str, advice: str | None = None) -> None:
         attribute = self._found[name]
         message = f"{name}={quoted(attribute.value)} is not allowed: {expected} is expected"
-        self._fault("PC105", message, attribute.value_span, mend)
+        self._fault("PC105", message, attribute.value_span, advice)
 
-    def _fault(self, code: str, message: str, span: Span, mend: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+    def _fault(self, code: str, message: str, span: Span, advice: str | None) -> None:
+        self._faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
 
 
 def escape(text: str) -> str:

@@ -1,12 +1,34 @@
-"""The elements of a schema document: their attributes, and what stands inside what.
+"""The elements of a schema document: their attributes, what stands inside what, and the readers of the smaller ones.
 
-Comes in: nothing. Goes out: two tables, and help for what stands in the wrong place. This file reads nothing.
+The two tables are the vocabulary of schemas, and tests compare them with the grammar. `read_items` reads the elements
+that hold items.
 """
 
 from __future__ import annotations
 
-from promptcache.language.syntax.nodes import Role
-from promptcache.language.syntax.read_rules import RULE_ATTRIBUTES
+from promptcache.diagnostics import Diagnostic
+from promptcache.language.syntax.attributes import AttributeReader
+from promptcache.language.syntax.nodes import (
+    Assert,
+    Choose,
+    Combination,
+    Doc,
+    Example,
+    Exclude,
+    Parameter,
+    ParameterType,
+    Require,
+    Role,
+)
+from promptcache.language.syntax.xml import Characters, Element
+
+RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "require": ("if", "then", "message"),
+    "exclude": ("modules", "message"),
+    "choose": ("modules", "min", "max", "message"),
+    "assert": ("test", "message"),
+}
+"""The elements that stand in `rules`, and the attributes of each."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "schema": ("name", "version", "whitespace", "separator", "context"),
@@ -76,3 +98,81 @@ def instead(element: str, parent: str) -> str | None:
         case _, "schema":
             return "a document has one <schema>, which is its root"
     return None
+
+
+def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
+    """Read a parameter."""
+    attributes = AttributeReader(element, ATTRIBUTES["parameter"], faults)
+    return Parameter(
+        name=attributes.needed("name"),
+        length=attributes.needed_number("length"),
+        span=element.span,
+        default=attributes.text("default"),
+        placeholder=attributes.either("placeholder", "scaffold"),
+        cut_placeholder=attributes.text("placeholder") is None and attributes.text("scaffold") is not None,
+        required=attributes.flag("required") or False,
+        type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
+        choices=attributes.alternatives("choices"),
+        pattern=attributes.text("pattern"),
+        message=attributes.text("message"),
+        places=attributes.places,
+    )
+
+
+def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
+    """Read an example; one without a prompt counts as documentation."""
+    attributes = AttributeReader(element, ATTRIBUTES["example"], faults)
+    prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
+    faults += _misplaced(element, prompts[:1])
+    if not prompts:
+        message, advice = "<example> needs a prompt", 'write <prompt schema="…"> into it'
+        faults.append(Diagnostic(code="PC104", message=message, span=element.name_span, help=advice))
+        return Doc(text="", span=element.span)
+    prompt = prompts[0]
+    return Example(
+        prompt=prompt.source.text[prompt.start : prompt.end],
+        prompt_span=prompt.span,
+        span=element.span,
+        name=attributes.text("name"),
+        valid=attributes.flag("valid"),
+        contains=attributes.text("contains"),
+        places=attributes.places,
+    )
+
+
+def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
+    found = []
+    for node in example.children:
+        if isinstance(node, Element) and node not in prompts:
+            message, advice = f"<{node.name}> cannot stand inside <example>", "write one <prompt> in each example"
+            found.append(Diagnostic(code="PC102", message=message, span=node.name_span, help=advice))
+        elif isinstance(node, Characters) and not node.blank:
+            message, advice = "<example> holds no text of its own", "write it into the <prompt>"
+            found.append(Diagnostic(code="PC106", message=message, span=node.span, help=advice))
+    return found
+
+
+def read_rule(element: Element, faults: list[Diagnostic]) -> Combination:
+    """Read one rule; what is wrong with its attributes goes to `faults`."""
+    attributes = AttributeReader(element, RULE_ATTRIBUTES[element.name], faults)
+    span, message, places = element.span, attributes.text("message"), attributes.places
+    match element.name:
+        case "require":
+            condition, consequence = attributes.needed("if"), attributes.needed("then")
+            return Require(condition=condition, consequence=consequence, span=span, message=message, places=places)
+        case "assert":
+            return Assert(test=attributes.needed("test"), span=span, message=message, places=places)
+        case "exclude":
+            attributes.needed("modules")
+            return Exclude(modules=attributes.words("modules"), span=span, message=message, places=places)
+        case _:
+            attributes.needed("modules")
+            attributes.needed_one_of("min", "max")
+            return Choose(
+                modules=attributes.words("modules"),
+                span=span,
+                minimum=attributes.number("min", least=0),
+                maximum=attributes.number("max"),
+                message=message,
+                places=places,
+            )

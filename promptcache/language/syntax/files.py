@@ -1,7 +1,7 @@
-"""The files that a schema names: confined to a folder, whether their text is taken (`src`) or their modules (`href`).
+"""The files of a document, confined to a folder on a disk or in memory, and the templates among them.
 
-Comes in: the value of an attribute. Goes out: a path, or the text of a file, or the diagnostic that says why not. The
-folder may lie on a disk or in memory. This file knows no XML.
+`src` gives the text of a file and `href` its modules. A file called `*.xml.j2` is rendered when it is opened. Jinja2,
+which takes as long to load as all of the language, is imported with the first template.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Span, did_you_mean
-from promptcache.language.syntax.source import MAX_BYTES, read_document
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
+from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
 
 MAX_SUGGESTIONS = 100
-"""Looking for suggestions takes time: a document with more faults gets no more of them."""
+"""Suggestions take time to find: after so many faults a document gets no more of them."""
 
 Files: TypeAlias = Path | Mapping[str, str]
 """Where files lie: a folder, or in memory their texts by their paths, which are written with slashes."""
@@ -25,8 +25,10 @@ Files: TypeAlias = Path | Mapping[str, str]
 _MAX_NAMES = 1_000
 """How many files of a folder are looked at for one."""
 
+_SUFFIX = ".xml.j2"
+_CONTEXT = instance("a mapping of names to plain data", Mapping) | None
 _MEMORY = Path("/memory")
-"""Where files in memory are said to lie; nothing is ever looked for there."""
+"""The folder of files in memory; it never exists on a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +109,13 @@ def find_file(
     """Return the file that `src` or `href` names, all links followed; or what is wrong, told at `span`."""
     what = f"{attribute}={written!r}"
     if folder is None:
-        mend = "load the schema from a file, or pass folder="
-        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, mend)
+        advice = "load the schema from a file, or pass folder="
+        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, advice)
     try:
         path = folder.path(written)
         if not path.is_relative_to(folder.home):
-            mend = "move the file there, or copy what it holds"
-            return _fault("PC210", f"{what} lies outside the folder of the schema", span, mend)
+            advice = "move the file there, or copy what it holds"
+            return _fault("PC210", f"{what} lies outside the folder of the schema", span, advice)
         if not folder.has(path):
             near = _similar(written, folder) if may_suggest else None
             return _fault("PC211", f"{what} is no file in the folder of the schema", span, near)
@@ -144,6 +146,33 @@ def read_src(written: str, folder: Folder | None, span: Span, *, may_suggest: bo
         return _fault("PC212", message, span, "save the file as UTF-8")
 
 
+def is_template(name: str) -> bool:
+    """Whether a document is a template, which its name tells."""
+    return name.endswith(_SUFFIX)
+
+
+def open_document(
+    data: str | bytes, name: str, context: Mapping[str, object] | None, error: type[LanguageError]
+) -> Source:
+    """Return the text of a document that was read; a template, as its name tells, is rendered with `context`.
+
+    Raises:
+        LanguageError: of the class `error`; it is too large or not UTF-8, or what `render_template` finds.
+    """
+    if is_template(name):
+        _CONTEXT.check("context", context, InvalidValue)
+        from promptcache.language.syntax.templates import render_template
+
+        return render_template(data, context, name, error)
+    return decode(data, name, error)
+
+
+def no_template(name: str) -> Diagnostic:
+    """Report a context that was given although there is no template to use it."""
+    message = f"a context is for templates, whose names end in {_SUFFIX}"
+    return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))
+
+
 def _similar(written: str, folder: Folder) -> str | None:
     """Suggest a file of the folder in which the one that is missing should lie."""
     parent, _, name = written.rpartition("/")
@@ -157,5 +186,5 @@ def _similar(written: str, folder: Folder) -> str | None:
     return did_you_mean(name, known, f"'{parent}/{{}}'" if parent else "'{}'")
 
 
-def _fault(code: str, message: str, span: Span, mend: str | None = None) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=span, help=mend)
+def _fault(code: str, message: str, span: Span, advice: str | None = None) -> Diagnostic:
+    return Diagnostic(code=code, message=message, span=span, help=advice)

@@ -1,7 +1,7 @@
-"""What is wrong with a document that cannot be read as XML, in words.
+"""Explain why a document cannot be read as XML, as diagnostics PC001 to PC009.
 
-Comes in: what the two parsers say. Goes out: diagnostics PC001 to PC009. `markup_faults` explains a piece of markup,
-this file everything around it: elements that are not closed, documents that are none. It decides nothing.
+`markup_faults` explains one piece of markup. This file explains what is around it: elements without an end tag, text
+outside of the root, and documents that are not XML at all.
 """
 
 from __future__ import annotations

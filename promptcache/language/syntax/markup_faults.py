@@ -1,7 +1,7 @@
-"""Finds the first mistake in the markup of a document: in a tag, a comment, a section or a reference.
+"""Find the first mistake in the markup of a document: in a tag, a comment, a section or a reference.
 
-Comes in: a source and a place before which its markup is right. Goes out: a diagnostic PC001 or PC003. expat notices
-many mistakes far behind them, as a missing quote at the next `<`; this file looks for what the author did.
+expat notices many mistakes far behind them: a missing quote, for example, only at the next `<`. This file reads the
+markup again, from a place before which it is right, and reports what the author did.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Names and paths: which are allowed, and what a path leads to.
+"""Names, paths and versions: which are well formed, what a path leads to, and whether a version lies in a range.
 
-Comes in: names and paths as they were written. Goes out: whether they are well formed, the absolute path they mean, and
-help for those that lead nowhere. This file knows neither schema nor prompt.
+A version is numbers joined by dots; `-` and a word mark what comes before that release.
 """
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
 
 from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.nodes import join_path
@@ -34,8 +35,24 @@ _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 
 _MAX_QUOTED = 80
 
+_VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:-([0-9A-Za-z.-]{1,50}))?")
+_BOUND = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*(\S+)")
+_MAX_RANGE = 1_000  # characters
+_Key: TypeAlias = tuple[tuple[int, ...], bool, str]
+
+_COMPARE: dict[str, Callable[[_Key, _Key], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+    "=": operator.eq,
+    "": operator.eq,
+    "!=": operator.ne,
+}
+
 MAX_SUGGESTIONS = 20
-"""Looking for what was meant takes time: the faults of a document that come later get no suggestion."""
+"""Suggestions take time to find: later faults of a document get none."""
 
 
 def is_name(text: str) -> bool:
@@ -78,7 +95,7 @@ def quoted(text: str) -> str:
 
 
 def path_help(text: str) -> str | None:
-    """Say how a malformed path can be mended."""
+    """Say how a malformed path can be corrected."""
     if "," in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
@@ -124,7 +141,7 @@ def _paths(modules: Iterable[str]) -> str:
 
 
 def _elsewhere(modules: Sequence[str], prefix: str) -> str:
-    """Say how modules are named that are in other ones than the prompt says; `prefix` leads to where it names them."""
+    """Say how to name modules that are elsewhere; `prefix` leads to where the prompt names them."""
     inner = [module.removeprefix(prefix) for module in modules]
     at_top = " at the top level" if prefix and inner == [*modules] else ""
     return f"there is one at {_paths(modules)}: write {' or '.join(map(nested, inner))}{at_top}"
@@ -139,3 +156,34 @@ def _listed(here: list[str], parent: str) -> str:
         return f"there are no modules {_place(parent)}"
     more = f" and {len(here) - 12} more" if len(here) > 12 else ""
     return f"modules {_place(parent)}: {', '.join(here[:12])}{more}"
+
+
+def is_version(text: str) -> bool:
+    """Whether `text` is a version that can be compared with others."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def is_range(text: str) -> bool:
+    """Whether `text` is a list of bounds, separated by commas."""
+    if len(text) > _MAX_RANGE:
+        return False
+    return all((found := _BOUND.fullmatch(bound.strip())) and is_version(found[2]) for bound in text.split(","))
+
+
+def in_range(version: str, bounds: str) -> bool:
+    """Whether a version satisfies every bound of a range."""
+    for bound in bounds.split(","):
+        found = _BOUND.fullmatch(bound.strip())
+        assert found is not None, "the range has been checked"
+        if not _COMPARE[found[1] or ""](_key(version), _key(found[2])):
+            return False
+    return True
+
+
+def _key(version: str) -> _Key:
+    found = _VERSION.fullmatch(version)
+    assert found is not None, "the version has been checked"
+    numbers = [int(number) for number in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers), found[2] is None, found[2] or ""

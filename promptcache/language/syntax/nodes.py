@@ -1,7 +1,6 @@
-"""What a schema is made of: frozen nodes, each with a span.
+"""The nodes of a schema: frozen dataclasses, each with a span.
 
-Comes in: what `parse_schema` reads or a Python caller builds. Goes out: the same tree, to the checker and to the
-printer. This file knows no XML, no rules and no tokens; it says nothing about whether the schema makes sense.
+`parse_schema` reads them and Python callers build them. A node says nothing about whether the schema makes sense.
 """
 
 from __future__ import annotations

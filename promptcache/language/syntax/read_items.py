@@ -1,8 +1,7 @@
-"""The elements of a schema document to its items.
+"""Read the elements of a schema document into its items, with a diagnostic for every fault of structure.
 
-Comes in: the root of a document. Goes out: a `SchemaDocument` with a span on every node, and a diagnostic for every
-fault of structure. What an `include` brings is asked of whoever reads the files. This file does not ask whether names,
-paths and rules make sense; `check_schema` does.
+The caller reads the files that an `include` names. Whether names, paths and rules make sense is checked later, by
+`check_schema`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,15 @@ from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean
 from promptcache.language.syntax.attributes import AttributeReader, num_words
-from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN, instead
+from promptcache.language.syntax.elements import (
+    ATTRIBUTES,
+    CHILDREN,
+    RULE_ATTRIBUTES,
+    instead,
+    read_example,
+    read_parameter,
+    read_rule,
+)
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
 from promptcache.language.syntax.include import Options, Place, Taken, Wanted
 from promptcache.language.syntax.names import is_name, name_help, quoted
@@ -33,8 +40,6 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
     join_path,
 )
-from promptcache.language.syntax.read_parts import read_example, read_parameter
-from promptcache.language.syntax.read_rules import RULE_ATTRIBUTES, read_rule
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
@@ -74,13 +79,13 @@ class SchemaReader:
             SchemaError: it is no schema.
         """
         if root.name != "schema":
-            mend = (
+            advice = (
                 "it is a prompt: give it where one is expected"
                 if root.name == "prompt"
                 else did_you_mean(root.name, ["schema"])
             )
             message = f"a schema document begins with <schema>, not <{root.name}>"
-            raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=mend)])
+            raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
         attributes = self._attributes(root)
         separator = attributes.escaped("separator")
         options = Options(
@@ -136,8 +141,8 @@ class SchemaReader:
             message = f"<{element.name}> cannot stand inside <{parent.name}>"
             self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
         else:
-            mend = did_you_mean(element.name, ATTRIBUTES, "<{}>")
-            self._fault("PC101", f"there is no element <{element.name}>", element.name_span, mend)
+            advice = did_you_mean(element.name, ATTRIBUTES, "<{}>")
+            self._fault("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False
 
     def _item(self, element: Element) -> Item:
@@ -279,8 +284,8 @@ class SchemaReader:
     def _content(self, element: Element) -> str:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))
 
-    def _fault(self, code: str, message: str, span: Span, mend: str | None = None) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend))
+    def _fault(self, code: str, message: str, span: Span, advice: str | None = None) -> None:
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
 
 
 def _blank(item: Item) -> bool:

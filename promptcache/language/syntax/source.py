@@ -1,7 +1,6 @@
-"""A source text and the places in it.
+"""A source text and the places in it: a `Source` turns offsets into spans.
 
-Comes in: the bytes or text of a document, or a path. Goes out: a `Source` that turns offsets into spans. This file
-knows nothing of XML but its line ends: CR LF and CR count as one LF, as XML itself has it.
+CR LF and CR count as one LF, as in XML itself.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
 
 
 def source_of(text: str, name: str) -> Source:
-    """Return the source of a decoded text."""
+    """Return the source of a text that is decoded already."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     sizes = map((1).__add__, map(len, text.split("\n")))  # a document may be eight million lines
     starts = tuple(accumulate(sizes, initial=0))

@@ -1,8 +1,6 @@
-"""Templates of schemas and prompts: a Jinja2 file and plain data to the XML text of a document.
+"""Renders templates of schemas and prompts: a Jinja2 file and plain data give the XML text of a document.
 
-Comes in: the text of a `*.xml.j2` file and a context. Goes out: a document; values in it are escaped, so that data
-never becomes markup. This file does not read the document. The limits keep accidents small: templates from strangers
-belong into a process of their own all the same.
+Values are escaped, so data never becomes markup. Faults have their place in the template.
 """
 
 from __future__ import annotations
@@ -12,32 +10,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from types import CodeType, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, nodes, pass_context
+from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
 from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.parser import Parser
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, LanguageError, did_you_mean
+from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
 from promptcache.language.syntax.source import MAX_BYTES, Origin, Piece, Source, decode
-from promptcache.language.syntax.template_limits import (
-    ALLOWED_NODES,
-    ALLOWED_TESTS,
-    MAX_SOURCE,
-    MAX_TAG,
-    MAX_TAGS,
-    METHODS,
-    Budget,
-    TemplateLimitError,
-    plain,
-    written,
-)
 
+MAX_SOURCE = 1024 * 1024
+MAX_TAGS = 5_000
+MAX_TAG = 5_000
+
+Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
+"""What a context holds: the types of JSON."""
+
+_MAX_DEPTH = 50
+_MAX_LISTED = 12
 _FILE = "<template>"
-_PIECE = "piece of text"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
-_TAG = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_TAG_START, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
+_BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
+_TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
+_NO_TAG = re.compile(r"unknown tag '(\w+)'")
+_NO_FILTER = re.compile(r"No (filter|test) named '(.*)'\.")
 
 
 def render_template(
@@ -50,171 +48,166 @@ def render_template(
         source: Its name in diagnostics.
 
     Raises:
-        LanguageError: of the class `error`, at the template's line, PC601 to PC606.
+        LanguageError: of the class `error`, PC601 to PC606.
     """
-    written_as = decode(text, source, error)
-    budget = Budget()
-    environment = _Environment(budget)
-    template: Template | None = None
+    template = decode(text, source, error)
+    rendering = _Rendering(template.text, context)
     try:
-        _check_size(written_as.text)
-        data = plain(dict(context or {}))
+        rendered, pieces = rendering.run()
+    except _CAUGHT as fault:
+        code, message, advice = rendering.explain(fault)
+        start, stop = rendering.place(fault)
+        raise error([Diagnostic(code=code, message=message, span=template.span(start, stop), help=advice)]) from None
+    document = decode(rendered, source, error)
+    return replace(document, origin=Origin(template=template, pieces=pieces)) if pieces else document
+
+
+_CAUGHT = (
+    *(TemplateFault, NoValueError, TemplateError, RecursionError, SyntaxError),
+    *(TypeError, ValueError, ArithmeticError, LookupError, AttributeError),
+)
+
+
+class _Rendering:
+    """One rendering of a template."""
+
+    def __init__(self, text: str, context: Mapping[str, object] | None) -> None:
+        self._text = text
+        self._context = context
+        self._sandbox = Sandbox()
+        self._template: Template | None = None
+        self._names: set[str] = set()
+
+    def run(self) -> tuple[str, tuple[Piece, ...]]:
+        """Return the text of the document, and what of the template makes which part of it."""
+        _check_size(self._text)
+        data = plain(dict(self._context or {}))
         assert isinstance(data, dict), "a mapping stays one"
-        template = Template.from_code(environment, _compile(environment, written_as.text), {})
-        rendered, pieces = _collect(template, data, environment)
-        document = decode(rendered, source, error)
-        return replace(document, origin=Origin(template=written_as, pieces=pieces)) if pieces else document
-    except TemplateSyntaxError as fault:
-        found = ("PC601", str(fault.message), fault.lineno)
-    except TemplateLimitError as fault:
-        found = (fault.code, str(fault), getattr(fault, "line", 0) or _line(template, fault.__traceback__))
-    except UndefinedError as fault:
-        found = ("PC603", str(fault.message), _line(template, fault.__traceback__))
-    except SecurityError as fault:
-        found = ("PC602", str(fault.message), _line(template, fault.__traceback__))
-    except RecursionError:
-        found = ("PC604", "the template is nested too deeply", 1)
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError) as fault:
-        found = ("PC606", f"the template fails: {fault}", _line(template, fault.__traceback__))
-    code, message, line = found
-    raise error([Diagnostic(code=code, message=message, span=Span(source, line, 1, line, 1, written_as))])
+        self._names.update(data)
+        self._template = Template.from_code(self._sandbox, self._compile(), {})
+        return self._collect(self._template, data)
 
+    def _compile(self) -> CodeType:
+        tree = Parser(self._sandbox, self._text).parse()
+        self._names.update(name.name for name in tree.find_all(nodes.Name) if name.ctx == "store")
+        return self._sandbox.compile(prepare(tree, self._sandbox), name=_FILE, filename=_FILE)
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox with nothing in it but what the limits allow."""
+    def _collect(self, template: Template, data: dict[str, Any]) -> tuple[str, tuple[Piece, ...]]:
+        texts: list[str] = []
+        places: list[tuple[int, int, bool]] = []
+        size = 0
+        for text in template.root_render_func(template.new_context(data)):
+            self._sandbox.spend()
+            places.append(self._sandbox.lexer.pieces[self._sandbox.piece])
+            texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
+            size += len(text)
+            if size > MAX_BYTES:
+                raise TemplateFault(f"the template writes more than {MAX_BYTES} characters")
+        texts = _outside_sections(texts, [verbatim for _, _, verbatim in places])
+        starts = accumulate(map(len, texts), initial=0)
+        pieces = (Piece(start, *place) for start, place, text in zip(starts, places, texts, strict=False) if text)
+        return "".join(texts), tuple(pieces)
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    def explain(self, fault: Exception) -> tuple[str, str, str | None]:
+        """Return the code, message and help for what stopped the rendering."""
+        match fault:
+            case TemplateFault():
+                return fault.code, str(fault), fault.help
+            case NoValueError():
+                return "PC603", str(fault), self._with_value(fault)
+            case TemplateSyntaxError() if (block := self._unclosed(fault)) is not None:
+                return "PC601", f"'{block[1]}' has no end", f"add {{% end{block[1]} %}}"
+            case TemplateSyntaxError():
+                tag = _NO_TAG.search(str(fault.message))
+                if tag and tag[1] in _TAGS:
+                    return "PC601", f"'{tag[1]}' has no beginning", None
+                return "PC601", str(fault.message), did_you_mean(tag[1], _TAGS) if tag else None
+            case UndefinedError():
+                return "PC603", str(fault.message), None
+            case SecurityError():
+                return "PC602", str(fault.message), None
+            case RecursionError():
+                return "PC604", "the template is nested too deeply", None
+            case TemplateError() if found := _NO_FILTER.match(str(fault)):
+                known = self._sandbox.filters if found[1] == "filter" else self._sandbox.tests
+                message = f"the {found[1]} '{found[2]}' is not available in templates of documents"
+                return "PC601", message, did_you_mean(found[2], known)
+        return "PC606", f"the template fails: {fault}", None
 
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(autoescape=True, undefined=StrictUndefined, optimized=False, keep_trailing_newline=True,
-                         finalize=written, cache_size=0)  # fmt: skip
-        self.globals = {}
-        self.filters = {**budget.filters(), _PIECE: self._note}
-        self.tests = {name: test for name, test in self.tests.items() if name in ALLOWED_TESTS}
-        self.budget = budget
-        self.number = 0  # of the piece that was computed last, among the texts and values of the template
-        self.places: list[tuple[int, int, bool]] = []
+    def _with_value(self, fault: NoValueError) -> str | None:
+        """Say how a name gets a value."""
+        known = sorted(self._names if fault.is_variable else fault.known)
+        if near := did_you_mean(fault.name, known):
+            return near
+        if self._context is None and fault.is_variable:
+            return "give --context FILE, or context={…} in Python"
+        return f"there are: {', '.join(known[:_MAX_LISTED])}" if known else None
 
-    @pass_context  # and so never computed ahead
-    def _note(self, _context: Context, value: Any, number: int) -> Any:
-        self.number = number
-        return value
+    def place(self, fault: Exception) -> tuple[int, int]:
+        """Return the part of the template at fault: a name, or from an expression on to the end of its tag or line."""
+        start = self._offset(fault)
+        ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
+        stop = min((end for end in ends if end >= 0), default=len(self._text))
+        if isinstance(fault, NoValueError):
+            dot = "" if fault.is_variable else r"(?<=\.)\s*"
+            if name := re.compile(rf"{dot}\b{re.escape(fault.name)}\b").search(self._text, start, stop):
+                return name.span()
+        return start, start + len(self._text[start:stop].rstrip(" -+"))
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.budget.operate(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+    def _unclosed(self, fault: TemplateSyntaxError) -> re.Match[str] | None:
+        """Return the innermost `for` or `if` without an end, if that is the fault."""
+        stack: list[re.Match[str]] = []
+        for block in _BLOCK.finditer(self._text) if "Unexpected end of template" in str(fault.message) else ():
+            if not block[1].startswith("end"):
+                stack.append(block)
+            elif stack:
+                stack.pop()
+        return stack[-1] if stack else None
+
+    def _offset(self, fault: Exception) -> int:
+        offset = 0
+        if isinstance(fault, TemplateSyntaxError):
+            block = self._unclosed(fault)
+            offset = fault.lineno - 1 if block is None else block.start(1)
+        elif isinstance(fault, TemplateFault) and fault.offset is not None:
+            offset = fault.offset
+        elif self._template is not None:
+            offset = _innermost(self._template, fault.__traceback__)
+        blank = len(self._text) - len(self._text[offset:].lstrip())
+        return min(max(offset, blank), max(len(self._text) - 1, 0))
 
 
 def _check_size(text: str) -> None:
-    tags = _TAG.findall(text) if len(text) <= MAX_SOURCE else []
-    if len(text) > MAX_SOURCE or len(tags) > MAX_TAGS or any(len(tag) > MAX_TAG for tag in tags):
+    num_tags, stop, within = 0, 0, len(text) <= MAX_SOURCE
+    while within and (start := _TAG_START.search(text, stop)):
+        end = _TAG_END.search(text, start.end())
+        stop = end.start() if end else len(text)
+        num_tags += 1
+        within = num_tags <= MAX_TAGS and stop - start.end() <= MAX_TAG
+    if not within:
         limits = f"{MAX_SOURCE} characters and {MAX_TAGS} tags of {MAX_TAG} characters"
-        raise TemplateLimitError(f"a template has at most {limits}")
+        raise TemplateFault(f"a template has at most {limits}")
 
 
-def _compile(environment: _Environment, text: str) -> CodeType:
-    tree = environment.parse(text)
-    _check_nodes(tree)
-    for loop in tree.find_all(nodes.For):
-        loop.iter = _filtered(loop.iter, "counted items")
-    environment.places = list(_places(environment, text))
-    _number_pieces(tree)
-    return environment.compile(_without_concat(tree), name=_FILE, filename=_FILE)  # type: ignore[no-any-return,call-overload]
-
-
-def _check_nodes(tree: nodes.Node) -> None:
-    """Refuse constructs that are not for templates of documents."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        waiting.extend(node.iter_child_nodes())
-        what = type(node).__name__.lower()
-        if isinstance(node, nodes.For) and node.recursive:
-            what = "a recursive loop"
-        elif isinstance(node, nodes.Call) and not _is_method(node.node):
-            what = "this call"
-        elif isinstance(node, nodes.List | nodes.Tuple) and not all(
-            isinstance(item, nodes.Const | nodes.Name) and getattr(item, "ctx", "store") == "store"
-            for item in node.items
-        ):
-            what = "a list of anything but constants"
-        elif isinstance(node, ALLOWED_NODES):
-            continue
-        fault = TemplateLimitError(f"{what} is not available in templates of documents", "PC602")
-        fault.line = node.lineno  # type: ignore[attr-defined]
-        raise fault
-
-
-def _is_method(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Getattr) and node.attr in METHODS
-
-
-def _without_concat(node: nodes.Node) -> nodes.Node:
-    """Put our own joining of texts in the place of every `~`."""
-    for field, value in node.iter_fields():
-        if isinstance(value, nodes.Node):
-            setattr(node, field, _without_concat(value))
-        elif isinstance(value, list):
-            setattr(node, field, [_without_concat(item) if isinstance(item, nodes.Node) else item for item in value])
-    if isinstance(node, nodes.Concat):
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "joined text")
-    return node
-
-
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
-    assert isinstance(node, nodes.Expr), "only values are filtered"
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def _number_pieces(tree: nodes.Node) -> None:
-    """Let every text and value of a template say which one it is when it is written."""
-    number = 0
-    for output in list(tree.find_all(nodes.Output)):
-        for index, child in enumerate(output.nodes):
-            numbered = _filtered(child, _PIECE)
-            numbered.args.append(nodes.Const(number, lineno=child.lineno))
-            output.nodes[index] = numbered
-            number += 1
-
-
-def _places(environment: _Environment, text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield where each text and value of a template stands, and whether it is a text."""
-    position = begin = 0
-    for _, kind, token in environment.lex(text):
-        start = text.index(token, position)
-        position = start + len(token)
-        if kind == "variable_begin":
-            begin = start
-        elif kind == "variable_end":
-            yield begin, position, False
-        elif kind == "data" and token:
-            yield start, position, True
-
-
-def _collect(template: Template, data: dict[str, Any], environment: _Environment) -> tuple[str, tuple[Piece, ...]]:
-    texts: list[str] = []
-    places: list[tuple[int, int, bool]] = []
-    size = 0
-    for text in template.root_render_func(template.new_context(data)):
-        environment.budget.spend()
-        places.append(environment.places[environment.number])
-        texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
-        size += len(text)
-        if size > MAX_BYTES:
-            raise TemplateLimitError(f"the template writes more than {MAX_BYTES} characters")
-    texts = _outside_sections(texts, [verbatim for _, _, verbatim in places])
-    starts = accumulate(map(len, texts), initial=0)
-    pieces = (Piece(start, *place) for start, place, text in zip(starts, places, texts, strict=False) if text)
-    return "".join(texts), tuple(pieces)
+def _innermost(template: Template, trace: TracebackType | None) -> int:
+    """Return the offset of the innermost expression of the template that a fault passed."""
+    offset = 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE:
+            offset = template.get_corresponding_lineno(trace.tb_lineno) - 1  # the lexer counts offsets as lines
+        trace = trace.tb_next
+    return offset
 
 
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
-    """Close a CDATA section before each value in it, and open it again behind: values are escaped, which it is not.
+    """Close a CDATA section before each value in it, and open it again after it: sections hold no escaped text.
 
     Only what the template says itself begins and ends sections and comments: here each value counts as one character.
     """
     said = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
-    sections = (match.span(1) for match in _SECTION.finditer("".join(said)) if match[1] is not None)
+    sections: Iterator[tuple[int, int]] = (
+        match.span(1) for match in _SECTION.finditer("".join(said)) if match[1] is not None
+    )
     start, section = 0, next(sections, None)
     for number, text in enumerate(said):
         while section is not None and section[1] <= start:
@@ -225,11 +218,21 @@ def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
     return texts
 
 
-def _line(template: Template | None, trace: TracebackType | None) -> int:
-    """Return the innermost line of the template that a fault passed."""
-    line = 1
-    while trace is not None:
-        if template is not None and trace.tb_frame.f_code.co_filename == _FILE:
-            line = template.get_corresponding_lineno(trace.tb_lineno)
-        trace = trace.tb_next
-    return line
+def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
+    """Return a copy of plain data.
+
+    Raises:
+        TemplateFault: it holds anything else, such as a callable, is nested too deeply, or has a number too large.
+    """
+    if depth > _MAX_DEPTH:
+        raise TemplateFault(f"{where[:80]} is nested more than {_MAX_DEPTH} deep", "PC605")
+    if type(value) is int and value.bit_length() > MAX_BITS:
+        raise TemplateFault(f"{where[:80]} is a number of more than {MAX_BITS} bits", "PC605")
+    if type(value) in {str, int, float, bool, type(None)}:
+        return value  # type: ignore[return-value]  # checked by the exact type: a subclass could run code
+    if isinstance(value, list | tuple) and type(value) in {list, tuple}:
+        return [plain(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
+    if isinstance(value, Mapping) and type(value) is dict and all(type(name) is str for name in value):
+        return {name: plain(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
+    message = f"{where[:80]} is of type {type(value).__name__}: text, numbers, lists and mappings can be given"
+    raise TemplateFault(message, "PC605")

@@ -1,8 +1,4 @@
-"""What a parameter takes: whether a text is a value of its type, and whether the declaration of the type makes sense.
-
-Comes in: parameters, and texts for them. Goes out: what is wrong, in words or as diagnostics. This file knows neither
-schema nor prompt.
-"""
+"""Check the types of parameters, and texts against them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-r"""Whitespace: how a text block becomes text.
+r"""Turn text blocks into text: the rules of whitespace.
 
-Comes in: a text block, cut at the things that stand in it. Goes out: the same pieces with their final text. This file
-knows no elements: to it a block is a sequence of texts and of `None`, each `None` standing for something that is not to
-be touched (a parameter, or exact text).
+A block is a sequence of texts and of `None`; each `None` is something that keeps its text (a parameter, or exact text).
 
 The law is that formatting a document never changes its tokens. Formatting means: moving a block to lines of its own,
-indenting it, and leaving lines blank around it. So `dedent` must not see
+indenting it, and leaving lines blank around it. So `dedent` removes what formatting may change:
 
 - where a block begins, once it begins on a line of its own: blank lines and the indentation before it go;
 - where it ends: its last newline, the indentation of the closing tag and blank lines between the two go;

@@ -1,8 +1,4 @@
-"""Documents to XML text.
-
-Comes in: a tree of elements to be written. Goes out: their XML, made by lxml, indented where that changes nothing. This
-file knows no element of the language.
-"""
+"""Write a tree of elements as XML text, indented where that does not change the text."""
 
 from __future__ import annotations
 

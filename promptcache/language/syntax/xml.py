@@ -1,8 +1,7 @@
-"""XML text to a tree of elements, with the exact place of every one.
+"""Read XML text into a tree of elements, with the exact place of each.
 
-Comes in: a document. Goes out: its root element. Two parsers read it. expat comes first: it knows exact places and
-stops at a DOCTYPE before any entity is read. lxml then reads the same bytes with every dangerous feature off: what the
-two do not agree on is no document of ours. This file knows no element of the language.
+Two parsers read a document. expat comes first: it knows exact places and stops at a DOCTYPE before any entity is read.
+lxml then reads the same bytes with every dangerous feature off. A document is accepted only if both read it.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ class Attribute(NamedTuple):
 
     @property
     def value_span(self) -> Span:
-        """What stands between the quotes."""
+        """The value, without its quotes."""
         return self.source.span(self.value_start, self.value_stop)
 
 
 class Characters(NamedTuple):
-    """Character data between two tags, comments left out; it stands in `[start, stop)`, comments and all."""
+    """Character data between two tags, without comments; `[start, stop)` is its range in the source, with comments."""
 
     text: str
     source: Source
@@ -63,7 +62,7 @@ class Characters(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Where it stands, without the whitespace and comments before and the whitespace after it."""
+        """Its range, without whitespace around it and comments before it."""
         text, stop = self.source.text, self.stop
         match = _BEFORE_TEXT.match(text, self.start, stop)
         start = match.end() if match else self.start
@@ -73,7 +72,7 @@ class Characters(NamedTuple):
 
 
 class Element(NamedTuple):
-    """An element; its start tag stands in `[start, stop)`, the whole of it in `[start, end)`."""
+    """An element. Its start tag is `[start, stop)`, the whole element `[start, end)`."""
 
     name: str
     attributes: tuple[Attribute, ...]

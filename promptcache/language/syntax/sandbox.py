@@ -1,0 +1,335 @@
+"""The Jinja2 environment of templates: the constructs, filters and methods that they have, and how much they may do.
+
+Every operation takes steps in proportion to what it reads and makes, and every step looks at the clock, so that no
+single operation runs for long. That limits mistakes. Templates of strangers need a process of their own all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from functools import wraps
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context, tests
+from jinja2.lexer import Lexer
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing
+from jinja2.visitor import NodeTransformer
+from markupsafe import Markup, escape
+
+from promptcache.diagnostics import did_you_mean
+from promptcache.language.syntax.source import MAX_BYTES
+
+MAX_BITS = 4_000
+"""The largest whole number, in bits."""
+
+_MAX_STEPS = 200_000
+_MAX_SECONDS = 2.0
+_MAX_ITEMS = 200_000  # or characters that one operator makes
+_READ, _MADE = 1_000, 100  # characters in a step
+_ITEM = 10  # characters take the memory of an item in a list that is made
+_CONSTRUCTS = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.Operand),
+    *(nodes.Name, nodes.Const, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Compare, nodes.CondExpr, nodes.Keyword),
+    *(nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos, nodes.Concat, nodes.Filter, nodes.Test, nodes.Call),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.List, nodes.Tuple),
+)
+"""Text, values, `for`, `if` and `set`. There are no macros, blocks, imports and includes."""
+
+_METHODS = ("items", "keys", "values", "get", "upper", "lower", "strip", "startswith", "endswith", "split")
+_TEXT_FILTERS = frozenset({"upper", "lower", "title", "capitalize", "trim", "escape", "e", "string"})
+_SHORT_FILTERS = frozenset({"default", "d", "length", "count", "first", "last", "abs", "int", "float"})
+"""Filters that look at no more than one item, or at a text once."""
+
+_FILTERS = (
+    *(*_TEXT_FILTERS, *_SHORT_FILTERS, "sort", "unique", "reverse", "dictsort", "items", "list", "sum", "min", "max"),
+    *("map", "select", "reject", "selectattr", "rejectattr"),
+)
+_TESTS = (
+    *("defined", "undefined", "none", "string", "number", "integer", "float", "mapping", "sequence", "boolean"),
+    *("true", "false", "eq", "equalto", "==", "ne", "!=", "lt", "<", "le", "<=", "gt", ">", "ge", ">=", "in"),
+    *("odd", "even", "divisibleby", "lower", "upper"),
+)
+PIECE, _COUNTED, _JOINED, _PART, _STEP = "write a piece", "count items", "join texts", "take a part", "take a step"
+"""Filters of our own; no template can name them."""
+
+
+class TemplateFault(Exception):
+    """A template that does too much, or something that it may not do; `offset` is known where it never ran."""
+
+    def __init__(self, message: str, code: str = "PC604", advice: str | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.code, self.help, self.offset = code, advice, offset
+
+
+class NoValueError(Exception):
+    """A variable without a value, or an attribute or item that `owner` does not have; `known` are those that it has."""
+
+    def __init__(self, name: object, owner: object) -> None:
+        super().__init__(f"'{name}' has no value" if isinstance(name, str) else f"there is no item {name}")
+        self.name = str(name)
+        self.is_variable = owner is missing
+        self.known: Iterable[str] = owner if isinstance(owner, dict) else _METHODS if isinstance(owner, str) else ()
+
+
+class _Undefined(StrictUndefined):
+    @property
+    def _undefined_message(self) -> str:
+        """Raise what knows the name: Jinja2 asks for this message when it is about to raise an error."""
+        if self._undefined_hint is None:
+            raise NoValueError(self._undefined_name, self._undefined_obj)
+        return super()._undefined_message
+
+
+class PlacedLexer(Lexer):
+    """A lexer whose "line numbers" are offsets, so that everything Jinja2 says about lines is exact to the character.
+
+    `pieces` are the texts and values of the template: where each starts and stops, and whether it is a text.
+    """
+
+    def __init__(self, environment: Sandbox) -> None:
+        super().__init__(environment)
+        self.pieces: list[tuple[int, int, bool]] = []
+
+    def tokeniter(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield the offset, kind and text of every token; offsets count from 1."""
+        stop = begin = 0
+        try:
+            for _, kind, text in super().tokeniter(source, name, filename, state):
+                start = source.index(text, stop)
+                stop = start + len(text)
+                if kind == "variable_begin":
+                    begin = start
+                elif kind == "variable_end":
+                    self.pieces.append((begin, stop, False))
+                elif kind == "data" and text:
+                    self.pieces.append((start, stop, True))
+                yield start + 1, kind, text
+        except TemplateSyntaxError as fault:
+            raise TemplateSyntaxError(re.sub(r" at \d+$", "", fault.message or ""), stop + 1) from None
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """A sandbox with nothing in it but what the limits allow; one renders one template, once."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(autoescape=True, undefined=_Undefined, optimized=False, keep_trailing_newline=True,
+                         finalize=written, cache_size=0)  # fmt: skip
+        self._steps = 0
+        self._stop = time.thread_time() + _MAX_SECONDS
+        self._lexer = PlacedLexer(self)
+        self.piece = 0  # the number of the text or value that was computed last
+        self.globals = {}
+        all_filters: Any = filters.FILTERS
+        all_tests: Any = tests.TESTS
+        known = {name: self._limited(all_filters[name], name) for name in _FILTERS}
+        own: dict[str, Callable[..., Any]] = {"join": self._join, "tojson": self._to_json, _JOINED: self._concatenate}
+        known |= {name: self._limited(function, name) for name, function in own.items()}
+        self.filters = {**known, _PART: self._part, _COUNTED: self.counted, _STEP: self._step, PIECE: self._note}
+        self.tests = {name: self._limited(all_tests[name], name) for name in _TESTS}
+
+    @property
+    def lexer(self) -> PlacedLexer:
+        """The lexer of the one template."""
+        return self._lexer
+
+    def spend(self, read: int = 0, made: int = 0) -> None:
+        """Take one step, and more for many characters and items."""
+        self._steps += 1 + read // _READ + made // _MADE
+        if self._steps > _MAX_STEPS:
+            raise TemplateFault(f"the template takes more than {_MAX_STEPS} steps")
+        if time.thread_time() > self._stop:
+            raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
+
+    def counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield items, each of which is a step."""
+        for item in items:
+            self.spend()
+            yield item
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute an operation, unless its result would be large or it is `%` on text."""
+        self.spend(made=self._result_size(operator, left, right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a text or a mapping."""
+        owner = getattr(method, "__self__", None)
+        read = len(owner) if isinstance(owner, str) else 0
+        self.spend(read * (10 + sum(map(_size, args))) // 10)
+        return self._made(super().call(context, method, *args, **kwargs))
+
+    def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Let a filter or test take steps for its arguments and its result; what it would yield, it returns at once."""
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # behind what Jinja2 passes
+
+        @wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            value, *others = args[first:]
+            if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
+                value = list(self.counted(value))
+            if name in _TEXT_FILTERS:
+                written(value)
+            if name == "sum" and any(isinstance(other, list | tuple) for other in (*others, *kwargs.values())):
+                raise TemplateFault("sum adds numbers, and no lists", "PC602")
+            short = name in _SHORT_FILTERS or (name in self.tests and not others)
+            read = len(value) if isinstance(value, str) else 1 if short else _size(value)
+            self.spend(read if short else read * (10 + sum(map(_size, (*others, *kwargs.values())))) // 10)
+            return self._made(function(*args[:first], value, *others, **kwargs))
+
+        return limited
+
+    def _made(self, result: Any) -> Any:
+        if isinstance(result, Iterator):
+            result = list(self.counted(result))
+        if isinstance(result, int) and result.bit_length() > MAX_BITS:
+            raise TemplateFault(f"this gives a number of more than {MAX_BITS} bits")
+        if isinstance(result, str | list | tuple):
+            self.spend(made=len(result) * (1 if isinstance(result, str) else _ITEM))
+        return result
+
+    def _result_size(self, operator: str, left: Any, right: Any) -> int:
+        if operator == "%" and isinstance(left, str):
+            raise TemplateFault("'%' does not format text in a template", "PC602")
+        sized, size = str | list | tuple, 0
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * (max(right, 1) if operator == "**" else 1)
+            if max(bits, left.bit_length() + right.bit_length() if operator == "*" else 0) > MAX_BITS:
+                raise TemplateFault(f"'{operator}' gives a number of more than {MAX_BITS} bits")
+        elif operator == "*" and isinstance(left, sized) and isinstance(right, int):
+            size = len(left) * right
+        elif operator == "*" and isinstance(right, sized) and isinstance(left, int):
+            size = len(right) * left
+        elif operator == "+" and isinstance(left, sized) and isinstance(right, sized):
+            size = len(left) + len(right)
+        if size > _MAX_ITEMS:
+            raise TemplateFault(f"'{operator}' gives more than {_MAX_ITEMS} characters or items")
+        return max(size, 0)
+
+    def _join(self, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
+        items = [item[attribute] if attribute is not None else item for item in self.counted(value)]
+        return self._concatenate([piece for item in items for piece in (d, item)][1:])
+
+    def _concatenate(self, pieces: Iterable[Any]) -> str:
+        texts = [written(piece) for piece in pieces]
+        if sum(len(text) if isinstance(text, str) else 1 for text in texts) > MAX_BYTES:
+            raise TemplateFault(f"a text that is put together has more than {MAX_BYTES} characters")
+        return Markup("").join(texts)
+
+    def _to_json(self, value: object) -> Markup:
+        pieces, size = [], 0
+        for number, piece in enumerate(json.JSONEncoder(ensure_ascii=False).iterencode(value)):
+            if number % _MADE == 0:
+                self.spend()
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_BYTES:
+                raise TemplateFault(f"a text has more than {MAX_BYTES} characters")
+        return escape("".join(pieces))
+
+    def _part(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
+        return self._made(value[start:stop:step])
+
+    def _step(self, value: Any) -> Any:
+        self.spend()
+        return value
+
+    @pass_context  # so that Jinja2 never computes it ahead
+    def _note(self, _context: Context, value: Any, number: int) -> Any:
+        self.piece = number
+        return value
+
+
+def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
+    """Return a template whose operations all pass through the sandbox.
+
+    Raises:
+        TemplateFault: it has a construct, filter, test or method that templates of documents do not have.
+    """
+    for node in (tree, *tree.find_all(nodes.Node)):
+        _check(node, sandbox)
+    number = 0
+    for output in list(tree.find_all(nodes.Output)):
+        for index, child in enumerate(output.nodes):
+            output.nodes[index] = _filtered(child, PIECE, number)
+            number += 1
+    prepared = _Rewriter().visit(tree)
+    assert isinstance(prepared, nodes.Template), "no rule is for the root"
+    return prepared
+
+
+def _check(node: nodes.Node, sandbox: Sandbox) -> None:
+    what, code, advice, offset = type(node).__name__.lower(), "PC602", None, (node.lineno or 1) - 1
+    match node:
+        case nodes.For(recursive=True):
+            what = "a recursive loop"
+        case nodes.Call(node=nodes.Getattr(attr=attr)) if attr not in _METHODS:
+            what, advice = f"the method '{attr}'", did_you_mean(attr, _METHODS)
+            offset = node.node.lineno  # behind the dot
+        case nodes.Call() if not isinstance(node.node, nodes.Getattr):
+            what, offset = "this call", node.node.lineno - 1
+        case nodes.List() | nodes.Tuple() if not all(map(_is_plain, node.items)):
+            what = "a list of anything but constants"
+        case nodes.Filter(name=name) if name not in sandbox.filters:
+            what, code, advice = f"the filter '{name}'", "PC601", did_you_mean(name, sandbox.filters)
+        case nodes.Test(name=name) if name not in sandbox.tests:
+            what, code, advice = f"the test '{name}'", "PC601", did_you_mean(name, sandbox.tests)
+        case _ if isinstance(node, _CONSTRUCTS):
+            return
+    message = f"{what} is not available in templates of documents"
+    raise TemplateFault(message, code, advice, offset)
+
+
+def _is_plain(item: nodes.Node) -> bool:
+    return isinstance(item, nodes.Const) or (isinstance(item, nodes.Name) and item.ctx == "store")
+
+
+class _Rewriter(NodeTransformer):
+    """Puts filters of the sandbox in the place of what Jinja2 compiles to plain Python."""
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        self.generic_visit(node)
+        match node:
+            case nodes.For():
+                node.iter = _filtered(node.iter, _COUNTED)
+            case nodes.Operand():
+                node.expr = _filtered(node.expr, _STEP)
+            case nodes.Concat():
+                return _filtered(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
+            case nodes.Getitem(arg=nodes.Slice(start=start, stop=stop, step=step)):
+                return _filtered(node.node, _PART, start, stop, step)
+        return node
+
+
+def _filtered(node: nodes.Node, name: str, *arguments: Any) -> nodes.Filter:
+    assert isinstance(node, nodes.Expr), "only values are filtered"
+    constants = [each if isinstance(each, nodes.Expr) else nodes.Const(each, lineno=node.lineno) for each in arguments]
+    return nodes.Filter(node, name, constants, [], None, None, lineno=node.lineno)
+
+
+def written(value: Any) -> Any:
+    """Return a value as it may be written: text and numbers as they are; lists and mappings are refused."""
+    if isinstance(value, Undefined | str | int | float):
+        return value
+    if value is None:
+        return ""
+    message = f"a {type(value).__name__} cannot be written"
+    raise TemplateFault(message, "PC602", "use a filter, such as join or tojson")
+
+
+def _size(value: object) -> int:
+    """Return how much a filter that looks at all of a value reads: characters and items, those of items included."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list | tuple | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return sum(len(item) if isinstance(item, str) else 1 for item in items)
+    return 1
