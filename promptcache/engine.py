@@ -16,8 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import CheckedSchema, Schema, check_schema
-from promptcache.language.load import open_schema
+from promptcache.language import CheckedSchema, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     Catalog,

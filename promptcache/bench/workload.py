@@ -13,8 +13,7 @@ from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import KVHandle, MemoryStore
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.schema import Role
+from promptcache.language import Role, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import Executor, Model, SchemaState, schema_state
 from promptcache.tokenizer import TurnFrame

@@ -22,14 +22,31 @@ from promptcache.cli.new import checked_name, schema_file
 from promptcache.cli.options import json_option, output_option
 from promptcache.cli.output import tell, write_json
 from promptcache.diagnostics import did_you_mean
-from promptcache.language import Prompt, Role, Schema, Whitespace, module, parse_schema, print_schema
-from promptcache.language.format.formatter import format_document
-from promptcache.language.prompt import Argument, Reference
-from promptcache.language.schema import IN_PYTHON, Item, Module, Parameter, Text, Turn
-from promptcache.language.syntax.names import RESERVED_MODULES, RESERVED_OUTSIDE_MODULES, RESERVED_PARAMETERS, is_name
-from promptcache.language.syntax.source import MAX_BYTES
-from promptcache.language.syntax.template_files import is_template
-from promptcache.language.syntax.whitespace import finish
+from promptcache.language import (
+    IN_PYTHON,
+    MAX_BYTES,
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    Argument,
+    Item,
+    Module,
+    Parameter,
+    Prompt,
+    Reference,
+    Role,
+    Schema,
+    Text,
+    Turn,
+    Whitespace,
+    finish,
+    format_document,
+    is_name,
+    is_template,
+    module,
+    parse_schema,
+    print_schema,
+)
 
 _FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # code: no headings inside
 _HEADING = re.compile(r"^##[ \t]+(?P<name>\S[^\n]*)$", re.MULTILINE)

@@ -21,12 +21,12 @@ from promptcache.language import (
     Combinations,
     Extreme,
     ParameterType,
+    RuleKind,
+    ancestors,
     count_combinations,
+    describe,
     prompt_for,
 )
-from promptcache.language.rules.explain import describe
-from promptcache.language.rules.rules import RuleKind
-from promptcache.language.syntax.names import ancestors
 from promptcache.layout import Layout, Slot, SlotText, Stretch, lay_out, longest_text, shortest_text
 from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 

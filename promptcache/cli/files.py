@@ -20,10 +20,19 @@ from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
-from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, load_prompt, parse_prompt, parse_schema
-from promptcache.language.read_schema import read_schema_file
-from promptcache.language.syntax.files import is_template
-from promptcache.language.syntax.source import MAX_BYTES, read_document
+from promptcache.language import (
+    MAX_BYTES,
+    CheckedSchema,
+    Prompt,
+    Schema,
+    check_schema,
+    is_template,
+    load_prompt,
+    parse_prompt,
+    parse_schema,
+    read_document,
+    read_schema_file,
+)
 
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"

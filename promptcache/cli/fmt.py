@@ -24,8 +24,7 @@ from promptcache.cli.options import context_option, json_option
 from promptcache.cli.output import as_data, print_diagnostics, tell, write_json, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError
-from promptcache.language.format.formatter import format_document
-from promptcache.language.read_schema import read_schema
+from promptcache.language import format_document, read_schema
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 

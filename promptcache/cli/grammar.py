@@ -10,7 +10,7 @@ from promptcache.cli.exits import ending
 from promptcache.cli.files import checked_schema, files_read, read, write_made
 from promptcache.cli.options import context_option, json_option, output_file, schema_argument
 from promptcache.cli.output import write_json, write_text
-from promptcache.language.prompt_grammar import prompt_grammar
+from promptcache.language import prompt_grammar
 
 
 @click.command("grammar")

@@ -24,8 +24,7 @@ from promptcache.cli.options import context_option, json_option, model_option, o
 from promptcache.cli.output import as_data, counted, print_diagnostics, size_text, tell, write_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity
-from promptcache.language import Count, count_combinations, resolve_prompt
-from promptcache.language.checked import CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
 from promptcache.layout import (
     Layout,
     LayoutLeaf,

@@ -17,8 +17,7 @@ from promptcache.cli.files import write_new
 from promptcache.cli.options import json_option, output_option
 from promptcache.cli.output import tell, write_json
 from promptcache.diagnostics import did_you_mean
-from promptcache.language import example_prompt, parse_schema
-from promptcache.language.format.formatter import format_document
+from promptcache.language import example_prompt, format_document, parse_schema
 
 _PACKAGE = Path(promptcache.__file__).parent
 FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")

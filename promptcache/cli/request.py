@@ -12,11 +12,19 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import did_you_mean
-from promptcache.language import CheckedSchema, Prompt, Selection, resolve_prompt
-from promptcache.language.prompt import Argument, Reference
-from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.syntax.names import absolute, ancestors
-from promptcache.language.syntax.source import source_of
+from promptcache.language import (
+    Argument,
+    CheckedSchema,
+    Parameter,
+    ParameterType,
+    Prompt,
+    Reference,
+    Selection,
+    absolute,
+    ancestors,
+    resolve_prompt,
+    source_of,
+)
 from promptcache.layout import Layout, Plan, check_length, check_positions, lay_out, make_plan, run_states
 from promptcache.tokenizer import HubTokenizer, declared_positions
 

@@ -1,71 +1,179 @@
-"""The language: from XML text to a checked schema, and to what a prompt selects from it.
+"""The language: from XML text to a checked schema, and to the modules that a prompt selects from it.
 
 ```
 parse_schema -> check_schema -> CheckedSchema
 parse_prompt -> resolve_prompt(…, schema) -> Selection
 ```
+
+Other rooms import from here only.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from promptcache.language.check import check_schema
-from promptcache.language.checked import CheckedSchema, Selection
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedScaffold,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+    FilledSlot,
+    FinalText,
+    Selection,
+)
 from promptcache.language.examples import example_prompt, text_of
+from promptcache.language.format.formatter import format_document
+from promptcache.language.load import is_markup, open_prompt, open_schema
 from promptcache.language.print_schema import print_schema
-from promptcache.language.prompt import Prompt
+from promptcache.language.prompt import Argument, Message, Prompt, Reference
 from promptcache.language.prompt_for import SlotArguments, prompt_for
+from promptcache.language.prompt_grammar import prompt_grammar
 from promptcache.language.read_prompt import load_prompt, parse_prompt
+from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.combinations import Combinations, Extreme
 from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
+from promptcache.language.rules.explain import describe
+from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import RuleSolver
 from promptcache.language.schema import (
+    IN_PYTHON,
     Assert,
     Choose,
+    Combination,
     Context,
+    Doc,
     Example,
     Exclude,
+    Item,
     Module,
+    Parameter,
     ParameterType,
     Require,
     Role,
+    RuleList,
+    Scaffold,
     Schema,
+    Text,
+    Turn,
+    Union,
     Whitespace,
+    join_path,
     module,
     parse_schema,
+    place,
     slot,
+    walk,
 )
+from promptcache.language.syntax.files import Files, is_template
+from promptcache.language.syntax.names import (
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    absolute,
+    ancestors,
+    is_name,
+    is_version,
+)
+from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of
+from promptcache.language.syntax.values import refusal
+from promptcache.language.syntax.whitespace import finish
+
+if TYPE_CHECKING:
+    from promptcache.language.syntax.templates import render_template
+
+_HOMES = {"render_template": "promptcache.language.syntax.templates"}
+"""Names whose files are imported at their first use: Jinja2 takes as long to import as the rest of the language."""
 
 __all__ = [
+    "IN_PYTHON",
+    "MAX_BYTES",
+    "RESERVED_MODULES",
+    "RESERVED_OUTSIDE_MODULES",
+    "RESERVED_PARAMETERS",
+    "Argument",
     "Assert",
+    "CheckedItem",
+    "CheckedModule",
+    "CheckedScaffold",
     "CheckedSchema",
+    "CheckedTurn",
+    "CheckedUnion",
     "Choose",
+    "Combination",
     "Combinations",
     "Context",
     "Count",
+    "Doc",
     "Example",
     "Exclude",
     "Extreme",
+    "Files",
+    "FilledSlot",
+    "FinalText",
+    "Item",
+    "Message",
     "Module",
+    "Parameter",
     "ParameterType",
     "Prompt",
+    "Reference",
     "Require",
     "Role",
+    "RuleKind",
+    "RuleList",
     "RuleSolver",
+    "Scaffold",
     "Schema",
     "Selection",
     "SlotArguments",
+    "Text",
+    "Turn",
+    "Union",
     "Whitespace",
+    "absolute",
+    "ancestors",
     "check_schema",
     "count_combinations",
+    "describe",
     "example_prompt",
+    "finish",
+    "format_document",
+    "is_markup",
+    "is_name",
+    "is_template",
+    "is_version",
+    "join_path",
     "list_selections",
     "load_prompt",
     "module",
+    "open_prompt",
+    "open_schema",
     "open_solver",
     "parse_prompt",
     "parse_schema",
+    "place",
     "print_schema",
     "prompt_for",
+    "prompt_grammar",
+    "read_document",
+    "read_schema",
+    "read_schema_file",
+    "refusal",
+    "render_template",
     "resolve_prompt",
     "slot",
+    "source_of",
     "text_of",
+    "walk",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'promptcache.language' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
-from promptcache.language.checked import (
+from promptcache.language import (
     CheckedItem,
     CheckedModule,
     CheckedSchema,
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    Parameter,
+    Role,
+    place,
 )
-from promptcache.language.schema import Parameter, Role, place
 from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch
 from promptcache.tokenizer import Tokenizer
 

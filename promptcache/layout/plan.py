@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
-from promptcache.language.checked import FilledSlot, Selection
-from promptcache.language.prompt import Message
-from promptcache.language.schema import Role
+from promptcache.language import FilledSlot, Message, Role, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.run_states import find_state
 from promptcache.layout.scaffolds import scaffolds_in_use

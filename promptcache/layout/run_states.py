@@ -11,8 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
-from promptcache.language.checked import CheckedScaffold
-from promptcache.language.schema import Context
+from promptcache.language import CheckedScaffold, Context
 from promptcache.layout.encoding import Encoding, KVPart
 from promptcache.layout.scaffolds import covered_modules
 from promptcache.layout.types import Layout, Run, RunState, Stretch

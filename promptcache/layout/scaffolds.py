@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from promptcache.language.checked import CheckedScaffold
+from promptcache.language import CheckedScaffold
 
 
 def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:

@@ -15,8 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from promptcache.language.schema import Parameter, ParameterType
-from promptcache.language.syntax.values import refusal
+from promptcache.language import Parameter, ParameterType, refusal
 from promptcache.tokenizer import Tokenizer
 
 _Tree: TypeAlias = Iterable[tuple[Any, Any]]

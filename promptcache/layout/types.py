@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
-from promptcache.language.checked import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Selection
+from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from promptcache.language import CheckedSchema
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
 from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style

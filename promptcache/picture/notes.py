@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from promptcache.language.checked import CheckedModule
+from promptcache.language import CheckedModule
 from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, Stretch
 from promptcache.picture.text import counted, excerpt, fit, listed, size
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 
-from promptcache.language.checked import CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import (
     Layout,
     LayoutLeaf,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.language import Prompt, resolve_prompt
-from promptcache.language.load import is_markup, open_prompt
+from promptcache.language import Prompt, is_markup, open_prompt, resolve_prompt
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog, SchemaState

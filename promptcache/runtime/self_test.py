@@ -19,8 +19,7 @@ import torch
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv import MemoryStore
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.schema import Role
+from promptcache.language import Role, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.tokenizer import TurnFrame
 
 _NUM_BYTES = 256

@@ -15,8 +15,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.language.checked import CheckedSchema
-from promptcache.language.syntax.names import ancestors
+from promptcache.language import CheckedSchema, ancestors
 from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from promptcache.language import Selection
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
 from promptcache.layout import Level, Origin, Plan, Prefill
 from promptcache.runtime import plain_logits, reference_logits, reference_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over

@@ -19,12 +19,12 @@ from promptcache.language import (
     CheckedSchema,
     Selection,
     check_schema,
+    format_document,
     parse_prompt,
     parse_schema,
     print_schema,
     resolve_prompt,
 )
-from promptcache.language.format.formatter import format_document
 from promptcache.layout import Origin
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.level_oracle import true_level, wrong_contexts, wrong_states

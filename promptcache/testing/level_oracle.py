@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from promptcache.language.checked import CheckedScaffold, CheckedSchema
-from promptcache.language.schema import Context
+from promptcache.language import CheckedScaffold, CheckedSchema, Context
 from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, RunState
 
 _Token = tuple[Encoding, int]  # with the index of the token

@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.language.schema import Example
+    from promptcache.language import Example
     from promptcache.testing.laws import Law
     from promptcache.testing.subject import Subject
 
@@ -95,8 +95,7 @@ class SchemaFile(pytest.File):
 
     def _subject(self) -> Subject:
         from promptcache.diagnostics import SchemaError
-        from promptcache.language import Schema
-        from promptcache.language.read_schema import read_schema_file
+        from promptcache.language import Schema, read_schema_file
         from promptcache.testing.subject import Subject
 
         context = _context(self.config)

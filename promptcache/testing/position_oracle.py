@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
-from promptcache.language.schema import Parameter, Role
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Parameter,
+    Role,
+    Selection,
+)
 from promptcache.layout import Plan
 from promptcache.tokenizer import Tokenizer
 

@@ -13,16 +13,18 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.language.checked import (
+from promptcache.language import (
     CheckedItem,
     CheckedModule,
     CheckedSchema,
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    Parameter,
+    ancestors,
+    is_version,
+    join_path,
 )
-from promptcache.language.schema import Parameter, join_path
-from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.testing.texts import Key, Said
 
 Draw = Callable[[st.SearchStrategy[int]], int]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby
 
-from promptcache.language.schema import (
+from promptcache.language import (
     Assert,
     Choose,
     Combination,

@@ -14,8 +14,7 @@ from itertools import combinations, groupby, product
 from hypothesis import given, settings
 
 from promptcache.diagnostics import PromptError
-from promptcache.language.examples import example_prompt
-from promptcache.language.schema import Example, Parameter, Role
+from promptcache.language import Example, Parameter, Role, example_prompt
 from promptcache.layout import fill_tokens
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over

@@ -18,19 +18,22 @@ import promptcache
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import (
     CheckedSchema,
+    Files,
+    Module,
     Prompt,
     Schema,
     Selection,
+    Text,
     check_schema,
+    is_markup,
+    is_template,
     parse_prompt,
     parse_schema,
     print_schema,
+    prompt_grammar,
     resolve_prompt,
+    walk,
 )
-from promptcache.language.load import is_markup
-from promptcache.language.prompt_grammar import prompt_grammar
-from promptcache.language.syntax.files import Files, is_template
-from promptcache.language.syntax.nodes import Module, Text, walk
 from promptcache.layout import Layout, Plan, RunState, Slot, lay_out, make_plan, render, run_states
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 

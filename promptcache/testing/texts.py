@@ -15,9 +15,7 @@ from typing import TypeAlias, TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.language.checked import CheckedSchema
-from promptcache.language.schema import Parameter, ParameterType, Role
-from promptcache.language.syntax.values import refusal
+from promptcache.language import CheckedSchema, Parameter, ParameterType, Role, refusal
 from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer

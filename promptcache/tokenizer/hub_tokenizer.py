@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.tokenizer.chat_template import ChatTemplate
 from promptcache.tokenizer.files import default_template, read_tokenizer_files
 from promptcache.tokenizer.rules import Rules, with_controls_marked, with_declared_tokens, without_edges

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.tokenizer.chat_template import ChatTemplate
 
 _S, _U, _A = Role.SYSTEM, Role.USER, Role.ASSISTANT

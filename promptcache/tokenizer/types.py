@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from lxml import etree
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
 from promptcache.language.schema import join_path
-from promptcache.language.syntax.names import ancestors
+from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.language.syntax.values import refusal
-from promptcache.language.syntax.versions import is_version
 from promptcache.testing.cases import prompt_trees
 from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import can_be_completed, selections_with

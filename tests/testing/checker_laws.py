@@ -13,7 +13,7 @@ from lxml import etree
 
 from promptcache.diagnostics import LanguageError, PromptError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.grammar_arguments import MAX_EXACT
+from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.rules.rules import Check, Exclusive, Rule
 from promptcache.language.schema import Parameter, join_path
 from promptcache.testing import Subject
