@@ -166,8 +166,11 @@ class _Analysis:
         self._bound_by: dict[str, list[int]] = {}
         self._standing: dict[str, list[int]] = {}
         self._choices: dict[str, list[int]] = {}
+        self._checked: dict[int, frozenset[str]] = {}
         for number, rule in residual.rules.items():
             component = self._component[next(iter(modules_in(rule)))]
+            if isinstance(rule, Check):
+                self._checked[number] = rule.modules
             self._rules_of.setdefault(component, []).append(number)
             if _stands(rule):
                 self._standing.setdefault(component, []).append(number)
@@ -289,17 +292,20 @@ class _Analysis:
         """Return all that modules of one component imply; None if they are never present together."""
         component = self._component[next(iter(start))]
         if component not in self._standing:
-            cone, numbers = self._cone(start, budget)
-            if 2 * len(cone) <= len(self._members[component]):
-                with RuleSolver(cone, budget) as solver:
-                    solver.add(self._residual.rules[number] for number in numbers)
+            cone = self._cone(start, len(self._members[component]) // 2, budget)
+            if cone is not None:
+                with RuleSolver(cone.modules, budget) as solver:
+                    solver.add(self._residual.rules[number] for number in cone.rules)
                     return solver.implied(start)
         search = self._whole(component)
         search.budget = budget
         return search.implied(start)
 
-    def _cone(self, start: Iterable[str], budget: Budget) -> tuple[list[str], list[int]]:
-        """Return the modules that `start` could bring along, and the rules that bind them while others are absent."""
+    def _cone(self, start: Iterable[str], limit: int, budget: Budget) -> _Cone | None:
+        """Return the modules that `start` could bring along, and the rules that bind them while others are absent.
+
+        The result is None if there are more than `limit` modules.
+        """
         reached: set[str] = set()
         numbers: dict[int, None] = {}
         waiting = list(start)
@@ -308,16 +314,18 @@ class _Analysis:
             if module in reached:
                 continue
             reached.add(module)
+            if len(reached) > limit:
+                return None
             bound = self._bound_by.get(module, ())
             budget.spend(_STEPS_OF_RULE * (len(bound) + 1))
             for number in bound:
                 rule = self._residual.rules[number]
-                numbers[number] = None
                 if isinstance(rule, Implication) and reached.issuperset(rule.when):
                     waiting.extend(rule.then)
-                elif isinstance(rule, Check):
-                    waiting.extend(rule.modules)
-        return sorted(reached), list(numbers)
+                elif isinstance(rule, Check) and number not in numbers:
+                    waiting.extend(self._checked[number])
+                numbers[number] = None
+        return _Cone(sorted(reached), list(numbers))
 
     def _whole(self, component: str) -> RuleSolver:
         if component not in self._searches:
@@ -337,6 +345,11 @@ class _Analysis:
 class _Found(NamedTuple):
     modules: frozenset[str]
     is_open: bool
+
+
+class _Cone(NamedTuple):
+    modules: list[str]
+    rules: list[int]
 
 
 def _is_counted(rule: Rule) -> bool:

@@ -153,16 +153,20 @@ class RuleSolver:
         first = self.selection(known)
         if first is None:
             return None
-        possible = set(first)
-        while doubted := possible - known:
+        doubted = sorted(first - known)
+        absent = set(doubted)
+        self._solver.set_phases([-n if module in absent else n for module, n in self._number.items()])
+        while doubted:
             self.budget.spend(len(self.modules))
-            self._solver.set_phases([-n if module in doubted else n for module, n in self._number.items()])
-            doubt = min(doubted)
-            found = self.selection(known, (doubt,))
-            if found is None:
-                known.add(doubt)
+            doubt = doubted[0]
+            if self.is_possible(known, (doubt,)):
+                model = self._solver.get_model() or []
+                settled = [module for module in doubted if model[self._number[module] - 1] < 0]
+                doubted = [module for module in doubted if model[self._number[module] - 1] > 0]
+                self._solver.set_phases([self._number[module] for module in settled])
             else:
-                possible &= found
+                known.add(doubt)
+                del doubted[0]
         return frozenset(known)
 
     def core(self, soft: Sequence[int]) -> list[int] | None:
