@@ -115,7 +115,7 @@ def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
     count; the table has a line for each comparison."""
     told: list[tuple[str, int, int | None]] = []
     settings = QualitySettings(
-        sets=["facts", "arguments"], count=2, seed=5, ways=[Way.OWN, Way.INT8], max_new_tokens=40, repeats=1
+        sets=["facts", "arguments"], count=2, seed=5, ways=[Way.OWN, Way.INT8], max_new_tokens=12, repeats=1
     )
     report = compare_quality(engine, settings, lambda *each: told.append(each))
 
