@@ -75,7 +75,6 @@ def _interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], rep
     """Interleave works that take so long by a clock of ours; return the order of the calls, and how many count."""
     calls: list[str] = []
     monkeypatch.setattr(harness.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
-    monkeypatch.setattr(harness.gc, "collect", int)  # takes long where torch is loaded
 
     samples = interleave({name: lambda name=name: calls.append(name) for name in seconds}, repeats, torch.device("cpu"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -227,6 +227,15 @@ def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None
     assert broken.help in found.help
 
 
+@pytest.fixture(scope="module")
+def few_objects() -> Iterator[None]:
+    """Keep garbage collections from looking at all objects of the tests before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.parametrize(
     "repeated",
     [
@@ -243,16 +252,14 @@ def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None
         lambda n: '<schema name="s"/>' + "\n" * n + "x",
     ],
 )
+@pytest.mark.usefixtures("few_objects")
 def test_explaining_takes_linear_time(repeated: Callable[[int], str]) -> None:
     """A long document is explained in the time that reading it takes."""
 
     def seconds(size: int) -> float:
-        gc.collect()
-        gc.freeze()  # collections would look at all objects of the tests before
         start = time.process_time()
         with pytest.raises(SchemaError):
             parse_schema(repeated(size))
-        gc.unfreeze()
         return time.process_time() - start
 
     small, large = min(seconds(1_500) for _ in range(3)), seconds(30_000)
