@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,16 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield inside.parts[0].removesuffix(".py"), path
 
 
+@cache
+def parsed(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imported(path: Path) -> set[str]:
     """Every module name that a file imports, at any level of it."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parsed(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -97,7 +104,7 @@ def test_rooms_are_entered_by_their_face(room: str) -> None:
     past = {
         f"{path.relative_to(PACKAGE.parent)}: {name}"
         for path in outside
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in parsed(path)
         for name in names_in(node, face)
         if name not in public
     }

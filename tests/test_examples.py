@@ -14,6 +14,8 @@ from promptcache.engine import Engine
 from promptcache.language import Schema, check_schema, load_prompt, resolve_prompt
 from promptcache.language.schema import Doc
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
 PROMPTS = sorted(path for path in ROOT.glob("examples/*/*.xml") if path not in SCHEMAS)

@@ -25,6 +25,8 @@ from promptcache.language import module
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
+pytestmark = pytest.mark.long
+
 SECONDS = 1.0
 """Processor time that a call with a wrong value may take."""
 

@@ -20,6 +20,8 @@ from promptcache.cli.app import app
 from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.hf.model import Model
 
+pytestmark = pytest.mark.long
+
 SIZES = Sizes(num_modules=3, module_tokens=20, new_tokens=4)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from promptcache.bench.intervals import mean_interval, paired_difference
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("counts", "expected"),

@@ -14,6 +14,8 @@ from promptcache.bench.quality_documents import CACHED, SETS, Way
 from promptcache.demo.questions import draw_cases
 from promptcache.engine import Engine
 
+pytestmark = pytest.mark.long
+
 NUM_CASES = 3
 
 

@@ -10,6 +10,8 @@ import pytest
 from promptcache.bench.shapes import SHAPES
 from tests.cli.conftest import Command
 
+pytestmark = pytest.mark.long
+
 TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats", "1"]
 
 

@@ -75,6 +75,7 @@ def test_encodings_are_kept_where_contents_are_equal(old: CheckedSchema, new: Ch
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(old=strategies.schemas(parameters=False), new=strategies.schemas(parameters=False))
+@pytest.mark.long
 def test_lost_prompts_are_those_that_do_not_resolve(old: CheckedSchema, new: CheckedSchema) -> None:
     """A combination is lost if the new schema refuses a prompt for it, whether it names what defaults add or not."""
     listed = list_selections(old)

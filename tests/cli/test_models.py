@@ -13,6 +13,8 @@ from promptcache.tokenizer import DEMO_FOLDER
 from tests.cli.conftest import Command
 from tests.hub import COMMIT, cache_model, fake_hub, without_network
 
+pytestmark = pytest.mark.long
+
 LIGHT = [
     "layout travel.xml",
     "render prompts/miami.xml",

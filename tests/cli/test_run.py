@@ -12,7 +12,7 @@ from click.testing import Result
 
 from tests.cli.conftest import DOCUMENTS, Command
 
-pytestmark = pytest.mark.usefixtures("folder", "_quiet")
+pytestmark = [pytest.mark.usefixtures("folder", "_quiet"), pytest.mark.long]
 
 ON_CPU = ("--device", "cpu", "--max-new-tokens", "3")
 

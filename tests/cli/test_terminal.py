@@ -21,7 +21,7 @@ import pytest
 from promptcache.cli.app import app
 from tests.cli.conftest import Command
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.long]
 
 OnTerminal: TypeAlias = Callable[..., tuple[int, str]]
 

@@ -17,7 +17,7 @@ from promptcache.cli.options import Size
 from promptcache.kv import DiskTier
 from tests.cli.conftest import TRAVEL, Command
 
-pytestmark = pytest.mark.usefixtures("folder", "_quiet", "_example")
+pytestmark = [pytest.mark.usefixtures("folder", "_quiet", "_example"), pytest.mark.long]
 
 ON_CPU = ("--device", "cpu", "--store", "kept")
 

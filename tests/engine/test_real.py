@@ -8,7 +8,7 @@ from promptcache import Engine
 from promptcache.testing.service import distance
 from tests.real_model import FOLDER
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(not FOLDER.is_dir(), reason="make real-model")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not FOLDER.is_dir(), reason="make real-model"), pytest.mark.long]
 
 SCHEMA = """<schema name="travel"><system>You answer in one word.
 <module name="france">France lies in Europe. Its capital is Paris. </module>

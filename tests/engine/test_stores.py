@@ -18,6 +18,8 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import random_stored, whole_file
 
+pytestmark = pytest.mark.long
+
 TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
 <module name="city"><module name="beach">Miami has beaches.</module>Cities are loud.</module></schema>"""
 PROMPT = '<prompt schema="travel"><plan/><city><beach/></city>Where to?</prompt>'

@@ -272,6 +272,7 @@ class Agreement(RuleBasedStateMachine):
 
 
 @pytest.mark.law
+@pytest.mark.long
 def test_stores_agree() -> None:
     """A tiered store agrees with a dict under any sequence of operations, restarts, faults and damage."""
     run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))

@@ -252,6 +252,7 @@ def few_objects() -> Iterator[None]:
         lambda n: '<schema name="s"/>' + "\n" * n + "x",
     ],
 )
+@pytest.mark.long
 @pytest.mark.usefixtures("few_objects")
 def test_explaining_takes_linear_time(repeated: Callable[[int], str]) -> None:
     """A long document is explained in the time that reading it takes."""

@@ -14,6 +14,8 @@ from tests.conftest import law_examples
 from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
 from tests.language.generated import all_selections, declared_schemas
 
+pytestmark = pytest.mark.long
+
 RULES = (SCHEMAS / "rules.xml").read_text(encoding="utf-8")
 
 

@@ -32,6 +32,8 @@ from promptcache.language.syntax.read_items import MAX_PATHS
 from promptcache.language.syntax.source import MAX_BYTES
 from promptcache.language.syntax.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
 
+pytestmark = pytest.mark.long
+
 SECONDS = 8
 """CPU time that an answer may take on a busy machine; those that were slow took ten times as long."""
 

@@ -13,6 +13,8 @@ from promptcache.picture import layout_html, layout_svg
 from tests.layout.samples import layout_of
 from tests.picture.reading import drawn
 
+pytestmark = pytest.mark.long
+
 
 def big_schema(num_modules: int) -> str:
     """A schema of many modules: nested ones, unions, slots, reserves and modules that are not cached."""

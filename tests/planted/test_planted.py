@@ -16,6 +16,8 @@ from tests.planted.probes import make_models, probe
 from tests.planted.registry import FAULTS, PlantedFault
 from tests.planted.table import PAGE, page
 
+pytestmark = pytest.mark.long
+
 REDUCED = 400
 DEFAULT = 2_000
 CAUGHT = (AssertionError, LookupError, ValueError, RuntimeError, PromptCacheError, BaseExceptionGroup)

@@ -17,6 +17,8 @@ from promptcache import Engine
 from promptcache.runtime.hf import fingerprint
 from promptcache.tokenizer import DEMO_FOLDER
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

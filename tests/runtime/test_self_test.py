@@ -21,6 +21,8 @@ from promptcache.runtime.self_test import choose_linking
 from tests.families import FAMILIES, random_model
 from tests.models_survey import tiny_model
 
+pytestmark = pytest.mark.long
+
 SIZES: dict[str, Any] = {
     "vocab_size": 263,
     "hidden_size": 64,

@@ -71,7 +71,7 @@ _PIECES = (
         "inside",
         """
 PC102 element of a schema        | <‸doc/>
-PC103 unknown attribute          | <arg name="stray" ‸stray=""/>
+PC103 unknown attribute          | <arg name="stray-arg" ‸stray=""/>
 PC104 argument without name      | <‸arg/>
 PC104 use without module         | <‸use/>
 PC207 malformed path             | <use module="‸stray//stray"/>

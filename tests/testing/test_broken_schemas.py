@@ -14,6 +14,8 @@ from tests.strategies.pieces import CARET
 from tests.strategies.schema_faults import SCHEMA_FAULTS, first_diagnostic
 from tests.testing.occurring import occurring
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.law
 @settings(max_examples=law_examples())

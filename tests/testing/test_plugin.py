@@ -13,6 +13,8 @@ from promptcache.layout import Level
 from promptcache.testing import laws, plugin
 from promptcache.testing.laws import LAWS
 
+pytestmark = pytest.mark.long
+
 pytest_plugins = ["pytester"]
 
 OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=10")

@@ -23,6 +23,8 @@ from tests.strategies.split_files import FileWish, divide
 from tests.testing.checker_laws import content, files_are_one_schema
 from tests.testing.occurring import occurring
 
+pytestmark = pytest.mark.long
+
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 FEATURES = {
     *(

@@ -18,6 +18,8 @@ from tests.strategies.schema_xml import MAX_MODULES
 from tests.testing.features import SCHEMA_FEATURES, schema_features
 from tests.testing.occurring import occurring
 
+pytestmark = pytest.mark.long
+
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 WITHOUT = {
     "scaffolds": {"scaffold"},

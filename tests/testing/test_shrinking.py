@@ -23,6 +23,8 @@ from tests.planted import language_faults, layout_faults  # noqa: F401 # registe
 from tests.planted.registry import FAULTS
 from tests.testing.samples import checked
 
+pytestmark = pytest.mark.long
+
 DESK = """
 <schema name="desk">
   <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>

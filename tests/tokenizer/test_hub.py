@@ -14,6 +14,8 @@ from promptcache.tokenizer import model_folder
 from promptcache.tokenizer.hub import DEMO_FOLDER
 from tests.hub import COMMIT, NOWHERE, cache_model, fake_hub, without_network
 
+pytestmark = pytest.mark.long
+
 
 def test_demo_and_folders_are_found_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`demo` and folders, `~` among them, lead to themselves."""
