@@ -29,21 +29,21 @@ MAY_IMPORT = {
     "runtime": {"atomic", "diagnostics", "locks", "language", "tokenizer", "layout", "kv"},
     "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
-"""Which room may know which; the doors of the house may know all of them, and nothing may know a door."""
+"""The rooms that each core room may import. Doors may import all of them, and no core room imports a door."""
 
 DOORS = {
-    "cli": {"bench", "demo", "picture", "testing"},
+    "cli": {"bench", "picture", "testing"},
     "__main__": {"cli"},
     "bench": {"demo", "testing"},
     "demo": set(),
     "picture": set(),
     "testing": {"demo"},
 }
-"""The doors of the house, and which other doors each may open."""
+"""The doors, and the other doors that each may import."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module of the package with the room that it stands in."""
+    """Yield every module of the package with its room."""
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
         yield inside.parts[0].removesuffix(".py"), path
@@ -87,7 +87,7 @@ FACES = {
     "layout": (PACKAGE, TESTS),
     "runtime": (PACKAGE,),
 }
-"""Rooms that are entered by their `__init__` only, and from where; tests reach into the runtime to patch and count."""
+"""Rooms that code outside imports by their `__init__` only, and where this is checked."""
 
 
 @pytest.mark.parametrize("room", FACES)
@@ -196,3 +196,41 @@ def test_public_names_are_there() -> None:
     """Everything in `__all__` can be had, and nothing else is promised."""
     assert all(getattr(promptcache, name) is not None for name in promptcache.__all__)
     assert set(promptcache.__all__) == set(promptcache._HOMES)
+
+
+def test_each_type_name_is_used_once() -> None:
+    """Two types of one name mean two things by one word."""
+    homes: dict[str, list[str]] = {}
+    for _, path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.name)
+            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+                homes.setdefault(ast.unparse(node.target), []).append(path.name)
+
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_identity_is_no_address() -> None:
+    """No file calls `id()`: encodings, parts and slabs are told apart by digests and handles."""
+    called = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for _, path in modules()
+        for node in parsed(path)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
+    ]
+
+    assert called == []
+
+
+def test_the_command_line_leaves_rules_and_the_demo_model_to_others() -> None:
+    """The cli room imports neither python-sat nor the demo room."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for room, path in modules()
+        for name in imported(path)
+        if room == "cli" and (name.split(".")[0] == "pysat" or name.startswith("promptcache.demo"))
+    ]
+
+    assert wrong == []

@@ -45,7 +45,7 @@ class Fresh:
     run: Callable[[Any], object]
 
 
-Run: TypeAlias = Callable[[], object] | Fresh
+TimedRun: TypeAlias = Callable[[], object] | Fresh
 """One complete piece of work. Its result is dropped before the next run starts."""
 
 
@@ -78,7 +78,7 @@ class Benchmark:
 
     title: str
     data: Mapping[str, Any]
-    alternatives: Mapping[str, Run]
+    alternatives: Mapping[str, TimedRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ FAST_TURNS = 5
 
 
 def interleave(
-    alternatives: Mapping[str, Run],
+    alternatives: Mapping[str, TimedRun],
     repeats: int,
     device: torch.device,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -162,7 +162,7 @@ def interleave(
     return {name: Samples(seconds=tuple(seconds)) for name, seconds in taken.items()}
 
 
-def _timed(run: Run, device: torch.device) -> float:
+def _timed(run: TimedRun, device: torch.device) -> float:
     work = partial(run.run, run.prepare()) if isinstance(run, Fresh) else run
     gc.collect()
     _wait_for(device)

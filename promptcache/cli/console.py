@@ -17,7 +17,7 @@ from rich.text import Text
 from promptcache.cli.output import harmless
 from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
 
-Progress: TypeAlias = Callable[[str, int, int | None], None]
+ShowProgress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with the current task, the amount done, and the total or None if it is not known."""
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -70,7 +70,7 @@ def diagnostic_text(diagnostic: Diagnostic) -> Text:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
+def progress() -> Iterator[ShowProgress]:
     """Yield a function that shows a progress bar if stderr is a terminal; the bar is removed at the end."""
     if not sys.stderr.isatty():
         yield lambda _task, _done, _total: None
@@ -92,7 +92,7 @@ def progress() -> Iterator[Progress]:
         bars.stop()
 
 
-def show_loading(show: Progress, model: str) -> None:
+def show_loading(show: ShowProgress, model: str) -> None:
     """Show that a model is loading. A download shows its own bars, and two displays would disturb each other."""
     from promptcache.tokenizer import local_folder
 

@@ -142,7 +142,7 @@ def compare_prompts(old: CheckedSchema, new: CheckedSchema) -> PromptChanges:
     """Check the prompts of `old` against `new`; the schemas' names are not compared."""
     listing = Combinations(old.rules).listing(MAX_CHECKED)
     required = _required(old)
-    checker = _Checker(old, new, required)
+    checker = _PromptComparison(old, new, required)
     lost = [broken for modules in listing.found if (broken := checker.broken(modules)) is not None]
     lost.sort(key=lambda named: (len(named), sorted(named)))
     return PromptChanges(
@@ -153,7 +153,7 @@ def compare_prompts(old: CheckedSchema, new: CheckedSchema) -> PromptChanges:
     )
 
 
-class _Checker:
+class _PromptComparison:
     """Says quickly whether a combination of the old schema has a prompt that the new one refuses."""
 
     def __init__(self, old: CheckedSchema, new: CheckedSchema, required: SlotArguments) -> None:

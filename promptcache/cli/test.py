@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.console import Progress, progress, show_loading
+from promptcache.cli.console import ShowProgress, progress, show_loading
 from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake, ending
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import context_option, json_option, model_option, schemas_argument
@@ -105,7 +105,7 @@ def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: 
 
 
 def test_files(
-    names: Sequence[str], sources: Sources, show: Progress, *, num_prompts: int, model: str | None
+    names: Sequence[str], sources: Sources, show: ShowProgress, *, num_prompts: int, model: str | None
 ) -> list[SchemaTest]:
     """Test schemas, each once.
 
@@ -134,7 +134,7 @@ def test_files(
 
 
 def _test(
-    name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None, show: Progress
+    name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None, show: ShowProgress
 ) -> SchemaTest:
     from promptcache.testing.subject import Subject
 

@@ -85,7 +85,7 @@ def _place_in(text: Text, start: int, stop: int) -> Span:
     return replace(span, line=line, column=column, stop_line=line, stop_column=column + stop - start)
 
 
-class Options(NamedTuple):
+class TextOptions(NamedTuple):
     """What modules inherit."""
 
     cache: bool
@@ -107,7 +107,7 @@ class Finished(NamedTuple):
 
 def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
     """Return a schema's items, and what stands before bare text that continues its open turn ("" if it has none)."""
-    options = Options(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
+    options = TextOptions(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
     items = _content(schema.children, "", options, "").items
     last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
     if last is None:
@@ -130,7 +130,7 @@ def _is_empty(item: CheckedItem) -> bool:
             return False
 
 
-def _content(items: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
+def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     """Finish the blocks of one parent; the first that is not empty begins with `lead`."""
     found: list[CheckedItem] = []
     empty, after_turn = True, False
@@ -152,7 +152,7 @@ def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
             yield from ((item,) for item in group)
 
 
-def _block(block: tuple[Item, ...], parent: str, options: Options, lead: str) -> Finished:
+def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     match block[0]:
         case Doc() | Scaffold() | RuleList() | Example():
             return Finished((), empty=True, after_turn=False)
@@ -168,9 +168,9 @@ def _block(block: tuple[Item, ...], parent: str, options: Options, lead: str) ->
             return _text_block(block, options, lead)
 
 
-def _module(module: Module, parent: str, options: Options, lead: str) -> Finished:
+def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Finished:
     path = join_path(parent, module.name)
-    options = Options(
+    options = TextOptions(
         cache=options.cache if module.cache is None else module.cache,
         context=module.context or options.context,
         whitespace=module.whitespace or options.whitespace,
@@ -190,7 +190,7 @@ def _module(module: Module, parent: str, options: Options, lead: str) -> Finishe
     return Finished((checked,), content.empty, content.after_turn)
 
 
-def _union(union: Union, parent: str, options: Options, lead: str) -> Finished:
+def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finished:
     members = [_module(member, parent, options, lead) for member in union.members]
     checked = CheckedUnion(
         name=union.name,
@@ -204,7 +204,7 @@ def _union(union: Union, parent: str, options: Options, lead: str) -> Finished:
     return Finished((checked,), empty, any(member.after_turn for member in members))
 
 
-def _text_block(block: tuple[Item, ...], options: Options, lead: str) -> Finished:
+def _text_block(block: tuple[Item, ...], options: TextOptions, lead: str) -> Finished:
     block = tuple(_merged(block))
     pieces = [item.text if isinstance(item, Text) and not item.exact else None for item in block]
     texts = finish(pieces, options.whitespace)

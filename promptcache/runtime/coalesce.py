@@ -27,7 +27,7 @@ IDLE_BYTES = 256 * 2**20
 
 _SMALLEST_BUFFER = 256  # tokens
 
-_Content: TypeAlias = tuple[tuple[str, int, int, int], ...]  # digest, start, stop and shift of each part
+_BufferContent: TypeAlias = tuple[tuple[str, int, int, int], ...]  # digest, start, stop and shift of each part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class _Buffer:
     """A slab and the parts that it holds."""
 
     slab: Slab
-    content: _Content
+    content: _BufferContent
 
 
 class Pool:
@@ -52,8 +52,8 @@ class Pool:
         self._shape = shape
         self._small_tokens = small_tokens
         self._idle_limit = idle_bytes
-        self._live: dict[_Content, weakref.ref[KVHandle]] = {}
-        self._idle: OrderedDict[_Content, _Buffer] = OrderedDict()  # least recently used first
+        self._live: dict[_BufferContent, weakref.ref[KVHandle]] = {}
+        self._idle: OrderedDict[_BufferContent, _Buffer] = OrderedDict()  # least recently used first
         self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
         self._lock = new_lock()
 
@@ -110,7 +110,7 @@ class Pool:
                 self._lend(held, _Buffer(slab=held.slab, content=content))
         return Segment(runs=(held,), start=0, stop=num_tokens, parts=parts), copied
 
-    def _take(self, content: _Content, num_tokens: int) -> tuple[KVHandle | None, Slab | None]:
+    def _take(self, content: _BufferContent, num_tokens: int) -> tuple[KVHandle | None, Slab | None]:
         """Return the handle of a buffer that holds `content`, or else free memory of that size if the pool has some."""
         self._collect()
         live = self._live.get(content)

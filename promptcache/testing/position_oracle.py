@@ -26,7 +26,7 @@ Placed = tuple[int, int]
 
 def expected_tokens(selection: Selection, tokenizer: Tokenizer) -> list[Placed]:
     """Return every token of a prompt at its position, in the order of the document."""
-    writer = _Writer(selection, tokenizer)
+    writer = _PositionWriter(selection, tokenizer)
     writer.write(tokenizer.bos_ids, present=True)
     writer.items(selection.schema.children, owner="", present=True)
     writer.added()
@@ -44,7 +44,7 @@ def planned_tokens(plan: Plan) -> list[Placed]:
     return [*reused, *new]
 
 
-class _Writer:
+class _PositionWriter:
     """Writes the tokens of present items, and counts the positions of the others."""
 
     def __init__(self, selection: Selection, tokenizer: Tokenizer) -> None:

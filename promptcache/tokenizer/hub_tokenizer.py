@@ -18,7 +18,7 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Role
 from promptcache.tokenizer.chat_template import ChatTemplate
 from promptcache.tokenizer.files import default_template, read_tokenizer_files
-from promptcache.tokenizer.rules import Rules, with_controls_marked, with_declared_tokens, without_edges
+from promptcache.tokenizer.rules import RuleData, with_controls_marked, with_declared_tokens, without_edges
 from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
 from promptcache.tokenizer.turn_frames import PLAIN_FRAMES, Frame, cut_frames
 from promptcache.tokenizer.types import TurnFrame
@@ -166,7 +166,7 @@ class _Parts:
         )
 
 
-def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> Rules:
+def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> RuleData:
     """Parse and edit the rules, with the added tokens that only the configuration declares."""
     try:
         declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})

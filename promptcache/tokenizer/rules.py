@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-Rules: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, whose schema is its own
+RuleData: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, whose schema is its own
 
 
-def without_edges(rules: Mapping[str, Any]) -> Rules:
+def without_edges(rules: Mapping[str, Any]) -> RuleData:
     """Return the rules without what happens only where a text begins or ends, and without chance."""
     return {
         **rules,
@@ -26,7 +26,7 @@ def without_edges(rules: Mapping[str, Any]) -> Rules:
     }
 
 
-def with_controls_marked(rules: Mapping[str, Any]) -> Rules:
+def with_controls_marked(rules: Mapping[str, Any]) -> RuleData:
     """Return the rules with every added token marked as special, except those that are ordinary text.
 
     The library can be told to take special tokens in a text for text, but only these.
@@ -39,7 +39,7 @@ def is_text(token: Mapping[str, Any]) -> bool:
     return not token["special"] and token["content"].isspace()
 
 
-def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> Rules:
+def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> RuleData:
     """Return the rules with the added tokens, by ID, that only `tokenizer_config.json` declares."""
     added = list(rules.get("added_tokens") or ())
     known = {token["content"] for token in added}
@@ -69,7 +69,7 @@ def unknown_piece(rules: Mapping[str, Any]) -> str | None:
     return None if unknown is None else str(unknown)
 
 
-def _edit(part: Rules | None, members: str, edit: Callable[[Rules], Rules | None]) -> Rules | None:
+def _edit(part: RuleData | None, members: str, edit: Callable[[RuleData], RuleData | None]) -> RuleData | None:
     """Apply `edit` to a rule or to every member of a sequence of rules; what becomes None is dropped."""
     if part is None:
         return None
@@ -79,17 +79,17 @@ def _edit(part: Rules | None, members: str, edit: Callable[[Rules], Rules | None
     return {**part, members: [member for member in edited if member is not None]}
 
 
-def _normalizer(rule: Rules) -> Rules | None:
+def _normalizer(rule: RuleData) -> RuleData | None:
     return None if rule["type"] in {"Prepend", "Strip"} else rule
 
 
-def _pre_tokenizer(rule: Rules) -> Rules:
+def _pre_tokenizer(rule: RuleData) -> RuleData:
     if rule["type"] == "ByteLevel":
         return {**rule, "add_prefix_space": False}
     return _metaspace(rule)
 
 
-def _decoder(rule: Rules) -> Rules | None:
+def _decoder(rule: RuleData) -> RuleData | None:
     if rule["type"] == "Strip":
         return None
     if rule["type"] == "WordPiece":
@@ -97,7 +97,7 @@ def _decoder(rule: Rules) -> Rules | None:
     return _metaspace(rule)
 
 
-def _metaspace(rule: Rules) -> Rules:
+def _metaspace(rule: RuleData) -> RuleData:
     """Let a Metaspace rule prepend nothing; the older spelling of that option would contradict the newer one."""
     if rule["type"] != "Metaspace":
         return rule

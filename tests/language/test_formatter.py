@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import LanguageError
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.format.formatter import format_document
-from promptcache.language.format.markup import Chars, Kind, Node, Tag, read_markup
+from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Tag, read_markup
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans
@@ -100,12 +100,12 @@ def test_twice_is_once(document):
     assert format_document(once) == once
 
 
-def comments(nodes: tuple[Node, ...]) -> Iterator[str]:
+def comments(nodes: tuple[MarkupNode, ...]) -> Iterator[str]:
     """Every comment below some nodes, in document order."""
     for node in nodes:
         if isinstance(node, Tag):
             yield from comments(node.children)
-        elif node.kind is Kind.COMMENT:
+        elif node.kind is MarkupKind.COMMENT:
             yield node.raw
 
 
@@ -236,4 +236,4 @@ def test_markup_reads_what_was_written(text):
     """Reading the markup of a document loses no character of it."""
     nodes = read_markup(text)
     assert "".join(node.raw for node in nodes if isinstance(node, Chars)) == text
-    assert Chars(Kind.TEXT, "&#10;&#x41;&amp;lt;").value == "\nA&lt;"
+    assert Chars(MarkupKind.TEXT, "&#10;&#x41;&amp;lt;").value == "\nA&lt;"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
-from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, Kind, Node, Tag, read_markup
+from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.read_prompt import parse_prompt
 from promptcache.language.schema import Whitespace, parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
@@ -66,7 +66,7 @@ class _Surroundings(NamedTuple):
             whitespace = Whitespace.DEDENT
         elif dialect is _SCHEMA and tag.name in {"schema", "module"}:
             written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]
-            whitespace = Whitespace(Chars(Kind.TEXT, written).value)
+            whitespace = Whitespace(Chars(MarkupKind.TEXT, written).value)
         return _Surroundings(dialect, whitespace, self.indent + _INDENT)
 
 
@@ -117,7 +117,7 @@ def _write_element(tag: Tag, around: _Surroundings) -> str:
     return f"{head}>{inner}</{tag.name}>" if inner else f"{head}/>"
 
 
-def _write_top(nodes: Sequence[Node], around: _Surroundings) -> str:
+def _write_top(nodes: Sequence[MarkupNode], around: _Surroundings) -> str:
     """Return what stands in no element: the root, comments, the declaration."""
     items = _items(nodes, around)
     return _joined(list(items), "") + "\n"
@@ -155,7 +155,7 @@ def _joined(items: Sequence[_Item], indent: str) -> str:
     return "".join(parts)
 
 
-def _items(nodes: Sequence[Node], around: _Surroundings) -> Iterator[_Item]:
+def _items(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[_Item]:
     """Yield the blocks among `nodes` and the comments between them."""
     space = "\n"
     for is_block, group in groupby(nodes, key=lambda node: _is_block(node, around.dialect)):
@@ -167,7 +167,7 @@ def _items(nodes: Sequence[Node], around: _Surroundings) -> Iterator[_Item]:
         run = list(group)
         if _is_free(run):
             for node in run:
-                if isinstance(node, Chars) and node.kind is Kind.TEXT:
+                if isinstance(node, Chars) and node.kind is MarkupKind.TEXT:
                     space = node.raw
                 else:
                     yield _Item(_write(node, around), _comment_gap(space))
@@ -177,7 +177,7 @@ def _items(nodes: Sequence[Node], around: _Surroundings) -> Iterator[_Item]:
             space = _ending(run)
 
 
-def _text_item(run: Sequence[Node], around: _Surroundings) -> _Item:
+def _text_item(run: Sequence[MarkupNode], around: _Surroundings) -> _Item:
     body = _laid_out(run, around.whitespace, around.indent, lambda tag: _write_element(tag, around))
     if body is None:
         return _Item("".join(_written(run, around)), glued=True)
@@ -194,23 +194,23 @@ def _comment_gap(space: str) -> int:
     return _gap(space) if "\n" in space else 0
 
 
-def _is_block(node: Node, dialect: _Dialect) -> bool:
-    return node.name not in dialect.inline if isinstance(node, Tag) else node.kind is Kind.DECLARATION
+def _is_block(node: MarkupNode, dialect: _Dialect) -> bool:
+    return node.name not in dialect.inline if isinstance(node, Tag) else node.kind is MarkupKind.DECLARATION
 
 
-def _is_free(run: Sequence[Node]) -> bool:
+def _is_free(run: Sequence[MarkupNode]) -> bool:
     return all(isinstance(node, Chars) and node.free for node in run)
 
 
-def _is_text(nodes: Sequence[Node], dialect: _Dialect) -> bool:
+def _is_text(nodes: Sequence[MarkupNode], dialect: _Dialect) -> bool:
     return not any(_is_block(node, dialect) for node in nodes) and not _is_free(nodes)
 
 
-def _written(nodes: Sequence[Node], around: _Surroundings) -> Iterator[str]:
+def _written(nodes: Sequence[MarkupNode], around: _Surroundings) -> Iterator[str]:
     return (_write(node, around) for node in nodes)
 
 
-def _write(node: Node, around: _Surroundings) -> str:
+def _write(node: MarkupNode, around: _Surroundings) -> str:
     return _write_element(node, around) if isinstance(node, Tag) else node.raw
 
 
@@ -232,7 +232,9 @@ def _value(name: str, quoted: str, tag: Tag, around: _Surroundings) -> str:
     return quoted[0] + value + quoted[0] if '"' in value else f'"{value}"'
 
 
-def _laid_out(nodes: Sequence[Node], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]) -> str | None:
+def _laid_out(
+    nodes: Sequence[MarkupNode], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]
+) -> str | None:
     """Return a block with each line behind `indent`, but for the first; None where that would say something else."""
     if mode is Whitespace.PRESERVE:
         return None  # the lines and indentation around a block are part of it
@@ -251,7 +253,7 @@ def _means(body: str, indent: str, mode: Whitespace) -> list[str | None]:
     return _meaning(read_markup(f"\n{indent}{body}\n"), mode)
 
 
-def _meaning(nodes: Sequence[Node], mode: Whitespace) -> list[str | None]:
+def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> list[str | None]:
     """Return the text of a block, None for each tag in it."""
     pieces: list[str | None] = []
     for is_tag, group in groupby(nodes, key=lambda node: isinstance(node, Tag)):
@@ -262,18 +264,18 @@ def _meaning(nodes: Sequence[Node], mode: Whitespace) -> list[str | None]:
     return [piece for piece in finish(pieces, mode) if piece != ""] if pieces else []
 
 
-def _beginning(nodes: Sequence[Node]) -> str:
+def _beginning(nodes: Sequence[MarkupNode]) -> str:
     """Return the whitespace that a block begins with."""
     first = nodes[0]
-    if isinstance(first, Tag) or first.kind is not Kind.TEXT:
+    if isinstance(first, Tag) or first.kind is not MarkupKind.TEXT:
         return ""
     return first.raw[: len(first.raw) - len(first.raw.lstrip(_SPACE))]
 
 
-def _ending(nodes: Sequence[Node]) -> str:
+def _ending(nodes: Sequence[MarkupNode]) -> str:
     """Return the whitespace that a block ends with."""
     last = nodes[-1]
-    if isinstance(last, Tag) or last.kind is not Kind.TEXT:
+    if isinstance(last, Tag) or last.kind is not MarkupKind.TEXT:
         return ""
     return last.raw[len(last.raw.rstrip(_SPACE)) :]
 
@@ -290,15 +292,15 @@ class _Line:
         return self.raw[: len(self.raw) - len(self.raw.lstrip(_BLANK))]
 
 
-def _lines(nodes: Sequence[Node], write_tag: Callable[[Tag], str]) -> list[_Line]:
+def _lines(nodes: Sequence[MarkupNode], write_tag: Callable[[Tag], str]) -> list[_Line]:
     lines = [_Line()]
     for node in nodes:
         if isinstance(node, Tag):
             lines[-1].raw += write_tag(node)
             lines[-1].said = True
-        elif node.kind is Kind.COMMENT:
+        elif node.kind is MarkupKind.COMMENT:
             lines[-1].raw += node.raw
-        elif node.kind is Kind.CDATA:
+        elif node.kind is MarkupKind.CDATA:
             lines[-1].raw += CDATA_START
             _append(lines, node.value)
             lines[-1].raw += CDATA_END

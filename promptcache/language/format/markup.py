@@ -26,7 +26,7 @@ _SPACE = " \t\n"
 CDATA_START, CDATA_END = "<![CDATA[", "]]>"
 
 
-class Kind(Enum):
+class MarkupKind(Enum):
     """What a run of characters is."""
 
     TEXT = auto()
@@ -38,16 +38,16 @@ class Kind(Enum):
 class Chars(NamedTuple):
     """A run of characters between tags, as it is written."""
 
-    kind: Kind
+    kind: MarkupKind
     raw: str
 
     @property
     def value(self) -> str:
         """What it adds to the text around it."""
         match self.kind:
-            case Kind.TEXT:
+            case MarkupKind.TEXT:
                 return _REFERENCE.sub(_referred, self.raw)
-            case Kind.CDATA:
+            case MarkupKind.CDATA:
                 return self.raw[len(CDATA_START) : -len(CDATA_END)]
             case _:
                 return ""
@@ -55,7 +55,7 @@ class Chars(NamedTuple):
     @property
     def free(self) -> bool:
         """Whether it is whitespace that says nothing, written as such, or a comment."""
-        return self.kind is Kind.COMMENT or (self.kind is Kind.TEXT and not self.raw.strip(_SPACE))
+        return self.kind is MarkupKind.COMMENT or (self.kind is MarkupKind.TEXT and not self.raw.strip(_SPACE))
 
 
 class Tag(NamedTuple):
@@ -63,24 +63,24 @@ class Tag(NamedTuple):
 
     name: str
     attributes: tuple[tuple[str, str], ...]
-    children: tuple[Node, ...]
+    children: tuple[MarkupNode, ...]
     inner: str
 
 
-Node: TypeAlias = Tag | Chars
+MarkupNode: TypeAlias = Tag | Chars
 
 
-class _Open(NamedTuple):
+class _OpenTag(NamedTuple):
     name: str
     attributes: tuple[tuple[str, str], ...]
-    children: list[Node]
+    children: list[MarkupNode]
     start: int
 
 
-def read_markup(text: str) -> tuple[Node, ...]:
+def read_markup(text: str) -> tuple[MarkupNode, ...]:
     """Return the nodes of a document or of the content of an element."""
-    top: list[Node] = []
-    stack: list[_Open] = []
+    top: list[MarkupNode] = []
+    stack: list[_OpenTag] = []
     for match in _TOKEN.finditer(text):
         here = stack[-1].children if stack else top
         if match["end"]:
@@ -92,13 +92,13 @@ def read_markup(text: str) -> tuple[Node, ...]:
         elif match["empty"]:
             here.append(Tag(match["start"], _attributes(match["attributes"]), (), ""))
         else:
-            stack.append(_Open(match["start"], _attributes(match["attributes"]), [], match.end()))
+            stack.append(_OpenTag(match["start"], _attributes(match["attributes"]), [], match.end()))
     return tuple(top)
 
 
 def _characters(match: re.Match[str]) -> Chars:
-    kinds = {"comment": Kind.COMMENT, "cdata": Kind.CDATA, "declaration": Kind.DECLARATION}
-    return Chars(kinds.get(match.lastgroup or "", Kind.TEXT), match[0])
+    kinds = {"comment": MarkupKind.COMMENT, "cdata": MarkupKind.CDATA, "declaration": MarkupKind.DECLARATION}
+    return Chars(kinds.get(match.lastgroup or "", MarkupKind.TEXT), match[0])
 
 
 def _attributes(written: str) -> tuple[tuple[str, str], ...]:

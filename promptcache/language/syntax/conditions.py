@@ -81,14 +81,14 @@ def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
     if len(tokens) > _MAX_TOKENS:
         message = f"the condition has {len(tokens)} words, and at most {_MAX_TOKENS} are read"
         raise ConditionError(message, _MAX_TOKENS, "divide it into several rules", "PC308")
-    reader = _Reader(tokens, follow)
+    reader = _ConditionReader(tokens, follow)
     test = reader.implies(0)
     if reader.position < len(tokens):
         raise reader.unexpected("'and', 'or', 'implies' or the end")
     return test
 
 
-class _Reader:
+class _ConditionReader:
     """Reads one token after another."""
 
     def __init__(self, tokens: list[str], follow: Callable[[str, int], str]) -> None:

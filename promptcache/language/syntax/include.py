@@ -54,7 +54,7 @@ _MAX_PATHS = 400
 """How many paths a condition may have that is written for a choice."""
 
 
-class Options(NamedTuple):
+class InheritedOptions(NamedTuple):
     """The options that modules inherit."""
 
     whitespace: Whitespace
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
     parent: str
     in_turn: bool
-    options: Options
+    options: InheritedOptions
 
 
 class Wanted(NamedTuple):
@@ -338,9 +338,9 @@ def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
     return "a module is taken with all that is in it: select the one at the top level" if "/" in name else None
 
 
-def _with_options(item: Module | Union, document: SchemaDocument, around: Options) -> Module | Union:
+def _with_options(item: Module | Union, document: SchemaDocument, around: InheritedOptions) -> Module | Union:
     """Write on modules what they inherit from their own document, where they would inherit something else here."""
-    own = Options(document.whitespace, document.separator, document.context)
+    own = InheritedOptions(document.whitespace, document.separator, document.context)
     if own == around:
         return item
     if isinstance(item, Module):
@@ -349,7 +349,7 @@ def _with_options(item: Module | Union, document: SchemaDocument, around: Option
     return replace(item, children=tuple(members))
 
 
-def _with(module: Module, own: Options, around: Options) -> Module:
+def _with(module: Module, own: InheritedOptions, around: InheritedOptions) -> Module:
     differs = module.separator is None and own.separator != around.separator
     return replace(
         module,

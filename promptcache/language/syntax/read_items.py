@@ -22,7 +22,7 @@ from promptcache.language.syntax.elements import (
     read_rule,
 )
 from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
-from promptcache.language.syntax.include import Options, Place, Taken, Wanted
+from promptcache.language.syntax.include import InheritedOptions, Place, Taken, Wanted
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
     Combination,
@@ -68,7 +68,7 @@ class SchemaReader:
         self.faults = FaultList(SchemaError)
         self._folder = folder
         self._include = include
-        self._place = Place("", False, Options(Whitespace.DEDENT, "\n", Context.GUARANTEED))
+        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED))
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
@@ -88,7 +88,7 @@ class SchemaReader:
             raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
         attributes = self._attributes(root)
         separator = attributes.escaped("separator")
-        options = Options(
+        options = InheritedOptions(
             attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
             "\n" if separator is None else separator,
             attributes.choice("context", Context) or Context.GUARANTEED,
@@ -178,7 +178,7 @@ class SchemaReader:
         separator = attributes.escaped("separator")
         context = attributes.choice("context", Context)
         around = self._place.options
-        options = Options(
+        options = InheritedOptions(
             whitespace or around.whitespace,
             around.separator if separator is None else separator,
             context or around.context,

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class TemplateOrigin:
     """The template that a document was rendered from: its text, and what of the document it makes where."""
 
     template: Source
@@ -62,7 +62,7 @@ class Source:
     name: str
     text: str = field(repr=False)
     line_starts: tuple[int, ...] = field(repr=False)
-    origin: Origin | None = field(default=None, repr=False)
+    origin: TemplateOrigin | None = field(default=None, repr=False)
     first: tuple[int, int] = field(default=(1, 1), repr=False)
 
     def span(self, start: int, stop: int) -> Span:

@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 
 from promptcache.diagnostics import Diagnostic, LanguageError, did_you_mean
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, Origin, Piece, Source, decode
+from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 5_000
@@ -59,7 +59,7 @@ def render_template(
         start, stop = rendering.place(fault)
         raise error([Diagnostic(code=code, message=message, span=template.span(start, stop), help=advice)]) from None
     document = decode(rendered, source, error)
-    return replace(document, origin=Origin(template=template, pieces=pieces)) if pieces else document
+    return replace(document, origin=TemplateOrigin(template=template, pieces=pieces)) if pieces else document
 
 
 _CAUGHT = (
