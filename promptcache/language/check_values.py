@@ -160,8 +160,8 @@ def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Iterator[Diagnostic]:
     if not isinstance(item, allowed):
         message = f"{shown(item)} cannot stand in {_called(parent)}"
-        mend = f"it holds {', '.join(each.__name__ for each in allowed)}"
-        yield Diagnostic(code="PC102", message=message, span=_place(item), help=mend)
+        fix = f"it holds {', '.join(each.__name__ for each in allowed)}"
+        yield Diagnostic(code="PC102", message=message, span=_place(item), help=fix)
         return
     yield from _values(item, type(item))
     children = getattr(item, "children", ())

@@ -52,8 +52,8 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
     num_refused = 0
     for number, example in enumerate(schema.examples):
         if number == MAX_EXAMPLES:
-            message, mend = f"the schema has more than {MAX_EXAMPLES} examples", "keep others in files of their own"
-            yield Diagnostic(code="PC009", message=message, span=example.span, help=mend)
+            message, fix = f"the schema has more than {MAX_EXAMPLES} examples", "keep others in files of their own"
+            yield Diagnostic(code="PC009", message=message, span=example.span, help=fix)
             return
         if example.valid is None and example.contains is None:
             continue

@@ -159,8 +159,8 @@ class _Reading:
 
     def _too_much(self, message: str, inclusion: Inclusion) -> SchemaError:
         self._full = True
-        mend = "include fewer files, or less of them with select="
-        return SchemaError([Diagnostic(code="PC221", message=message, span=inclusion.wanted.span, help=mend)])
+        fix = "include fewer files, or less of them with select="
+        return SchemaError([Diagnostic(code="PC221", message=message, span=inclusion.wanted.span, help=fix)])
 
 
 def _check_names(document: SchemaDocument) -> None:

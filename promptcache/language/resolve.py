@@ -37,8 +37,8 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
     """
     if prompt.schema != schema.name:
         message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
-        mend = did_you_mean(prompt.schema, [schema.name])
-        raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=mend)])
+        fix = did_you_mean(prompt.schema, [schema.name])
+        raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=fix)])
     _check_version(prompt, schema)
     resolver = _Resolver(schema)
     resolver.fill("", prompt.arguments)
@@ -74,12 +74,12 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
     wanted = f"the prompt is for version {prompt.version} of schema '{schema.name}'"
     if schema.version is None or not is_version(schema.version):
         have = "has none" if schema.version is None else f"says {quoted(schema.version)}, which is no version"
-        message, mend = f"{wanted}, which {have}", 'give the schema a version, as version="1.0"'
+        message, fix = f"{wanted}, which {have}", 'give the schema a version, as version="1.0"'
     elif in_range(schema.version, prompt.version):
         return
     else:
-        message, mend = f"{wanted}, and this is {schema.version}", "change the range, or load that version"
-    raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=mend)])
+        message, fix = f"{wanted}, and this is {schema.version}", "change the range, or load that version"
+    raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=fix)])
 
 
 class _Resolver:
@@ -110,8 +110,8 @@ class _Resolver:
             elif path not in self._schema.modules and len(self.faults) >= MAX_SUGGESTIONS:
                 self._fault("PC401", f"{quoted(reference.path)} leads to no module", reference.span, None)
             elif path not in self._schema.modules:
-                message, mend = nowhere(path, self._schema.modules, in_prompt=True)
-                self._fault("PC401", message, reference.span, mend)
+                message, fix = nowhere(path, self._schema.modules, in_prompt=True)
+                self._fault("PC401", message, reference.span, fix)
             else:
                 self._enter(reference, path)
 
@@ -133,8 +133,8 @@ class _Resolver:
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"
                 known = f"parameters: {', '.join(parameters)}" if parameters else None
-                mend = did_you_mean(name, parameters) or known
-                self._fault("PC402", f"{owner} has no parameter '{name}'", argument.span, mend)
+                fix = did_you_mean(name, parameters) or known
+                self._fault("PC402", f"{owner} has no parameter '{name}'", argument.span, fix)
             elif name in slots:
                 related = ((slots[name].span, "first given here"),)
                 self._fault("PC403", f"the argument '{name}' is given twice", argument.span, "remove one", related)
@@ -148,9 +148,9 @@ class _Resolver:
             self._fault("PC420", message, argument.span, found[1], ((parameter.span, "the parameter"),))
 
     def _fault(
-        self, code: str, message: str, span: Span, mend: str | None, related: tuple[tuple[Span, str], ...] = ()
+        self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
 
 
 def _unfilled(

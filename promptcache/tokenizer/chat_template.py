@@ -1,8 +1,4 @@
-"""A model's chat template, rendered as the transformers library renders it.
-
-Comes in: the Jinja2 source and the tokenizer's special tokens. Goes out: rendered conversations, or None where the
-template refuses one. This file does not know what a turn's header is.
-"""
+"""The chat template of a model, rendered as transformers renders it."""
 
 from __future__ import annotations
 
@@ -18,15 +14,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from promptcache.diagnostics import UnsupportedModel
 
-# What a template sees as today: one fixed day, so that the same schema has the same tokens tomorrow.
+# The date that templates get. It is fixed, so that a schema has the same tokens every day.
 FROZEN_DATE = datetime(2024, 7, 26)
 
-# What code in a template raises for a conversation it was not written for.
+# Errors of templates for conversations that they do not support.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 class ChatTemplate:
-    """A compiled chat template with the special tokens it may name."""
+    """A compiled chat template with the special tokens that it can use."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -42,7 +38,7 @@ class ChatTemplate:
             raise UnsupportedModel(f"the chat template is not valid Jinja2: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, object]], *, generation_prompt: bool) -> str | None:
-        """Render a conversation, or return None where the template refuses it."""
+        """Return a rendered conversation, or None if the template refuses it."""
         try:
             return self._template.render(
                 messages=messages,
@@ -56,7 +52,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training: rendered, it is its content."""
+    """Jinja2 extension for `{% generation %}`, which marks the assistant's text for training and renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -66,7 +62,7 @@ class _Generation(Extension):
 
 
 def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    """Dump JSON without HTML escapes, which is what transformers gives to templates in place of Jinja2's own filter."""
+    """Return JSON without HTML escapes, like the filter of transformers."""
     return json.dumps(value, ensure_ascii=False, indent=indent, **options)
 
 

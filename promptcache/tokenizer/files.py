@@ -1,7 +1,4 @@
-"""The files of a model's folder that say how its tokenizer works.
-
-Comes in: a folder. Goes out: the text and settings that `HubTokenizer` is made from. This file knows no tokens.
-"""
+"""The files of a model's folder that describe its tokenizer."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """What a model's folder says about its tokenizer.
+    """The files of a folder about its tokenizer.
 
     Attributes:
         tokenizer_json: Content of `tokenizer.json`.
@@ -32,7 +29,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Read a model's folder.
+    """Read the tokenizer files of a model's folder.
 
     Raises:
         ModelNotFound: no such folder, or no `tokenizer.json` in it.
@@ -53,7 +50,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
 
 def default_template(templates: object) -> str | None:
-    """Return the template itself, or the one named "default" (else the first) of a mapping or list of named ones."""
+    """Return a template, or the default (else the first) one of several named templates."""
     if isinstance(templates, list):
         templates = {entry["name"]: entry["template"] for entry in templates}
     if isinstance(templates, Mapping):
@@ -62,7 +59,7 @@ def default_template(templates: object) -> str | None:
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the chat template from where transformers keeps it, the newest place first."""
+    """Return the chat template from the places where transformers stores it, the newest place first."""
     return (
         _read(folder / "chat_template.jinja")
         or default_template(_read_json(folder / "chat_template.json").get("chat_template"))

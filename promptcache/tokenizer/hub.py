@@ -1,9 +1,4 @@
-"""Names of models: `demo`, a folder, or a hub id, and the folder that each leads to.
-
-The hub is asked once about a hub id; where it does not answer, the local cache is used. Only the files that describe a
-tokenizer and a model's sizes are downloaded here: a few megabytes, and never weights. This file imports neither torch
-nor transformers.
-"""
+"""Names of models and their folders. A name is `demo`, a folder, or a hub id."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ _FILES = (
 
 
 def model_folder(name: str | Path) -> Path:
-    """Return a folder with the tokenizer and `config.json` of a model, downloaded where it is a hub id.
+    """Return a folder with the tokenizer and `config.json` of a model. Files of a hub id are downloaded.
 
     Raises:
         ModelNotFound: No such folder or hub id, or the hub does not answer and the local cache does not have it.
@@ -47,7 +42,7 @@ def model_folder(name: str | Path) -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """Return the folder that a name means, or None for what can only be a hub id.
+    """Return the folder of a name, or None for a hub id.
 
     Raises:
         ModelNotFound: It is no name, or a path that leads to no folder.
@@ -73,7 +68,7 @@ def ask_hub(
     subfolder: str = "",
     local_files_only: bool = False,
 ) -> bool:
-    """Return whether the hub has a model: False where it does not say, and the local cache has the model.
+    """Return whether the hub has a model; False if the hub does not answer and the local cache has the model.
 
     One request without retries, so that a wrong name or a machine without network is reported at once.
 
@@ -107,7 +102,7 @@ def ask_hub(
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
-    """Return what asking a hub raises: the last is the base class of httpx, in the version that the library uses."""
+    """Return the errors of a request to the hub. The last one is the base class of httpx, in the version of the library."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     return OSError, ValueError, HTTPError

@@ -1,8 +1,4 @@
-"""The tokenizer of a model from the hub: the tokenizers library and the model's chat template behind our protocol.
-
-Comes in: a model's folder, or its tokenizer's parts. Goes out: a `Tokenizer` in which no text becomes a control token.
-This file imports neither torch nor transformers.
-"""
+"""The tokenizer of a Hugging Face model: the tokenizers library and the model's chat template."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _PROBE = "a b\n c  d"
 
 
 class HubTokenizer:
-    """Implements `Tokenizer` for models that come with a `tokenizer.json`; made by `from_folder` or `from_parts`."""
+    """`Tokenizer` for models with a `tokenizer.json`. Create it with `from_folder` or `from_parts`."""
 
     def __init__(self, *, parts: _Parts, source: str | None, eos_token_ids: Sequence[int], fingerprint: str) -> None:
         frames = PLAIN_FRAMES
@@ -65,7 +61,7 @@ class HubTokenizer:
         chat_template: object = None,
         eos_token_ids: Sequence[int] = (),
     ) -> HubTokenizer:
-        """Make a tokenizer from what a folder or a loaded tokenizer holds.
+        """Create a tokenizer from the parts of a folder or of a loaded tokenizer.
 
         Args:
             tokenizer_json: As the tokenizers library writes it (`backend_tokenizer.to_str()`).
@@ -85,17 +81,17 @@ class HubTokenizer:
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
-        """What the tokenizer, or else the chat template, puts in front of every text; empty where there is none."""
+        """The tokens that the tokenizer, or else the chat template, puts before every text; may be empty."""
         return self._bos_ids
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The model's own, the tokenizer's, and the control token that closes an assistant turn."""
+        """The end tokens of the model and the tokenizer, and the control token that closes an assistant turn."""
         return self._eos_ids
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """All special and added tokens, except what stands for unknown text and runs of whitespace."""
+        """All special and added tokens, except the unknown token and tokens for runs of whitespace."""
         return self._text.control_ids
 
     @property
@@ -105,7 +101,7 @@ class HubTokenizer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know about this tokenizer and its chat template."""
+        """Warnings about this tokenizer and its chat template."""
         return self._warnings
 
     def tokenize(self, text: str) -> tuple[int, ...]:
@@ -117,11 +113,11 @@ class HubTokenizer:
         return self._text.detokenize(token_ids)
 
     def frame(self, role: Role) -> TurnFrame:
-        """Return what opens and closes a turn of `role`."""
+        """Return the header and footer of a turn of `role`."""
         return self._frames[role]
 
     def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the control token that begins the end of a conversation, if there is one, whitespace aside."""
+        """Return the control token that closes the last turn of a conversation, or None."""
         for token_id in ending:
             if token_id in self.control_ids:
                 return (token_id,)
@@ -135,7 +131,7 @@ class HubTokenizer:
 
 
 class _Parts:
-    """A tokenizer for the markup of chat templates, where control tokens come out, until it becomes one for text."""
+    """Tokenizer of the markup of chat templates, which produces control tokens. It then becomes a tokenizer of text."""
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
         self._rules = _read_rules(tokenizer_json, config)
@@ -149,11 +145,11 @@ class _Parts:
         self.bos = "".join(self._markup.id_to_token(token_id) or "" for token_id in self.prefix_ids) or declared_bos
 
     def to_text_tokenizer(self) -> TextTokenizer:
-        """Return the tokenizer for text; afterwards markup is text, too."""
+        """Return the tokenizer of text. This object must not be used afterwards."""
         return TextTokenizer(self._rules, self._markup, self.special_tokens.values())
 
     def markup_ids(self, text: str) -> tuple[int, ...]:
-        """Tokenize what a chat template wrote: here, and only here, control tokens come out."""
+        """Tokenize the output of a chat template. Only this method produces control tokens."""
         return tuple(self._markup.encode(text, add_special_tokens=False).ids)
 
     def frame(self, frame: Frame) -> TurnFrame:
@@ -167,7 +163,7 @@ class _Parts:
 
 
 def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> RuleData:
-    """Parse and edit the rules, with the added tokens that only the configuration declares."""
+    """Return the edited rules, with the added tokens that only the configuration declares."""
     try:
         declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
         return with_controls_marked(without_edges(declared))
@@ -184,7 +180,7 @@ def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _prefix_ids(markup: Backend) -> tuple[int, ...]:
-    """Return what the tokenizer's post-processor puts in front of a text."""
+    """Return the tokens that the post-processor of the tokenizer puts before a text."""
     bare = markup.encode("x", add_special_tokens=False).ids
     whole = markup.encode("x").ids
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)

@@ -1,8 +1,6 @@
-"""The rules of a `tokenizer.json`, edited so that pieces of text can be tokenized apart.
+"""The rules of a `tokenizer.json`, edited so that pieces of text can be tokenized separately.
 
-Comes in: the parsed JSON of the tokenizers library. Goes out: the same with everything removed that a tokenizer does
-only at the ends of a whole text (a prefix space, stripping, truncation), and with control tokens told from text. This
-file does not run a tokenizer.
+The edits remove rules that apply only at the ends of a whole text: prefix space, stripping, truncation.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ RuleData: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, w
 
 
 def without_edges(rules: Mapping[str, Any]) -> RuleData:
-    """Return the rules without what happens only where a text begins or ends, and without chance."""
+    """Return the rules without those that apply only at the start or end of a text, and without dropout."""
     return {
         **rules,
         "truncation": None,
@@ -29,13 +27,13 @@ def without_edges(rules: Mapping[str, Any]) -> RuleData:
 def with_controls_marked(rules: Mapping[str, Any]) -> RuleData:
     """Return the rules with every added token marked as special, except those that are ordinary text.
 
-    The library can be told to take special tokens in a text for text, but only these.
+    The library can treat special tokens in a text as text, but no other tokens.
     """
     return {**rules, "added_tokens": [{**token, "special": not is_text(token)} for token in rules["added_tokens"]]}
 
 
 def is_text(token: Mapping[str, Any]) -> bool:
-    """Tell whether an added token is ordinary text: runs of spaces and newlines, which some tokenizers keep there."""
+    """Return whether an added token is ordinary text: a run of spaces or newlines."""
     return not token["special"] and token["content"].isspace()
 
 
@@ -53,7 +51,7 @@ def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mappin
 
 
 def literal_pieces(rules: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return vocabulary entries that stand for something else than their own text: the unknown token and bytes."""
+    """Return vocabulary entries with another meaning than their text: the unknown token and bytes."""
     model = rules["model"]
     unknown = unknown_piece(rules)
     pieces = () if unknown is None else (unknown,)
@@ -61,7 +59,7 @@ def literal_pieces(rules: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unknown_piece(rules: Mapping[str, Any]) -> str | None:
-    """Return the vocabulary entry that the model itself gives to what it does not know."""
+    """Return the vocabulary entry of the model for unknown text."""
     model = rules["model"]
     if model.get("unk_id") is not None:
         return str(model["vocab"][model["unk_id"]][0])
@@ -70,7 +68,7 @@ def unknown_piece(rules: Mapping[str, Any]) -> str | None:
 
 
 def _edit(part: RuleData | None, members: str, edit: Callable[[RuleData], RuleData | None]) -> RuleData | None:
-    """Apply `edit` to a rule or to every member of a sequence of rules; what becomes None is dropped."""
+    """Apply `edit` to a rule or to every member of a sequence of rules, and drop those that become None."""
     if part is None:
         return None
     if part["type"] != "Sequence":
@@ -98,7 +96,7 @@ def _decoder(rule: RuleData) -> RuleData | None:
 
 
 def _metaspace(rule: RuleData) -> RuleData:
-    """Let a Metaspace rule prepend nothing; the older spelling of that option would contradict the newer one."""
+    """Return a Metaspace rule that prepends nothing. The older spelling of the option is removed."""
     if rule["type"] != "Metaspace":
         return rule
     return {key: value for key, value in rule.items() if key != "add_prefix_space"} | {"prepend_scheme": "never"}

@@ -1,8 +1,4 @@
-"""Text to token IDs and back, so that no text becomes a control token.
-
-Comes in: the rules of a `tokenizer.json`, edited so that nothing happens at the ends of a text. Goes out: token IDs.
-This file knows neither files nor chat templates.
-"""
+"""Text to token IDs and back. No text becomes a control token."""
 
 from __future__ import annotations
 
@@ -18,10 +14,10 @@ from promptcache.tokenizer.rules import is_text, literal_pieces, unknown_piece
 
 
 class TextTokenizer:
-    """Tokenizes without added tokens, and splits text where the vocabulary itself holds a control token."""
+    """Tokenizer of text without added tokens. It splits a text where the vocabulary itself contains a control token."""
 
     def __init__(self, rules: Mapping[str, Any], backend: Backend, special_tokens: Iterable[str]) -> None:
-        """Make a tokenizer for text.
+        """Create a tokenizer of text.
 
         Args:
             rules: What `backend` was loaded from, control tokens marked.
@@ -39,7 +35,7 @@ class TextTokenizer:
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """All special and added tokens, except what stands for unknown text and runs of whitespace."""
+        """All special and added tokens, except the unknown token and tokens for runs of whitespace."""
         return frozenset(self._controls)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
@@ -73,7 +69,7 @@ class TextTokenizer:
     def _forged(
         self, text: str, token_ids: Sequence[int], offsets: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int]]:
-        """Yield where in `text` tokens stand that mean something else than their text."""
+        """Yield the ranges of `text` that the vocabulary would map to tokens with another meaning."""
         for token_id, (start, stop) in zip(token_ids, offsets, strict=True):
             if token_id in self._controls or self._literals.get(token_id) == text[start:stop]:
                 yield start, stop
@@ -92,6 +88,6 @@ def load(rules: Mapping[str, Any]) -> Backend:
 
 
 def _find(backend: Backend, forms: Iterable[str]) -> dict[str, int]:
-    """Return the IDs of those written forms that the vocabulary has."""
+    """Return the IDs of the written forms that are in the vocabulary."""
     found = ((form, backend.token_to_id(form)) for form in forms)
     return {form: token_id for form, token_id in found if token_id is not None}

@@ -1,8 +1,6 @@
-"""What opens and closes a turn of each role, cut from conversations that a chat template renders.
+"""Headers and footers of chat turns by role, cut from conversations that a chat template renders.
 
-Comes in: a chat template. Goes out: headers and footers as text, which depend on the role alone. Every conversation is
-made of marker texts; what stands between two markers is the footer of one turn and the header of the next. This file
-knows no tokens.
+A marker text in each turn shows where the text of the turn starts and ends.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ _S, _U, _A = Role.SYSTEM, Role.USER, Role.ASSISTANT
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The text that opens a turn and the text that closes it."""
+    """The text before and the text after the content of a turn."""
 
     header: str
     footer: str
@@ -43,8 +41,8 @@ class Frames:
     warnings: tuple[str, ...] = ()
 
 
-# For models without a chat template. A header ends with a newline and not with a space: tokenized apart, a space at its
-# end would be a token that the model has rarely seen before a word.
+# For models without a chat template. A header ends with a newline: a space at its end would be tokenized alone, which
+# models rarely see before a word.
 PLAIN_FRAMES = Frames(
     system=Frame("System:\n", "\n\n"),
     user=Frame("User:\n", "\n\n"),
@@ -61,13 +59,13 @@ def cut_frames(template: ChatTemplate, bos: str, eos: str) -> Frames:
         eos: Written form of the end-of-text token.
 
     Raises:
-        UnsupportedModel: the template renders no conversation in which the turns can be told apart.
+        UnsupportedModel: no conversation that the template renders shows where its turns start and end.
     """
     return _Cutter(template, bos, eos).cut()
 
 
 class _Cutter:
-    """Renders the conversations that are needed and cuts them at their markers."""
+    """Renderer of conversations that cuts them at their markers."""
 
     def __init__(self, template: ChatTemplate, bos: str, eos: str) -> None:
         self._template = template
@@ -99,7 +97,7 @@ class _Cutter:
         )
 
     def _talk(self) -> tuple[tuple[Role, ...], tuple[str, ...]]:
-        """Return the gaps of a conversation long enough to have turns in its middle, and what had to lead it."""
+        """Return the text between turns of a long conversation, and the turns that had to come first."""
         for self._in_parts in (False, True):
             for lead in ((), (_S,)):
                 gaps = self._gaps((*lead, _U, _A, _U, _A, _U))
@@ -110,7 +108,7 @@ class _Cutter:
         )
 
     def _between_turns(self, gap: str, first_header: str, footers: Sequence[str]) -> tuple[str, str]:
-        """Split what stands between an assistant's and a user's text into footer and header.
+        """Split the text between an assistant's and a user's content into footer and header.
 
         The header that opens the conversation tells where to cut, if it comes again here; else the first of `footers`
         that begins here: what ends a conversation, what ends a user turn.
@@ -123,14 +121,14 @@ class _Cutter:
         return self._without_bos(footer), header.removeprefix(self._bos)
 
     def _generation_prompt(self, lead: tuple[Role, ...], tail: str, user_footer: str) -> str:
-        """Return what the template adds after the last user turn for the assistant to continue."""
+        """Return the generation prompt that the template adds after the last user turn."""
         gaps = self._gaps((*lead, _U, _A, _U, _A, _U), generation_prompt=True)
         if not gaps or gaps[-1] == tail:
             return ""
         return gaps[-1].removeprefix(user_footer)
 
     def _assistant_header(self, rendered: str, prompt: str) -> str:
-        """Choose between what stands before an assistant's text in a conversation and the generation prompt.
+        """Choose the assistant's header: the text before its content in a conversation, or the generation prompt.
 
         Where one begins with the other it is the shorter: what a thinking model's template adds to either is left to
         the model.
@@ -146,7 +144,7 @@ class _Cutter:
         return header
 
     def _system(self, first_header: str, user: Frame, assistant: Frame) -> Frame:
-        """Return the system frame: of a turn in the middle if the template renders one, else of the first turn."""
+        """Return the frame of a system turn in the middle, or of the first turn if the template renders no other."""
         middle = self._middle_system(user, assistant)
         leading = self._leading_system(first_header, user)
         for frame in (middle, leading):
@@ -165,7 +163,7 @@ class _Cutter:
         return Frame(header, self._without_bos(gaps[3].removesuffix(user.header)))
 
     def _leading_system(self, first_header: str, user: Frame) -> Frame | None:
-        """Cut a system turn that begins the conversation; what begins it without one, too, is not part of the turn."""
+        """Cut the frame of a first system turn, without the text that starts every conversation."""
         gaps = self._gaps((_S, _U, _A, _U))
         if not gaps:
             return None
@@ -177,11 +175,11 @@ class _Cutter:
         return Frame(header, self._without_bos(footer.removesuffix(user.header)))
 
     def _without_bos(self, footer: str) -> str:
-        """Cut away the BOS of the turn that follows; where BOS and end of text are one token, it is the latter."""
+        """Remove the BOS of the next turn. If BOS and end of text are one token, it counts as end of text."""
         return footer if self._bos == self._eos else footer.removesuffix(self._bos)
 
     def _gaps(self, roles: Sequence[Role], *, generation_prompt: bool = False) -> tuple[str, ...]:
-        """Return what stands before, between and after the texts of a conversation; nothing if one is missing."""
+        """Return the text before, between and after the contents of a conversation; nothing if one is missing."""
         markers = tuple(f"TEXT{index}OF{role.upper()}" for index, role in enumerate(roles))
         contents = ([{"type": "text", "text": marker}] if self._in_parts else marker for marker in markers)
         messages = [{"role": str(role), "content": content} for role, content in zip(roles, contents, strict=True)]
@@ -190,7 +188,7 @@ class _Cutter:
 
 
 def _cut_at(rendered: str, markers: Sequence[str]) -> Iterator[str]:
-    """Yield the pieces between `markers`, or nothing unless each is there once, in order."""
+    """Yield the pieces between `markers`, or nothing unless each marker occurs once and in order."""
     if any(rendered.count(marker) != 1 for marker in markers):
         return
     starts = [rendered.index(marker) for marker in markers]
@@ -203,5 +201,5 @@ def _cut_at(rendered: str, markers: Sequence[str]) -> Iterator[str]:
 
 
 def _split_after(gap: str, ended: str) -> tuple[str, str]:
-    """Split `gap` after `ended` where it begins so, else at its start."""
+    """Split `gap` after `ended` if it starts with `ended`, else at its start."""
     return (ended, gap[len(ended) :]) if gap.startswith(ended) else ("", gap)

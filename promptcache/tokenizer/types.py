@@ -1,8 +1,4 @@
-"""What the layout asks of a tokenizer.
-
-Comes in: text. Goes out: token IDs in which no control token stands that the text forged. This file knows neither
-tokenizer files nor chat templates; those are read in `layout.hub_tokenizer`.
-"""
+"""The protocol of tokenizers that layouts use."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from promptcache.language import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFrame:
-    """The tokens that open and close a chat turn, control tokens included, and their text."""
+    """The header and footer of a chat turn: token IDs, with control tokens, and their text."""
 
     header_ids: tuple[int, ...]
     footer_ids: tuple[int, ...]
@@ -25,19 +21,19 @@ class TurnFrame:
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to token IDs and back, without special tokens, prefix space or forged control tokens."""
+    """Text to token IDs and back, without special tokens, prefix space or control tokens from text."""
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
-        """The tokens that stand at position 0 of every prompt: one, or none where the model uses none."""
+        """The tokens at the start of every prompt: one, or none if the model uses none."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens at which generation stops: the end of a turn among them."""
+        """Tokens that stop the generation, among them the end of a turn."""
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """Special and added tokens: no text of a schema or prompt ever becomes one."""
+        """Special and added tokens. No text of a schema or prompt becomes one."""
 
     @property
     def fingerprint(self) -> str:
@@ -45,7 +41,7 @@ class Tokenizer(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know about this tokenizer, a template without a system role for one."""
+        """Warnings about this tokenizer, such as a chat template without a system role."""
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text`, none of them a control token; they decode to `text`."""
@@ -54,4 +50,4 @@ class Tokenizer(Protocol):
         """Return the text of `token_ids`, control tokens in their written form."""
 
     def frame(self, role: Role) -> TurnFrame:
-        """Return what opens and closes a turn of `role`, whatever stands in it or around it."""
+        """Return the header and footer of a turn of `role`. They do not depend on the content or on other turns."""

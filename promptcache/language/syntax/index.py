@@ -90,9 +90,9 @@ class _Walker:
         self._entered = 0
         self._first: dict[tuple[str, str, str], Span] = {}
 
-    def fault(self, code: str, message: str, span: Span, mend: str | None = None, first: Span | None = None) -> None:
+    def fault(self, code: str, message: str, span: Span, fix: str | None = None, first: Span | None = None) -> None:
         related = ((first, "first defined here"),) if first else ()
-        self.index.faults.append(Diagnostic(code=code, message=message, span=span, help=mend, related=related))
+        self.index.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
 
     def items(
         self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
@@ -193,10 +193,10 @@ class _Walker:
         where = f" in '{parent}'" if parent else ""
         at = f"at {first.line}:{first.column}" if first.source == span.source else "in another file"
         message = f"{kind} '{name}' is defined twice{where} (first {at})"
-        mend = "give one of them another name"
+        fix = "give one of them another name"
         if {first.source, span.source} != {self._source}:
-            mend += ", or write prefix= where it is included"
-        self.fault(code, message, span, mend, first)
+            fix += ", or write prefix= where it is included"
+        self.fault(code, message, span, fix, first)
         return False
 
 

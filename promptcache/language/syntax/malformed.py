@@ -207,9 +207,9 @@ def instruction(target: str, span: Span) -> Diagnostic:
 
 def namespace(name: str, span: Span) -> Diagnostic:
     """Refuse a name with a prefix, and a declaration of one."""
-    mend = 'use whitespace="preserve" on the module' if name == "xml:space" else "remove the prefix"
+    fix = 'use whitespace="preserve" on the module' if name == "xml:space" else "remove the prefix"
     message = f"'{name}' uses a namespace; the language has none"
-    return Diagnostic(code="PC008", message=message, span=span, help="remove it" if name == "xmlns" else mend)
+    return Diagnostic(code="PC008", message=message, span=span, help="remove it" if name == "xmlns" else fix)
 
 
 def beyond(code: str, message: str, span: Span) -> Diagnostic:
