@@ -1,1 +1,1 @@
-"""The formatter: its layout of elements and text blocks, and the markup that it keeps."""
+"""Formatter for schemas and prompts, and the markup reader that it uses."""

@@ -1,7 +1,7 @@
-"""The formatter: a schema or prompt, laid out anew, with every block on a line of its own and attributes in one order.
+"""Format a schema or prompt: each block starts on a new line, and attributes have a fixed order.
 
-Two laws: the tokens of a document never change, and formatting twice is formatting once. A text block that cannot be
-moved without _meaning something else stays as it is: `finish` decides that, which gives the text that a block means.
+Formatting never changes the tokens of a document. Formatting twice gives the same text as formatting once. A text
+block is not changed if its text, as `finish` returns it, would be different.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import parse_xml
 
 _WIDTH = 120
-"""Where a start tag is broken, and where text that shares a line with its tags gets lines of its own."""
+"""Maximum line width, in characters. Longer start tags are split, and longer text moves to lines between its tags."""
 
 _INDENT = "  "
 _PATHS = frozenset({"requires", "excludes", "after", "modules"})
@@ -32,11 +32,12 @@ _SPACE = " \t\n"
 
 
 class _Dialect(NamedTuple):
-    """How the elements of a kind of document are laid out.
+    """Layout rules for the elements of one kind of document.
 
     Attributes:
-        inline: Elements that are part of the text around them. exact: Elements whose content is not touched. order:
-        For elements that have one, the order of their attributes.
+        inline: Elements that are part of the text around them.
+        exact: Elements whose content is not changed.
+        order: Order of the attributes, by element. Other attributes keep the order in which they were written.
     """
 
     inline: frozenset[str]
@@ -51,14 +52,14 @@ _SCHEMA = _Dialect(frozenset({"parameter", "text"}), frozenset({"text"}), ATTRIB
 
 
 class _Surroundings(NamedTuple):
-    """What an element takes from around it."""
+    """Options that an element inherits: the dialect, the whitespace mode and the indentation."""
 
     dialect: _Dialect
     whitespace: Whitespace
     indent: str
 
     def within(self, tag: Tag) -> _Surroundings:
-        """Return the surroundings of what stands in `tag`."""
+        """Return the options for the content of `tag`."""
         dialect, whitespace = self.dialect, self.whitespace
         if dialect is _SCHEMA and tag.name == "example":
             dialect, whitespace = _PROMPT, Whitespace.DEDENT
@@ -71,7 +72,11 @@ class _Surroundings(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A child that is written: `glued` ones bring the whitespace around them, others get `gap` newlines before them."""
+    """Formatted child of an element.
+
+    The text of a `glued` item includes the whitespace around it. Any other item follows `gap` newlines, or a space if
+    `gap` is 0.
+    """
 
     text: str
     gap: int = 1
@@ -85,16 +90,17 @@ def format_document(
     folder: Files | None = None,
     context: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a schema or prompt laid out anew, its lines ended by newlines.
+    """Return the formatted text of a schema or prompt; every line ends with a newline.
 
     Args:
         text: The document; bytes must be UTF-8.
-        source: Its name in diagnostics.
-        folder: Where the files lie that a schema names, as for `parse_schema`.
-        context: What templates that a schema includes may use, as for `parse_schema`.
+        source: Name of the document in diagnostics.
+        folder: Folder of the files that a schema names, as for `parse_schema`.
+        context: Values for the templates that a schema includes, as for `parse_schema`.
 
     Raises:
-        LanguageError: every fault of the document. A prompt is checked as far as that goes without its schema.
+        LanguageError: The document has faults; the error holds all of them. A prompt is checked as far as is possible
+            without its schema.
     """
     root = parse_xml(text, source, LanguageError)
     if suggest(root.name, ("schema", "prompt")) == "prompt":
@@ -108,7 +114,7 @@ def format_document(
 
 
 def _write_element(tag: Tag, around: _Surroundings) -> str:
-    """Return an element, from its start tag to its end."""
+    """Format an element, from its start tag to its end tag."""
     head = _start_tag(tag, around)
     if tag.name in around.dialect.exact or tag.name in around.dialect.inline:
         inner = tag.inner if tag.name in around.dialect.exact or tag.inner.strip(" \t\n") else ""
@@ -118,7 +124,7 @@ def _write_element(tag: Tag, around: _Surroundings) -> str:
 
 
 def _write_top(nodes: Sequence[MarkupNode], around: _Surroundings) -> str:
-    """Return what stands in no element: the root, comments, the declaration."""
+    """Format the top-level nodes: the root element, comments and the XML declaration."""
     items = _items(nodes, around)
     return _joined(list(items), "") + "\n"
 
@@ -185,12 +191,12 @@ def _text_item(run: Sequence[MarkupNode], around: _Surroundings) -> _Item:
 
 
 def _gap(space: str) -> int:
-    """Return 2 where one line or more was left blank."""
+    """Return the number of newlines before a block: 2 if the source has a blank line there, else 1."""
     return 2 if space.count("\n") > 1 else 1
 
 
 def _comment_gap(space: str) -> int:
-    """Return 0 for a comment that stands on the line of what comes before it."""
+    """Return the number of newlines before a comment: 0 if it is on the same line as the node before it."""
     return _gap(space) if "\n" in space else 0
 
 
@@ -215,7 +221,7 @@ def _write(node: MarkupNode, around: _Surroundings) -> str:
 
 
 def _start_tag(tag: Tag, around: _Surroundings) -> str:
-    """Return a start tag without its end; a block's gets a line for each attribute where one line is too short."""
+    """Return a start tag without its end. A block's start tag has one line per attribute if one line is too short."""
     order = {name: number for number, name in enumerate(around.dialect.order.get(tag.name, ()))}
     pairs = sorted(tag.attributes, key=lambda pair: order.get(pair[0], len(order)))
     attributes = [f"{name}={_value(name, quoted, tag, around)}" for name, quoted in pairs]
@@ -235,7 +241,7 @@ def _value(name: str, quoted: str, tag: Tag, around: _Surroundings) -> str:
 def _laid_out(
     nodes: Sequence[MarkupNode], mode: Whitespace, indent: str, write_tag: Callable[[Tag], str]
 ) -> str | None:
-    """Return a block with each line behind `indent`, but for the first; None where that would say something else."""
+    """Return a block with all lines but the first indented by `indent`, or None if the block must not change."""
     if mode is Whitespace.PRESERVE:
         return None  # the lines and indentation around a block are part of it
     lines = _lines(nodes, write_tag)
@@ -245,7 +251,7 @@ def _laid_out(
     if _means(trimmed, indent, mode) == meant:
         return trimmed
     if kept[-1:] in _BLANK and "\n" not in _ending(nodes):
-        return None  # a space that ends a line is one that editors remove
+        return None  # editors remove a space at the end of a line
     return kept if _means(kept, indent, mode) == meant else None
 
 
@@ -254,7 +260,7 @@ def _means(body: str, indent: str, mode: Whitespace) -> list[str | None]:
 
 
 def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> list[str | None]:
-    """Return the text of a block, None for each tag in it."""
+    """Return the text of a block, with None for each tag in it."""
     pieces: list[str | None] = []
     for is_tag, group in groupby(nodes, key=lambda node: isinstance(node, Tag)):
         if is_tag:
@@ -265,7 +271,7 @@ def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> list[str | None]:
 
 
 def _beginning(nodes: Sequence[MarkupNode]) -> str:
-    """Return the whitespace that a block begins with."""
+    """Return the whitespace at the start of a block."""
     first = nodes[0]
     if isinstance(first, Tag) or first.kind is not MarkupKind.TEXT:
         return ""
@@ -273,7 +279,7 @@ def _beginning(nodes: Sequence[MarkupNode]) -> str:
 
 
 def _ending(nodes: Sequence[MarkupNode]) -> str:
-    """Return the whitespace that a block ends with."""
+    """Return the whitespace at the end of a block."""
     last = nodes[-1]
     if isinstance(last, Tag) or last.kind is not MarkupKind.TEXT:
         return ""
@@ -282,7 +288,7 @@ def _ending(nodes: Sequence[MarkupNode]) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """A line as it is written; `said` tells whether it holds more than whitespace, comments and CDATA marks."""
+    """Line of output. `said` is true if the line holds more than whitespace, comments and CDATA marks."""
 
     raw: str = ""
     said: bool = False
@@ -318,7 +324,7 @@ def _append(lines: list[_Line], text: str) -> None:
 
 
 def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
-    """Put `indent` in the place of the indentation that all lines share; a first line behind a tag has none."""
+    """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
     behind_tag = lines[0] if lines[0].said else None
     margin = _common([line.indent for line in lines if line.said and line is not behind_tag])
     found = []
@@ -333,6 +339,6 @@ def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
 
 
 def _common(texts: Sequence[str]) -> str:
-    """Return what all texts begin with."""
+    """Return the longest common prefix of all texts."""
     first, last = min(texts, default=""), max(texts, default="")
     return first[: next((n for n, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))]

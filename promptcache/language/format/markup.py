@@ -1,6 +1,7 @@
-"""A document as it is written: a tree of tags and runs of characters that hold their source text.
+"""Read a document into a tree of tags and runs of characters that keep their source text.
 
-Comments, CDATA sections, references and quotes are kept. The text is one that `parse_xml` accepts, or a part of it.
+Comments, CDATA sections, references and quotes are kept. The text must be a document that `parse_xml` accepts, or a
+part of one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CDATA_START, CDATA_END = "<![CDATA[", "]]>"
 
 
 class MarkupKind(Enum):
-    """What a run of characters is."""
+    """Kind of a run of characters."""
 
     TEXT = auto()
     CDATA = auto()
@@ -36,14 +37,14 @@ class MarkupKind(Enum):
 
 
 class Chars(NamedTuple):
-    """A run of characters between tags, as it is written."""
+    """Run of characters between tags, as written in the source."""
 
     kind: MarkupKind
     raw: str
 
     @property
     def value(self) -> str:
-        """What it adds to the text around it."""
+        """Return the text that this run adds to the text around it."""
         match self.kind:
             case MarkupKind.TEXT:
                 return _REFERENCE.sub(_referred, self.raw)
@@ -54,12 +55,12 @@ class Chars(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether it is whitespace that says nothing, written as such, or a comment."""
+        """Return whether this run is a comment, or whitespace that is written without references and CDATA sections."""
         return self.kind is MarkupKind.COMMENT or (self.kind is MarkupKind.TEXT and not self.raw.strip(_SPACE))
 
 
 class Tag(NamedTuple):
-    """An element; attributes have their values in quotes, `inner` is its content as it is written."""
+    """Element as written. The values of attributes include their quotes; `inner` is the source text of the content."""
 
     name: str
     attributes: tuple[tuple[str, str], ...]

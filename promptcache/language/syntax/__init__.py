@@ -1,1 +1,1 @@
-"""The syntax of documents: sources, XML, the nodes of a schema, conditions, includes and templates."""
+"""Syntax of documents: sources, XML, schema nodes, conditions, includes and templates."""

@@ -25,10 +25,10 @@ _WORDS = {
     **dict.fromkeys(("if", "then", "test"), TOKEN),
     "pattern": _CHARACTER,
 }
-"""Attributes of which every word has a place of its own, and what a word of them is."""
+"""Attributes that store a span for every word, with the pattern of a word."""
 
 MAX_SEPARATOR = 100
-"""The longest separator, in characters: it stands between all blocks."""
+"""Maximum length of a separator, in characters. The separator is repeated between all blocks."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
@@ -36,7 +36,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
 class AttributeReader:
-    """Typed access to the attributes of `element`; what is wrong with them goes to `faults`."""
+    """Typed access to the attributes of `element`. Diagnostics are added to `faults`."""
 
     def __init__(self, element: Element, known: Sequence[str], faults: list[Diagnostic]) -> None:
         self._element = element
@@ -49,16 +49,16 @@ class AttributeReader:
 
     @property
     def places(self) -> Places:
-        """Where the words of every value stand."""
+        """Return the spans of the words of every value."""
         return tuple((attribute.name, tuple(_words(attribute))) for attribute in self._element.attributes)
 
     def text(self, name: str) -> str | None:
-        """Return the value as it stands, or None where there is none."""
+        """Return the value, or None if the attribute is absent."""
         attribute = self._found.get(name)
         return attribute.value if attribute else None
 
     def needed(self, name: str) -> str:
-        """Return the value; its absence is a fault."""
+        """Return the value of a required attribute. A missing attribute is a fault."""
         if name in self._found:
             return self._found[name].value
         message = f"<{self._element.name}> needs the attribute '{name}'"
@@ -66,7 +66,7 @@ class AttributeReader:
         return ""
 
     def flag(self, name: str) -> bool | None:
-        """Return a truth value, or None where there is none."""
+        """Return the value as a boolean, or None if the attribute is absent."""
         value = self.text(name)
         if value not in {None, "true", "false"}:
             meant = "true" if value in _YES else "false" if value in _NO else None
@@ -75,13 +75,13 @@ class AttributeReader:
         return None if value is None else value == "true"
 
     def needed_one_of(self, *names: str) -> None:
-        """Note the absence of all of these as a fault."""
+        """Add a fault if all of these attributes are absent."""
         if self._found.keys().isdisjoint(names):
             message = f"<{self._element.name}> needs one of the attributes {', '.join(names)}"
             self._fault("PC104", message, self._element.name_span, f'add {names[0]}="…"')
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """Return a whole number from `least` to 999,999,999, or None where there is none."""
+        """Return a whole number from `least` to 999,999,999, or None if the attribute is absent or not allowed."""
         value = self.text(name)
         if value is None:
             return None
@@ -91,12 +91,12 @@ class AttributeReader:
         return None
 
     def needed_number(self, name: str) -> int:
-        """Return a number; its absence is a fault."""
+        """Return the number in a required attribute. A missing attribute is a fault."""
         self.needed(name)
         return self.number(name) or 1
 
     def choice(self, name: str, choices: type[_Choice]) -> _Choice | None:
-        """Return one of the values of an enumeration, or None where there is none."""
+        """Return a value of an enumeration, or None if the attribute is absent or not allowed."""
         value = self.text(name)
         known = [choice.value for choice in choices]
         if value is None or value in known:
@@ -105,14 +105,14 @@ class AttributeReader:
         return None
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the words of a value, which whitespace separates; a value without words is a fault."""
+        """Return the words of a value, separated by whitespace. A value without words is a fault."""
         value = self.text(name)
         if value is not None and not value.split():
             self._not_allowed(name, "at least one name or path")
         return tuple(value.split()) if value else ()
 
     def alternatives(self, name: str) -> tuple[str, ...]:
-        """Return what | separates; fewer than one, or one twice, is a fault."""
+        """Return the alternatives in a value, separated by `|`. An empty or repeated alternative is a fault."""
         value = self.text(name)
         if value is None:
             return ()
@@ -122,7 +122,7 @@ class AttributeReader:
         return found
 
     def escaped(self, name: str) -> str | None:
-        r"""Return a value in which \n, \t and \\ stand for a newline, a tab and a backslash."""
+        r"""Return a value with the escapes \n, \t and \\ replaced by a newline, a tab and a backslash."""
         value = self.text(name)
         if value is None:
             return None
@@ -134,7 +134,7 @@ class AttributeReader:
         return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
 
     def either(self, name: str, other: str) -> str | None:
-        """Return the value of `name`, or of `other`, its name in the paper's dialect; both is a fault."""
+        """Return the value of `name`, or of `other`, its name in the paper's dialect. Using both is a fault."""
         if name in self._found and other in self._found:
             message = f"'{other}' is another name for '{name}': only one of them can stand here"
             self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
@@ -150,12 +150,12 @@ class AttributeReader:
 
 
 def escape(text: str) -> str:
-    """Write `text` so that `AttributeReader.escaped` gives it back."""
+    """Escape `text` so that `AttributeReader.escaped` returns it."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
 def num_words(element: Element, limit: int) -> int:
-    """Return how many paths and words of conditions the attributes of an element hold; counting ends behind `limit`."""
+    """Count the paths and the words of conditions in the attributes of an element, up to `limit + 1`."""
     listed = (attribute for attribute in element.attributes if _WORDS.get(attribute.name) in (_WORD, TOKEN))
     words = (match for attribute in listed for match in _WORDS[attribute.name].finditer(attribute.value))
     return sum(1 for _ in islice(words, limit + 1))
@@ -172,7 +172,7 @@ def _words(attribute: Attribute) -> Iterator[Span]:
 
 
 def _places(attribute: Attribute) -> Sequence[int]:
-    """Return where each character of the value stands in the document, and its end: a reference is one character."""
+    """Return the document offset of each character of the value, and of its end. A reference is one character."""
     start, stop = attribute.value_start, attribute.value_stop
     if len(attribute.value) == stop - start:
         return range(start, stop + 1)

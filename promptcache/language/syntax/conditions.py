@@ -1,6 +1,7 @@
-"""Conditions over modules, as `rules` states them: read, evaluated and written.
+"""Parse, evaluate and write the conditions over modules that `rules` contains.
 
-A condition is text in an attribute, and becomes a `Test` that a set of modules passes or fails. The grammar:
+A condition is text in an attribute. `read_condition` turns it into a `Test`, which is true or false for a set of
+present modules. The grammar:
 
     implies := or ["implies" implies]      or := and {"or" and}      and := not {"and" not}
     not     := "not" not | "(" implies ")" | path
@@ -15,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from promptcache.diagnostics import did_you_mean
 
 TOKEN = re.compile(r"[()]|&&?|\|\|?|[-=]>|[!,]|(?:(?![-=]>)[^\s()&|!,])+")
-"""A token: a parenthesis, a keyword or path, or a symbol of other languages, which gets a message of its own."""
+"""Pattern of a token: a parenthesis, keyword or path, or a symbol of another language, which gets its own message."""
 
 _MAX_TOKENS = 1_000
 _MAX_DEPTH = 50
@@ -25,31 +26,31 @@ _SYMBOLS = {"&&": "and", "&": "and", ",": "and", "||": "or", "|": "or", "!": "no
 
 
 class Present(NamedTuple):
-    """This module is present."""
+    """Test that is true if `module` is present."""
 
     module: str
 
 
 class Not(NamedTuple):
-    """`test` does not hold."""
+    """Test that is true if `test` is false."""
 
     test: Test
 
 
 class And(NamedTuple):
-    """All of `tests` hold."""
+    """Test that is true if all of `tests` are true."""
 
     tests: tuple[Test, ...]
 
 
 class Or(NamedTuple):
-    """At least one of `tests` holds."""
+    """Test that is true if at least one of `tests` is true."""
 
     tests: tuple[Test, ...]
 
 
 class Cardinality(NamedTuple):
-    """From `low` to `high` of `modules` are present; None is no limit."""
+    """Constraint that from `low` to `high` of `modules` are present; None means no limit."""
 
     modules: tuple[str, ...]
     low: int
@@ -60,7 +61,7 @@ Test: TypeAlias = Present | Not | And | Or
 
 
 class ConditionError(Exception):
-    """A condition that cannot be read: the message, the number of the faulty token, and a fix."""
+    """Error for a condition that cannot be parsed, with a message, the number of the faulty token, and a fix."""
 
     def __init__(self, message: str, token: int, fix: str | None = None, code: str = "PC307") -> None:
         super().__init__(message)
@@ -68,14 +69,14 @@ class ConditionError(Exception):
 
 
 def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
-    """Read a condition.
+    """Parse a condition.
 
     Args:
-        text: As it was written.
-        follow: Turns a path and the number of its token into the path of a module from the root.
+        text: The condition as written.
+        follow: Function that maps a path and the number of its token to the path of a module from the root.
 
     Raises:
-        ConditionError: it is malformed, too long, or nested too deeply.
+        ConditionError: The condition is malformed, too long, or nested too deeply.
     """
     tokens = TOKEN.findall(text)
     if len(tokens) > _MAX_TOKENS:
@@ -89,7 +90,7 @@ def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
 
 
 class _ConditionReader:
-    """Reads one token after another."""
+    """Recursive descent parser for the tokens of a condition."""
 
     def __init__(self, tokens: list[str], follow: Callable[[str, int], str]) -> None:
         self._tokens = tokens
@@ -151,7 +152,7 @@ class _ConditionReader:
 
 
 def holds(test: Test, present: Set[str]) -> bool:
-    """Whether a set of modules passes a test."""
+    """Return whether a test is true if exactly the modules in `present` are present."""
     match test:
         case Present(module):
             return module in present
@@ -164,7 +165,7 @@ def holds(test: Test, present: Set[str]) -> bool:
 
 
 def modules_of(test: Test) -> frozenset[str]:
-    """Return the modules that a test speaks of."""
+    """Return the modules that a test names."""
     match test:
         case Present(module):
             return frozenset({module})
@@ -175,11 +176,11 @@ def modules_of(test: Test) -> frozenset[str]:
 
 
 def simplify(test: Test, value: Callable[[str], bool | None]) -> Test | bool:
-    """Replace the modules whose presence is known, and return the truth of the test where that settles it.
+    """Return a test without the modules whose presence is known, or a boolean if these modules decide the test.
 
     Args:
-        test: A test.
-        value: Returns whether a module is present, or None where that is open.
+        test: The test to simplify.
+        value: Function that returns whether a module is present, or None if that is unknown.
     """
     match test:
         case Present(module):
@@ -198,10 +199,11 @@ def simplify(test: Test, value: Callable[[str], bool | None]) -> Test | bool:
 
 
 def broken_clause(test: Test, present: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return why a test fails: it demands that not all of the first modules are present, or one of the second is.
+    """Return two sets of modules that explain why a test fails.
 
-    All of the first are present and none of the second is. Where the test fails for several reasons, one without
-    second modules goes first, then the first one in the text.
+    All modules of the first set are present, and all modules of the second set are absent. The test requires that a
+    module of the first set is absent, or that a module of the second set is present. If the test fails for several
+    reasons, a reason with an empty second set is preferred, then the first reason in the text.
     """
     return _reason(test, present, expected=True)
 
@@ -222,7 +224,7 @@ def _reason(test: Test, present: Set[str], *, expected: bool) -> tuple[frozenset
 
 
 def write_condition(test: Test, name: Callable[[str], str]) -> str:
-    """Return a condition that `read_condition` reads as the same test; `name` writes the path of a module."""
+    """Return a condition that `read_condition` parses as the same test. `name` returns the written path of a module."""
 
     def part(inner: Test, *kinds: type[Test]) -> str:
         condition = write_condition(inner, name)

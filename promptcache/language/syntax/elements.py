@@ -1,7 +1,7 @@
-"""The elements of a schema document: their attributes, what stands inside what, and the readers of the smaller ones.
+"""Elements of a schema document: their attributes, their allowed children, and readers for the smaller elements.
 
-The two tables are the vocabulary of schemas, and tests compare them with the grammar. `read_items` reads the elements
-that hold items.
+The tables `ATTRIBUTES` and `CHILDREN` define the vocabulary of schemas. Tests compare them with the grammar.
+`read_items` reads the elements that hold items.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "choose": ("modules", "min", "max", "message"),
     "assert": ("test", "message"),
 }
-"""The elements that stand in `rules`, and the attributes of each."""
+"""Attributes of the elements that are allowed in `rules`, by element."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "schema": ("name", "version", "whitespace", "separator", "context"),
@@ -69,7 +69,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "text": (),
     "doc": (),
 }
-"""The elements of a schema document and the attributes of each."""
+"""Attributes of the elements of a schema document, by element."""
 
 _ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example"} - RULE_ATTRIBUTES.keys()
 CHILDREN = {
@@ -79,11 +79,11 @@ CHILDREN = {
     "union": frozenset({"module", "doc"}),
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
 }
-"""What may stand in an element besides text; the elements that are not here hold text or nothing."""
+"""Child elements that are allowed, by parent element. Elements without an entry hold text or nothing."""
 
 
 def instead(element: str, parent: str) -> str | None:
-    """Say what can be done about an element that cannot stand in another."""
+    """Return a fix for an element that is not allowed inside its parent, or None if there is no specific fix."""
     match parent, element:
         case "union", _:
             return "a union holds modules: put it into one"
@@ -101,7 +101,7 @@ def instead(element: str, parent: str) -> str | None:
 
 
 def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
-    """Read a parameter."""
+    """Read a `parameter` element."""
     attributes = AttributeReader(element, ATTRIBUTES["parameter"], faults)
     return Parameter(
         name=attributes.needed("name"),
@@ -120,7 +120,7 @@ def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
 
 
 def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
-    """Read an example; one without a prompt counts as documentation."""
+    """Read an `example` element. An example without a prompt is a fault and becomes a `Doc`."""
     attributes = AttributeReader(element, ATTRIBUTES["example"], faults)
     prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
     faults += _misplaced(element, prompts[:1])
@@ -153,7 +153,7 @@ def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
 
 
 def read_rule(element: Element, faults: list[Diagnostic]) -> Combination:
-    """Read one rule; what is wrong with its attributes goes to `faults`."""
+    """Read a rule. Diagnostics for its attributes are added to `faults`."""
     attributes = AttributeReader(element, RULE_ATTRIBUTES[element.name], faults)
     span, message, places = element.span, attributes.text("message"), attributes.places
     match element.name:

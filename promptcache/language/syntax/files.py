@@ -1,7 +1,8 @@
-"""The files of a document, confined to a folder on a disk or in memory, and the templates among them.
+"""Read the files that a document names; all of them must be inside one folder, on a disk or in memory.
 
-`src` gives the text of a file and `href` its modules. A file called `*.xml.j2` is rendered when it is opened. Jinja2,
-which takes as long to load as all of the language, is imported with the first template.
+`src` includes the text of a file, and `href` includes its modules. A file with a name like `*.xml.j2` is a template and
+is rendered when it is opened. Jinja2 is imported with the first template, because that import takes as long as the
+import of the rest of the language package.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Sch
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
 
 MAX_SUGGESTIONS = 100
-"""Suggestions take time to find: after so many faults a document gets no more of them."""
+"""Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
 
 Files: TypeAlias = Path | Mapping[str, str]
-"""Where files lie: a folder, or in memory their texts by their paths, which are written with slashes."""
+"""Location of files: a folder, or a mapping from paths with slashes to texts in memory."""
 
 _MAX_NAMES = 1_000
-"""How many files of a folder are looked at for one."""
+"""Maximum number of files of a folder that are searched for a suggestion."""
 
 _SUFFIX = ".xml.j2"
 _CONTEXT = instance("a mapping of names to plain data", Mapping) | None
 _MEMORY = Path("/memory")
-"""The folder of files in memory; it never exists on a disk."""
+"""Path of the folder of files in memory. No such folder exists on a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """Where the files of one document lie.
+    """Location of the files of one document.
 
     Attributes:
-        home: The folder, all links followed, that no file may lie outside of: that of the document one starts from.
-        here: The folder that the paths of this document start at; it lies in `home`.
+        home: Folder of the main document, with links resolved. No file may be outside this folder.
+        here: Folder to which the paths of this document are relative; it is inside `home`.
         shown: `home` as the user wrote it.
-        texts: The files, where they lie in memory.
+        texts: Texts of the files by path if the files are in memory, else None.
     """
 
     home: Path
@@ -49,7 +50,7 @@ class Folder:
 
     @classmethod
     def of(cls, files: Files) -> Folder:
-        """Return the folder of the document that one starts from."""
+        """Return the folder of the main document."""
         if isinstance(files, Path):
             home = files.resolve()
             return cls(home=home, here=home, shown=files)
@@ -57,30 +58,30 @@ class Folder:
         return cls(home=_MEMORY, here=_MEMORY, shown=Path(), texts=texts)
 
     def beside(self, path: Path) -> Folder:
-        """Return the same for a document that another one names."""
+        """Return the folder for the document at `path`, which another document names."""
         return replace(self, here=path.parent)
 
     def name(self, path: Path) -> str:
-        """Return what a file in `home` is called in diagnostics."""
+        """Return the name of a file in `home` for diagnostics."""
         return str(self.shown / path.relative_to(self.home))
 
     def from_home(self, written: str) -> str:
-        """Return a path of this document as it would be written in `home`."""
+        """Return a path of this document, relative to `home`; absolute paths do not change."""
         if self.here == self.home or Path(written).is_absolute():
             return written
         return (self.here.relative_to(self.home) / written).as_posix()
 
     def path(self, written: str) -> Path:
-        """Return where a path of this document leads, all links followed."""
+        """Return the absolute form of a path of this document, with links resolved."""
         path = self.here / written
         return path.resolve() if self.texts is None else Path(os.path.normpath(path))
 
     def has(self, path: Path) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         return path.is_file() if self.texts is None else path in self.texts
 
     def names(self, above: Path) -> Iterator[str]:
-        """Yield the names of files that lie directly in a folder, if it holds many not of all."""
+        """Yield the names of the files directly in a folder; only the first `_MAX_NAMES` entries are searched."""
         if self.texts is not None:
             yield from (path.name for path in islice(self.texts, _MAX_NAMES) if path.parent == above)
             return
@@ -88,17 +89,17 @@ class Folder:
             yield from (entry.name for entry in islice(entries, _MAX_NAMES) if entry.is_file())
 
     def read(self, path: Path) -> bytes:
-        """Read a file; of one that is too large, one byte too much."""
+        """Read a file. A file that is too large is read up to one byte more than `MAX_BYTES`."""
         if self.texts is not None:
             return self.texts[path].encode(errors="surrogatepass")
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
 
     def document(self, path: Path) -> bytes:
-        """Read a document of the schema.
+        """Read a schema document.
 
         Raises:
-            SchemaError: it cannot be read.
+            SchemaError: The document cannot be read.
         """
         return read_document(path, SchemaError) if self.texts is None else self.read(path)
 
@@ -106,7 +107,7 @@ class Folder:
 def find_file(
     attribute: str, written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True
 ) -> Path | Diagnostic:
-    """Return the file that `src` or `href` names, all links followed; or what is wrong, told at `span`."""
+    """Return the path of the file that `src` or `href` names, with links resolved, or a diagnostic at `span`."""
     what = f"{attribute}={written!r}"
     if folder is None:
         advice = "load the schema from a file, or pass folder="
@@ -121,13 +122,13 @@ def find_file(
             return _fault("PC211", f"{what} is no file in the folder of the schema", span, near)
     except OSError as fault:
         return _fault("PC211", f"{what} cannot be read: {fault.strerror}", span)
-    except RuntimeError:  # what Path.resolve raises up to Python 3.12
+    except RuntimeError:  # raised by Path.resolve up to Python 3.12
         return _fault("PC211", f"{what} cannot be read: its links lead in a circle", span)
     return path
 
 
 def read_src(written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True) -> str | Diagnostic:
-    """Return the text of the file that `src` names, exact but for a byte order mark; or what is wrong."""
+    """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic."""
     path = find_file("src", written, folder, span, may_suggest=may_suggest)
     if isinstance(path, Diagnostic):
         return path
@@ -147,17 +148,17 @@ def read_src(written: str, folder: Folder | None, span: Span, *, may_suggest: bo
 
 
 def is_template(name: str) -> bool:
-    """Whether a document is a template, which its name tells."""
+    """Return whether a document with this name is a template."""
     return name.endswith(_SUFFIX)
 
 
 def open_document(
     data: str | bytes, name: str, context: Mapping[str, object] | None, error: type[LanguageError]
 ) -> Source:
-    """Return the text of a document that was read; a template, as its name tells, is rendered with `context`.
+    """Return the source of a document from its data. A document with the name of a template is rendered.
 
     Raises:
-        LanguageError: of the class `error`; it is too large or not UTF-8, or what `render_template` finds.
+        LanguageError: Of the class `error`. The document is too large or not UTF-8, or `render_template` fails.
     """
     if is_template(name):
         _CONTEXT.check("context", context, InvalidValue)
@@ -168,13 +169,13 @@ def open_document(
 
 
 def no_template(name: str) -> Diagnostic:
-    """Report a context that was given although there is no template to use it."""
+    """Return the diagnostic for a context that was passed although the document is not a template."""
     message = f"a context is for templates, whose names end in {_SUFFIX}"
     return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))
 
 
 def _similar(written: str, folder: Folder) -> str | None:
-    """Suggest a file of the folder in which the one that is missing should lie."""
+    """Suggest a file with a similar name from the folder of the missing file."""
     parent, _, name = written.rpartition("/")
     above = folder.path(parent)
     if not above.is_relative_to(folder.home):

@@ -1,8 +1,9 @@
-"""What an `include` brings: modules, unions, scaffolds and rules of another schema, under their names in this one.
+"""Include modules, unions, scaffolds and rules of another schema, renamed for the including schema.
 
-The other schema's names and paths have been checked. Spans stay in its file. A module that `select` leaves out counts
-as never present: `excludes`, scaffolds and rules do without it, and a module or rule that needs it is a fault (PC220).
-Inside a module, the rules of the file hold where that module is present.
+The names and paths of the other schema are already checked, and spans still refer to its file. A module that `select`
+leaves out counts as absent. `excludes` and rules drop it, a scaffold that names it is dropped, and a module or rule
+that needs it is a fault (PC220). If the `include` is inside a module, the included rules apply only if that module is
+present.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from promptcache.language.syntax.nodes import (
 from promptcache.language.syntax.whitespace import is_blank
 
 _MAX_PATHS = 400
-"""How many paths a condition may have that is written for a choice."""
+"""Maximum number of paths in a condition that replaces a `choose` rule."""
 
 
 class InheritedOptions(NamedTuple):
@@ -63,9 +64,9 @@ class InheritedOptions(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of an `include`: the path of the module around it ("" is the root), and the options inherited there.
+    """Place of an `include`: the path of the module around it ("" is the root), and the options inherited there.
 
-    `in_turn` is true directly inside a turn, where no scaffold can stand.
+    `in_turn` is true directly inside a turn, where scaffolds are not allowed.
     """
 
     parent: str
@@ -74,7 +75,7 @@ class Place(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The attributes of an `include`: `select` has names with their places, None selects everything."""
+    """Attributes of an `include`. `select` holds names with their spans; None selects everything."""
 
     select: tuple[tuple[str, Span], ...] | None
     prefix: str
@@ -82,14 +83,14 @@ class Wanted(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The items that an `include` brings: `here` for its place, `top` for the top level of the schema."""
+    """Items that an `include` adds: `here` at its place, `top` at the top level of the schema."""
 
     here: tuple[Item, ...]
     top: tuple[RuleList | Scaffold, ...]
 
 
 def take(document: SchemaDocument, wanted: Wanted, place: Place, faults: list[Diagnostic]) -> Taken:
-    """Return the items that an `include` brings of a document; what is wrong goes to `faults`."""
+    """Return the items that an `include` adds from a document. Diagnostics are added to `faults`."""
     before = len(faults)
     chosen = _chosen(document, wanted, faults)
     if len(faults) > before:
@@ -113,13 +114,13 @@ def take(document: SchemaDocument, wanted: Wanted, place: Place, faults: list[Di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """Where the names of an included schema lead in the schema around it.
+    """Mapping from the names and paths of an included schema to those of the including schema.
 
     Attributes:
-        prefix: What stands before the names of its top level.
-        parent: The path of the module that it is included in; "" is the root.
-        tops: The names of the modules of its top level that are taken, without the prefix.
-        faults: Gets what cannot be taken.
+        prefix: Prefix for the names of the included top level.
+        parent: Path of the module around the `include`; "" is the root.
+        tops: Names of the included top-level modules, without the prefix.
+        faults: List that receives the diagnostics.
     """
 
     prefix: str
@@ -128,7 +129,7 @@ class _Scope:
     faults: list[Diagnostic]
 
     def top(self, item: Module | Union) -> Module | Union:
-        """Return a module or union of the top level."""
+        """Return a renamed module or union of the top level."""
         if isinstance(item, Module):
             return self._top_module(item)
         return replace(
@@ -139,16 +140,17 @@ class _Scope:
         )
 
     def scaffold(self, scaffold: Scaffold, owner: str, *, from_root: bool = False) -> tuple[Scaffold, ...]:
-        """Return a scaffold, or nothing where a module of it is left out.
+        """Return a renamed scaffold, or an empty tuple if one of its modules is left out.
 
         Args:
-            owner: The path that the module around it had.
-            from_root: Whether its paths are to start at the root, wherever it stands.
+            scaffold: A scaffold of the included schema.
+            owner: Path of the module around the scaffold in the included schema.
+            from_root: Whether to write the paths from the root.
         """
         if not all(self._is_taken(path, owner) for path in scaffold.modules):
             return ()
         if scaffold.name is None and (self.parent or (self.prefix and owner)):
-            from_root = True  # it is called after its paths, and names of scaffolds differ throughout a schema
+            from_root = True  # the paths are its name, and scaffold names are unique in a schema
         paths = tuple(
             self._from_root(absolute(path, owner)) if from_root else self._path(path, owner)
             for path in scaffold.modules
@@ -156,7 +158,7 @@ class _Scope:
         return (replace(scaffold, modules=paths, name=self.prefix + scaffold.name if scaffold.name else None),)
 
     def rules(self, rules: RuleList) -> tuple[RuleList, ...]:
-        """Return the rules with modules that are taken, for the top level of the schema."""
+        """Return the rules over included modules, rewritten for the top level of the schema."""
         kept = tuple(rule for each in rules.combinations for rule in self._rule(each))
         return (replace(rules, children=kept),) if kept else ()
 
@@ -220,7 +222,7 @@ class _Scope:
         return () if isinstance(rest, bool) else (self._demand(rest, rule),)
 
     def _choose(self, rule: Choose) -> tuple[Combination, ...]:
-        """Return a choice; inside a module, its minimum counts only where that module is present."""
+        """Return a `choose` rule. Inside a module, its minimum applies only if that module is present."""
         paths = rule.modules
         if rule.minimum and rule.minimum > len(paths):
             message = f"at least {rule.minimum} modules are to be chosen, and select= leaves {len(paths)} of them"
@@ -238,7 +240,7 @@ class _Scope:
         return (least, replace(rule, minimum=None)) if rule.maximum is not None else (least,)
 
     def _demand(self, test: Test, rule: Require | Assert) -> Assert:
-        """Return a rule that demands a test wherever the module around it is present."""
+        """Return a rule that requires a test if the module around the `include` is present."""
         here = Or((Not(Present("")), test)) if self.parent else test
         return Assert(test=self._written(here), span=rule.span, message=rule.message)
 
@@ -246,11 +248,14 @@ class _Scope:
         return write_condition(test, self._named)
 
     def _named(self, path: str) -> str:
-        """Return a path of a rule; "" is the module around it. A slash tells a path from a keyword."""
+        """Return a path of a rule; "" is the module around the `include`.
+
+        A leading slash distinguishes a path from a keyword.
+        """
         return self._from_root(path) if self.prefix or self.parent or path in KEYWORDS else path
 
     def _path(self, path: str, owner: str) -> str:
-        """Return a path; relative ones below the top level stay as they are."""
+        """Return a renamed path; relative paths below the top level do not change."""
         if path.startswith("/"):
             return self._from_root(path[1:])
         return path if owner else self.prefix + path
@@ -264,7 +269,7 @@ class _Scope:
     def _kept(
         self, paths: tuple[str, ...], places: Places, attribute: str, owner: str
     ) -> tuple[tuple[str, ...], Places]:
-        """Leave out the paths of modules that are left out, and their places."""
+        """Return the paths of included modules, and the places without those of the other paths."""
         taken = [self._is_taken(path, owner) for path in paths]
         if all(taken):
             return paths, places
@@ -295,7 +300,7 @@ def _modules(item: Module | Union) -> tuple[Module, ...]:
 
 
 def _chosen(document: SchemaDocument, wanted: Wanted, faults: list[Diagnostic]) -> dict[int, Module | Union]:
-    """Return the modules and unions that are wanted, each by its number among what the document holds."""
+    """Return the selected modules and unions by their index among the children of the document."""
     there = {number: item for number, item in enumerate(document.children) if isinstance(item, Module | Union)}
     if wanted.select is None:
         faults += _anonymous(document)
@@ -314,7 +319,7 @@ def _chosen(document: SchemaDocument, wanted: Wanted, faults: list[Diagnostic]) 
 
 
 def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for the first thing that stands in no module, and so would be part of every prompt."""
+    """Yield a diagnostic for the first item outside all modules; such an item would be part of every prompt."""
     for child in document.children:
         match child:
             case Text() if child.exact or not is_blank(child.text):
@@ -339,7 +344,7 @@ def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
 
 
 def _with_options(item: Module | Union, document: SchemaDocument, around: InheritedOptions) -> Module | Union:
-    """Write on modules what they inherit from their own document, where they would inherit something else here."""
+    """Set the options that modules inherit from their own document if the inherited options here are different."""
     own = InheritedOptions(document.whitespace, document.separator, document.context)
     if own == around:
         return item

@@ -1,6 +1,6 @@
 """Index the modules, parameters, unions, scaffolds and rules of a schema by path.
 
-Names that are malformed, reserved or used twice become diagnostics. Paths are not followed here.
+Names that are malformed, reserved or used twice become diagnostics. This module does not resolve paths.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from promptcache.language.syntax.values import check_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleEntry:
-    """A declared module.
+    """Module that a schema declares.
 
-    `[start, stop)` counts modules in document order: a module that ends before another starts is laid out earlier,
-    unless the two stand in different members of a union. `choices` are the unions around it and the member of each that
-    it is part of.
+    `[start, stop)` is a range of module numbers in document order. If one module stops before another starts, its
+    layout comes earlier, unless the two are in different members of a union. `choices` lists the unions around the
+    module, each with the member that contains the module.
     """
 
     path: str
@@ -51,7 +51,7 @@ class ModuleEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnionEntry:
-    """A declared union: the module that holds it, and the paths of its members."""
+    """Union that a schema declares, with the path of the module around it and the paths of its members."""
 
     parent: str
     union: Union
@@ -60,7 +60,7 @@ class UnionEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Everything that a schema declares; modules in document order of their start tags."""
+    """Declarations of a schema. Modules are in document order of their start tags."""
 
     modules: dict[str, ModuleEntry] = field(default_factory=dict)
     parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Index:
 
 
 def index_schema(schema: SchemaDocument) -> Index:
-    """Collect what a schema declares; what is wrong with names and structure goes to `faults` of the index."""
+    """Return the index of a schema. Diagnostics for names and structure are added to its `faults`."""
     walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
         message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
@@ -82,7 +82,7 @@ def index_schema(schema: SchemaDocument) -> Index:
 
 
 class _Walker:
-    """One walk over a schema."""
+    """Visitor that fills the index of one schema."""
 
     def __init__(self, source: str) -> None:
         self.index = Index(parameters={"": {}})
@@ -134,7 +134,7 @@ class _Walker:
         )
 
     def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
-        """Say what is wrong inside a module that cannot be declared itself."""
+        """Collect the faults inside a module that is not declared because of its name."""
         inside = _Walker(self._source)
         inside.index.parameters[path] = {}
         inside.items(module.children, path, turn, ())
@@ -201,5 +201,5 @@ class _Walker:
 
 
 def scaffold_name(scaffold: Scaffold) -> str:
-    """Return a scaffold's name; one without a name is called after its modules."""
+    """Return the name of a scaffold. A scaffold without a name is named after its modules."""
     return scaffold.name if scaffold.name is not None else "+".join(scaffold.modules)

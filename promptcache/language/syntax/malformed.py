@@ -1,7 +1,7 @@
 """Explain why a document cannot be read as XML, as diagnostics PC001 to PC009.
 
-`markup_faults` explains one piece of markup. This file explains what is around it: elements without an end tag, text
-outside of the root, and documents that are not XML at all.
+`markup_faults` explains a fault in one piece of markup. This module explains the other faults: elements without an end
+tag, text outside the root element, and documents that are not XML at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BEGIN = 'begin with <schema name="…"> or <prompt schema="…">'
 
 
 class Opened(NamedTuple):
-    """An element that has no end tag yet: its start tag stands in `[start, stop)`."""
+    """Element without an end tag so far. Its start tag is `[start, stop)`."""
 
     name: str
     start: int
@@ -39,14 +39,14 @@ class Opened(NamedTuple):
 
 
 def not_well_formed(source: Source, code: int, offset: int, start: int, opened: Sequence[Opened]) -> Diagnostic:
-    """Describe an error of expat.
+    """Return the diagnostic for a parse error of expat.
 
     Args:
         source: The document.
-        code: The number of the error.
-        offset: Where expat noticed it, in characters.
-        start: Where the last tag ended that was read; 0 before the first.
-        opened: The elements that are open there, the outermost first.
+        code: Error number of expat.
+        offset: Offset at which expat noticed the error, in characters.
+        start: Offset of the end of the last tag that was read; 0 before the first tag.
+        opened: Elements that are open at the error, outermost first.
     """
     reason = errors.messages[code]
     if not opened and (found := _outside(source, start)):
@@ -62,7 +62,7 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
 
 
 def _outside(source: Source, start: int) -> Diagnostic | None:
-    """Describe what stands before the root element (`start` is 0) or behind it; None for markup that is broken."""
+    """Describe text or tags before the root element (`start` is 0) or after it. Return None for malformed markup."""
     text = source.text
     match = _BETWEEN.match(text, start)
     at = match.end() if match else start
@@ -92,7 +92,7 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
 
 
 def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
-    """Describe what follows the root element."""
+    """Describe text or tags after the root element. Return None for malformed markup."""
     if source.text.startswith("</", at):
         return _end_of_nothing(source, at, None)
     root = _BETWEEN.match(source.text)
@@ -107,7 +107,7 @@ def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
 
 
 def _wrong_end(source: Source, offset: int, opened: Sequence[Opened]) -> Diagnostic:
-    """Describe an end tag, whose name stands at `offset`, that does not close the innermost open element."""
+    """Describe an end tag, with its name at `offset`, that does not close the innermost open element."""
     at = source.text.rindex("<", 0, offset + 1)
     match = _WORD.match(source.text, at + 2)
     name, top = match[0] if match else "", opened[-1]
@@ -134,7 +134,7 @@ def _end_of_nothing(source: Source, at: int, top: Opened | None) -> Diagnostic:
 
 
 def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opened]) -> Diagnostic:
-    """Describe an element that is still open at `stop`, where another one ends or the document does."""
+    """Describe an element that is still open at `stop`, the end of another element or of the document."""
     text = source.text
     related: tuple[tuple[Span, str], ...] = ()
     if len(opened) > 1 and opened[-2].name == top.name and text[top.start : top.stop] == f"<{top.name}>":
@@ -158,9 +158,10 @@ def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opene
 
 
 def _by_indentation(source: Source, top: Opened, stop: int) -> tuple[Opened, int] | None:
-    """Return an element inside `top` whose end tag stands further left than its start tag, and that end tag.
+    """Return an element inside `top` whose end tag is indented less than its start tag, and the offset of that end tag.
 
-    It took the end tag of an element around it, so it is the one that is not closed. The first to end is the innermost.
+    The end tag belongs to an element around the returned element, so the returned element is not closed. If there are
+    several such elements, the first one to end is the innermost.
     """
     stack: list[Opened] = []
     for match in _ELEMENT.finditer(source.text, top.stop, stop):
@@ -174,7 +175,7 @@ def _by_indentation(source: Source, top: Opened, stop: int) -> tuple[Opened, int
 
 
 def _indent(source: Source, at: int) -> int:
-    """Return how far a tag is indented that is the first thing in its line, or -1."""
+    """Return the indentation of a tag that is the first text in its line, else -1."""
     start = source.text.rfind("\n", max(0, at - _MAX_INDENT), at) + 1
     is_first = (start or at < _MAX_INDENT) and not source.text[start:at].strip(" \t")
     return at - start if is_first else -1
@@ -185,7 +186,7 @@ def _fault(message: str, span: Span, advice: str, related: tuple[tuple[Span, str
 
 
 def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
-    """Describe what lxml refuses although expat read it."""
+    """Return the diagnostic for a document that expat accepts and lxml rejects."""
     line, column = fault.position
     start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
     span = source.span(start, start)
@@ -193,32 +194,32 @@ def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
 
 
 def doctype(source: Source, offset: int) -> Diagnostic:
-    """Refuse a DOCTYPE and with it every entity of a document's own."""
+    """Return the diagnostic for a DOCTYPE. Without a DOCTYPE, a document cannot define entities."""
     message = "a DOCTYPE is not allowed: documents define no entities and read no other file"
     return Diagnostic(code="PC002", message=message, span=source.span(offset, offset + 9), help="remove it")
 
 
 def instruction(target: str, span: Span) -> Diagnostic:
-    """Refuse a processing instruction."""
+    """Return the diagnostic for a processing instruction."""
     return Diagnostic(
         code="PC007", message=f"a processing instruction <?{target}…?> is not allowed", span=span, help="remove it"
     )
 
 
 def namespace(name: str, span: Span) -> Diagnostic:
-    """Refuse a name with a prefix, and a declaration of one."""
+    """Return the diagnostic for a name with a namespace prefix, or for a namespace declaration."""
     fix = 'use whitespace="preserve" on the module' if name == "xml:space" else "remove the prefix"
     message = f"'{name}' uses a namespace; the language has none"
     return Diagnostic(code="PC008", message=message, span=span, help="remove it" if name == "xmlns" else fix)
 
 
 def beyond(code: str, message: str, span: Span) -> Diagnostic:
-    """Say that a limit is passed."""
+    """Return the diagnostic for a limit that is exceeded."""
     return Diagnostic(code=code, message=message, span=span)
 
 
 def declaration(source: Source, version: str, encoding: str | None) -> Diagnostic:
-    """Refuse an XML declaration that names another version or encoding."""
+    """Return the diagnostic for an XML declaration that names another version or encoding."""
     span = source.span(0, max(source.text.find("?>") + 2, 0))
     if version != "1.0":
         return Diagnostic(code="PC001", message=f"XML {version} is not read, only 1.0", span=span)

@@ -1,7 +1,7 @@
-"""Find the first mistake in the markup of a document: in a tag, a comment, a section or a reference.
+"""Find the first fault in the markup of a document: in a tag, a comment, a CDATA section or a reference.
 
-expat notices many mistakes far behind them: a missing quote, for example, only at the next `<`. This file reads the
-markup again, from a place before which it is right, and reports what the author did.
+expat notices many faults late. For example, it notices a missing quote only at the next `<`. This module reads the
+markup again from an offset before which it is correct, and reports the actual fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VALUE_END = re.compile(r"""[ \t\n][^\s=<>"']+[ \t\n]*=[ \t\n]*["']|/?>|\n""")
 _NEXT_ATTRIBUTE = re.compile(r"[ \t\n][^\s=]+[ \t\n]*=[ \t\n]*\Z")
 _TAG_GOES_ON = re.compile(r"[ \t\n]*/?>|[ \t\n]+[^\s=<>\"']+[ \t\n]*=")
 _MAX_SHOWN = 40
-_MAX_DIGITS = 9  # of the number of a character
+_MAX_DIGITS = 9  # limit for the number in a character reference
 _WRITE_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
 _WRITE_AND = "write &amp; for a literal &, or put the text into <![CDATA[…]]>"
 _OR_LESS = "; for a literal < write &lt;"
@@ -34,7 +34,7 @@ _NAMES = f"names have letters, digits, '.', '-' and '_'{_OR_LESS}"
 
 
 def first_fault(source: Source, start: int, last: int) -> Diagnostic | None:
-    """Return what is wrong with the first piece of markup that is not right, if it begins in `[start, last]`."""
+    """Return a diagnostic for the first faulty piece of markup, or None if none begins in `[start, last]`."""
     text, here = source.text, start
     while (match := _MARKUP.search(text, here)) and match.start() <= last:
         found = _piece(source, match.start())
@@ -49,7 +49,7 @@ def first_fault(source: Source, start: int, last: int) -> Diagnostic | None:
 
 
 def _piece(source: Source, at: int) -> Diagnostic | int:
-    """Return what is wrong with the piece of markup that begins here, or where it ends."""
+    """Return the end of the piece of markup that begins at `at`, or a diagnostic if it is faulty."""
     text = source.text
     if text[at] == "&":
         return _reference(source, at, None)
@@ -74,7 +74,7 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
 
 
 def control(source: Source, offset: int) -> Diagnostic:
-    """Refuse a character that no text has."""
+    """Return the diagnostic for a control character."""
     message = f"the document holds a control character, U+{ord(source.text[offset]):04X}"
     return _fault(source, offset, offset + 1, message, "remove it")
 
@@ -160,7 +160,7 @@ def _end_tag(source: Source, at: int) -> Diagnostic | int:
 
 
 class _StartTag:
-    """Reads the start tag that begins at `at` and returns what is wrong with it, or where it ends."""
+    """Reader for the start tag at `at`. `read` returns the end of the tag, or a diagnostic if it is faulty."""
 
     def __init__(self, source: Source, at: int) -> None:
         self._source = source
@@ -170,7 +170,7 @@ class _StartTag:
         self._limit = less if less >= 0 else len(source.text)
         self._name = ""
         self._first: dict[str, Span] = {}
-        self._last = ""  # the value before, and where it stands
+        self._last = ""  # the previous value; `_last_open` is the offset of its quote
         self._last_open = 0
 
     def read(self) -> Diagnostic | int:
@@ -193,7 +193,7 @@ class _StartTag:
             here = found
 
     def _attribute(self, here: int) -> Diagnostic | int:
-        """Read the next attribute, or the end of the tag."""
+        """Return the end of the next attribute or of the tag, or a diagnostic."""
         text = self._text
         start = _after_space(text, here)
         if start >= self._limit:
@@ -223,7 +223,7 @@ class _StartTag:
         return self._value(word[0], value)
 
     def _value(self, name: str, opening: int) -> Diagnostic | int:
-        """Read a value, whose opening quote stands at `opening`."""
+        """Return the end of the value whose opening quote is at `opening`, or a diagnostic."""
         text, quote = self._text, self._text[opening]
         stop = text.find(quote, opening + 1)
         if 0 <= stop < self._limit:
@@ -278,7 +278,7 @@ class _StartTag:
         return self._fault(at, at + 1, message, f'write {name}="{value}"')
 
     def _touching(self, start: int, word: str, *, is_attribute: bool) -> Diagnostic:
-        """Explain a word that touches the closing quote of the value before it."""
+        """Describe a word that touches the closing quote of the previous value."""
         name = next(reversed(self._first))
         if opened := _NEXT_ATTRIBUTE.search(self._last):
             return self._open_value(name, self._last_open, self._last[: opened.start()])
@@ -304,7 +304,7 @@ class _StartTag:
 
 
 def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> Diagnostic | None:
-    """Explain a name with a character that no name has."""
+    """Describe a character that is not allowed in a name. Return None if the name is correct."""
     wrong = next((at for at, each in enumerate(name) if not (_is_start(each) if at == 0 else _is_inner(each))), None)
     if wrong is None:
         return None
@@ -315,7 +315,7 @@ def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> 
 
 
 def _is_start(character: str) -> bool:
-    """Whether a name may begin with a character; a colon is refused elsewhere, in words of its own."""
+    """Return whether a name may begin with a character. Colons have their own diagnostic, `malformed.namespace`."""
     return character.isalpha() or character in "_:"
 
 

@@ -1,6 +1,6 @@
-"""Names, paths and versions: which are well formed, what a path leads to, and whether a version lies in a range.
+"""Check and resolve names, paths and versions.
 
-A version is numbers joined by dots; `-` and a word mark what comes before that release.
+A version is a list of numbers joined by dots. A `-` and a word after the numbers mark a pre-release.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.nodes import join_path
 
 RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
-"""What a module cannot be called: the elements of a prompt document, and one more kind of turn."""
+"""Names that a module cannot have: the elements of a prompt document, and `tool`, one more kind of turn."""
 
 RESERVED_PARAMETERS = frozenset({"schema", "module"})
-"""What a parameter cannot be called: the attributes with a meaning of their own in a prompt document."""
+"""Names that a parameter cannot have: the attributes with a fixed meaning in a prompt document."""
 
 RESERVED_OUTSIDE_MODULES = frozenset({"version"})
-"""What a parameter outside all modules cannot be called besides: the other attributes of `prompt`."""
+"""More names that a parameter outside all modules cannot have: the other attributes of `prompt`."""
 
 MAX_NAME = 200
-"""The longest name, in characters."""
+"""Maximum length of a name, in characters."""
 
-_MAX_PATH = 100 * (MAX_NAME + 1)  # elements are not nested deeper
+_MAX_PATH = 100 * (MAX_NAME + 1)  # elements are nested at most 100 deep
 
 _START = (
     "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
@@ -52,50 +52,50 @@ _COMPARE: dict[str, Callable[[_Key, _Key], bool]] = {
 }
 
 MAX_SUGGESTIONS = 20
-"""Suggestions take time to find: later faults of a document get none."""
+"""Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` is an XML name without a colon, of at most `MAX_NAME` characters."""
+    """Return whether `text` is an XML name without a colon and with at most `MAX_NAME` characters."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
 
 
 def name_help(text: str) -> str:
-    """Say how a name can be corrected."""
+    """Return a hint on how to correct a malformed name."""
     if len(text) > MAX_NAME:
         return f"it has {len(text)} characters, and a name has at most {MAX_NAME}"
     return "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
 
 
 def is_element(text: str) -> bool:
-    """Whether every XML parser takes `text` as the name of an element or attribute of no namespace."""
+    """Return whether every XML parser accepts `text` as the name of an element or attribute without a namespace."""
     return is_name(text) and text.isascii() and not text.lower().startswith("xml")
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` is names joined by slashes, with or without a leading slash, and no longer than paths are."""
+    """Return whether `text` is a path: names joined by slashes, with an optional leading slash, and not too long."""
     return len(text) <= _MAX_PATH and all(is_name(step) for step in text.removeprefix("/").split("/"))
 
 
 def absolute(path: str, parent: str) -> str:
-    """Return the path from the root that `path` means when it is written relative to `parent`."""
+    """Return `path`, which is relative to `parent` or begins with a slash, as a path from the root."""
     return path[1:] if path.startswith("/") else join_path(parent, path)
 
 
 def ancestors(path: str) -> Iterable[str]:
-    """Yield the paths of the modules around `path`, the nearest first; the root is not among them."""
+    """Yield the paths of the modules around `path`, nearest first, without the root."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
 
 
 def quoted(text: str) -> str:
-    """Return what a document says in quotes, cut short where it is long."""
+    """Return a text of a document in quotes; a long text is truncated."""
     return repr(text) if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]!r}…"
 
 
 def path_help(text: str) -> str | None:
-    """Say how a malformed path can be corrected."""
+    """Return a hint on how to correct a malformed path, or None."""
     if "," in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
@@ -106,21 +106,22 @@ def path_help(text: str) -> str | None:
 
 
 def nested(path: str) -> str:
-    """Write a module as it is named inside the modules around it."""
+    """Return the nested elements that name a module in a prompt."""
     outer, _, inner = path.partition("/")
     return f"<{outer}>{nested(inner)}</{outer}>" if inner else f"<{outer}/>"
 
 
 def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> tuple[str, str | None]:
-    """Say why `path` leads to no module.
+    """Return the message and the suggestion for a path that leads to no module.
 
     Args:
-        path: From the root.
-        modules: The paths of all modules.
-        in_prompt: Whether help is for a prompt, where modules are named by elements.
+        path: Path from the root.
+        modules: Paths of all modules.
+        in_prompt: Whether the suggestion is for a prompt, where elements name modules.
 
     Returns:
-        What is missing, and a suggestion: a similar name in the same place, or the same name elsewhere.
+        A message that names the missing module, and a suggestion. The suggestion is the same name elsewhere, a similar
+        name in the same place, or the modules in that place.
     """
     steps = path.split("/")
     depth = 0
@@ -141,7 +142,7 @@ def _paths(modules: Iterable[str]) -> str:
 
 
 def _elsewhere(modules: Sequence[str], prefix: str) -> str:
-    """Say how to name modules that are elsewhere; `prefix` leads to where the prompt names them."""
+    """Suggest elements for modules that are elsewhere; `prefix` is the path at which the prompt names them."""
     inner = [module.removeprefix(prefix) for module in modules]
     at_top = " at the top level" if prefix and inner == [*modules] else ""
     return f"there is one at {_paths(modules)}: write {' or '.join(map(nested, inner))}{at_top}"
@@ -159,19 +160,19 @@ def _listed(here: list[str], parent: str) -> str:
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a version that can be compared with others."""
+    """Return whether `text` is a version that can be compared with other versions."""
     return _VERSION.fullmatch(text) is not None
 
 
 def is_range(text: str) -> bool:
-    """Whether `text` is a list of bounds, separated by commas."""
+    """Return whether `text` is a list of version bounds, separated by commas."""
     if len(text) > _MAX_RANGE:
         return False
     return all((found := _BOUND.fullmatch(bound.strip())) and is_version(found[2]) for bound in text.split(","))
 
 
 def in_range(version: str, bounds: str) -> bool:
-    """Whether a version satisfies every bound of a range."""
+    """Return whether a version satisfies every bound of a range."""
     for bound in bounds.split(","):
         found = _BOUND.fullmatch(bound.strip())
         assert found is not None, "the range has been checked"

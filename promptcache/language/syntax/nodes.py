@@ -1,6 +1,7 @@
-"""The nodes of a schema: frozen dataclasses, each with a span.
+"""Nodes of a schema: frozen dataclasses, each with a span.
 
-`parse_schema` reads them and Python callers build them. A node says nothing about whether the schema makes sense.
+`parse_schema` creates nodes from text, and Python callers create them directly. Creating a node does not check it;
+`check_schema` checks the whole schema.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import TypeAlias
 from promptcache.diagnostics import Short, Span
 
 Places: TypeAlias = tuple[tuple[str, tuple[Span, ...]], ...]
-"""Where values of attributes stand: each attribute's name with a span, or one for each word of a list of paths."""
+"""Spans of attribute values: the name of each attribute with one span, or with one span for each word of a list."""
 
 IN_PYTHON = Span("<python>", 0, 0, 0, 0)
-"""The place of what was built in Python."""
+"""Span of the nodes that are created in Python."""
 
 
 class Role(StrEnum):
-    """Who speaks in a chat turn."""
+    """Role of the speaker in a chat turn."""
 
     SYSTEM = "system"
     USER = "user"
@@ -28,14 +29,14 @@ class Role(StrEnum):
 
 
 class Context(StrEnum):
-    """What a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees")."""
+    """Context that a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees")."""
 
     GUARANTEED = "guaranteed"
     OWN = "own"
 
 
 class Whitespace(StrEnum):
-    """How a text block becomes text (docs/language.md, "Whitespace")."""
+    """Whitespace mode of a text block (docs/language.md, "Whitespace")."""
 
     DEDENT = "dedent"
     PRESERVE = "preserve"
@@ -44,7 +45,7 @@ class Whitespace(StrEnum):
 
 
 class ParameterType(StrEnum):
-    """What a parameter takes."""
+    """Type of the text that a parameter accepts."""
 
     TEXT = "text"
     LINE = "line"
@@ -55,10 +56,10 @@ class ParameterType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Text(Short):
-    """Text that is always there when its parent is.
+    """Text that is present if its parent is present.
 
-    `exact` text (the `text` element, a `src` file, text given in Python) is taken as it is; other text still has to
-    pass the whitespace rules of its parent.
+    `exact` text is used unchanged: the `text` element, a `src` file, and text from Python. The whitespace rules of the
+    parent apply to all other text.
     """
 
     text: str
@@ -68,9 +69,10 @@ class Text(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Parameter(Short):
-    """A slot of `length` positions that a prompt fills; `message` explains the `pattern` to authors of prompts.
+    """Slot of `length` positions that a prompt fills. `message` explains the `pattern` to authors of prompts.
 
-    A placeholder in the paper's dialect (`scaffold="…"`) is cut to the slot where it is longer: `cut_placeholder`.
+    If `cut_placeholder` is true, a placeholder that is longer than the slot is truncated. The paper's dialect
+    (`scaffold="…"`) needs this.
     """
 
     name: str
@@ -89,7 +91,7 @@ class Parameter(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Doc(Short):
-    """Documentation for readers of the schema; never tokenized."""
+    """Documentation for readers of the schema. It is never tokenized."""
 
     text: str
     span: Span
@@ -97,7 +99,7 @@ class Doc(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Turn(Short):
-    """A chat turn; its header and footer come from the model's chat template."""
+    """Chat turn. Its header and footer come from the model's chat template."""
 
     role: Role
     children: tuple[Item, ...]
@@ -106,10 +108,10 @@ class Turn(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Module(Short):
-    """Reusable named text. `None` in an inherited option means: as the parent has it.
+    """Reusable text with a name. An inherited option that is None has the value of the parent.
 
-    `requires`, `excludes` and `after` are module paths as they were written: relative to the parent module of this one,
-    or from the root with a leading slash.
+    `requires`, `excludes` and `after` hold module paths as written. A path is relative to the parent of this module, or
+    starts at the root if it has a leading slash.
     """
 
     name: str
@@ -130,7 +132,10 @@ class Module(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Union(Short):
-    """Members share one start position; at most one is used, exactly one if `required` or if there is a `default`."""
+    """Modules that share one start position.
+
+    A prompt uses at most one member. It uses exactly one if `required` is true or if there is a `default`.
+    """
 
     children: tuple[Module | Doc, ...]
     span: Span
@@ -141,13 +146,16 @@ class Union(Short):
 
     @property
     def members(self) -> tuple[Module, ...]:
-        """The alternatives, in document order."""
+        """Return the members, in document order."""
         return tuple(child for child in self.children if isinstance(child, Module))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Scaffold(Short):
-    """Modules that are also encoded together, attending to each other; their paths start from the scaffold's place."""
+    """Modules that are also encoded together and attend to each other.
+
+    Relative paths start at the module around the scaffold.
+    """
 
     modules: tuple[str, ...]
     span: Span
@@ -157,7 +165,7 @@ class Scaffold(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Require(Short):
-    """Whenever `condition` holds, `consequence` does; both are conditions over module paths from the root."""
+    """Rule that `condition` implies `consequence`. Both are conditions over module paths from the root."""
 
     condition: str
     consequence: str
@@ -168,7 +176,7 @@ class Require(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Exclude(Short):
-    """At most one of `modules` is present."""
+    """Rule that at most one of `modules` is present."""
 
     modules: tuple[str, ...]
     span: Span = IN_PYTHON
@@ -178,7 +186,7 @@ class Exclude(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Choose(Short):
-    """From `minimum` to `maximum` of `modules` are present; None is no limit."""
+    """Rule that from `minimum` to `maximum` of `modules` are present; None means no limit."""
 
     modules: tuple[str, ...]
     span: Span = IN_PYTHON
@@ -190,7 +198,7 @@ class Choose(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Assert(Short):
-    """The condition `test` holds."""
+    """Rule that the condition `test` is true."""
 
     test: str
     span: Span = IN_PYTHON
@@ -203,20 +211,20 @@ Combination: TypeAlias = Require | Exclude | Choose | Assert
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RuleList(Short):
-    """Rules over modules anywhere in the schema; `message` of a rule is what a prompt that breaks it is told."""
+    """Rules over modules anywhere in the schema. A prompt that breaks a rule is reported with the rule's `message`."""
 
     children: tuple[Combination | Doc, ...]
     span: Span
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """The rules, in document order."""
+        """Return the rules, in document order."""
         return tuple(child for child in self.children if not isinstance(child, Doc))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Example(Short):
-    """A prompt for the schema: its document, whether it is valid and which text it contains; None says nothing."""
+    """Example prompt: its document, whether it is valid, and text that it contains. None means no expectation."""
 
     prompt: str
     prompt_span: Span = field(repr=False, compare=False)
@@ -232,7 +240,7 @@ Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | Ru
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SchemaDocument(Short):
-    """A schema document as it was declared, with everything that it includes in its place."""
+    """Schema document as declared, with the included items in place of each `include`."""
 
     name: str = field(kw_only=False)
     children: tuple[Item, ...] = ()
@@ -245,12 +253,12 @@ class SchemaDocument(Short):
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """The examples, in document order."""
+        """Return the examples, in document order."""
         return tuple(child for child in self.children if isinstance(child, Example))
 
 
 def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:
-    """Yield every item below `items` in document order with the path of the module that holds it ("" is the root)."""
+    """Yield all items at any depth, in document order, with the path of the module around each ("" is the root)."""
     for item in items:
         yield parent, item
         if isinstance(item, Module):
@@ -267,6 +275,6 @@ def join_path(parent: str, name: str) -> str:
 def place(
     item: SchemaDocument | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
 ) -> Span:
-    """Return where word `index` of an attribute's value stands, or the item itself where no place is known."""
+    """Return the span of word `index` of an attribute's value, or the span of the item if that span is not known."""
     spans = next((spans for name, spans in item.places if name == attribute), ())
     return spans[index] if index < len(spans) else item.span

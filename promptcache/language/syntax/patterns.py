@@ -1,6 +1,7 @@
-r"""Regular expressions for arguments, read and matched by RE2 in time linear in the text.
+r"""Compile and match the regular expressions of arguments with RE2, in time linear in the text.
 
-RE2 has no look-around and no back-references; its `\d`, `\w` and `\s` are ASCII. A pattern matches whole texts.
+RE2 has no look-around and no back-references. Its `\d`, `\w` and `\s` match ASCII only. A pattern must match the whole
+text.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from functools import lru_cache
 from typing import Any
 
 MAX_TEXT = 10_000
-"""The longest text that is matched, in characters."""
+"""Maximum length of a text that is matched, in characters."""
 
 MAX_PATTERN = 2_000
-"""The longest pattern, in characters."""
+"""Maximum length of a pattern, in characters."""
 
-_MAX_MEMORY = 2 * 1024 * 1024  # of a compiled pattern, in bytes; it bounds the time of a match, too
-_MAX_PLACES = 20  # tried to find where a part of a pattern is at fault
+_MAX_MEMORY = 2 * 1024 * 1024  # bytes of a compiled pattern; this also bounds the time of a match
+_MAX_PLACES = 20  # positions that are tried to locate a fault in a pattern
 _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 
 
 class PatternError(Exception):
-    """A pattern that cannot be read: why, at which of its characters, and what can be done."""
+    """Error for a pattern that cannot be compiled, with a message, the position of the fault, and a fix."""
 
     def __init__(self, message: str, position: int, advice: str | None = None) -> None:
         super().__init__(message)
@@ -32,19 +33,19 @@ class PatternError(Exception):
 
 @lru_cache(maxsize=64)
 def read_pattern(text: str) -> Pattern:
-    """Return a pattern from a cache of those that were read last.
+    """Return a compiled pattern. An LRU cache keeps the last patterns.
 
     Raises:
-        PatternError: RE2 cannot read it, or it is too large.
+        PatternError: RE2 cannot compile the pattern, or the pattern is too large.
     """
     return Pattern(text)
 
 
 class Pattern:
-    """A pattern that has been read.
+    """Compiled pattern.
 
     Raises:
-        PatternError: RE2 cannot read it, or it is too large.
+        PatternError: RE2 cannot compile the pattern, or the pattern is too large.
     """
 
     def __init__(self, text: str) -> None:
@@ -57,7 +58,7 @@ class Pattern:
         self._compiled = compiled
         for position, token in _tokens(text):
             if token == "{" and not _BOUNDS.match(text, position):
-                message = "'{' begins no number of repetitions, as in {2,5} or {0,5}"  # RE2 takes it for a character
+                message = "'{' begins no number of repetitions, as in {2,5} or {0,5}"  # RE2 reads this as a character
                 raise PatternError(message, position, "write \\{ for the character")
 
     def matches(self, text: str) -> bool:
@@ -66,8 +67,8 @@ class Pattern:
 
 
 def _compile(text: str) -> Any:
-    """Return a pattern that RE2 has read, or what it says about one that it cannot read."""
-    import re2  # most schemas have no pattern
+    """Return the pattern that RE2 compiled, or the error message of RE2."""
+    import re2  # imported late, because most schemas have no pattern
 
     options = re2.Options()
     options.log_errors = False
@@ -79,7 +80,7 @@ def _compile(text: str) -> Any:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the brackets of a pattern that stand outside of classes, with their positions; other tokens come whole."""
+    """Yield the tokens of a pattern with their positions: escapes, whole character classes, and other brackets."""
     return ((match.start(), match[0]) for match in _TOKEN.finditer(text))
 
 
@@ -128,7 +129,10 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
 
 
 def _position(text: str, fragment: str, fault: str) -> int:
-    """Return where a pattern is at fault: RE2 reads from the left, so up to there it fails in the same way."""
+    """Return the position of a fault in a pattern.
+
+    RE2 reads from the left, so the part of the pattern up to the fault gives the same error as the whole pattern.
+    """
     positions = [match.start() for match in re.finditer(re.escape(fragment), text)] or [0]
     same = (each for each in positions[:_MAX_PLACES] if _compile(text[: each + len(fragment)]) == fault)
     return next(same, positions[0])

@@ -1,7 +1,6 @@
-"""Read the elements of a schema document into its items, with a diagnostic for every fault of structure.
+"""Read the elements of a schema document into items, with a diagnostic for every fault of structure.
 
-The caller reads the files that an `include` names. Whether names, paths and rules make sense is checked later, by
-`check_schema`.
+The caller reads the files that an `include` names. `check_schema` checks names, paths and rules later.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
 MAX_PATHS = 50_000
-"""How many paths, and words of conditions, the attributes of a document may hold."""
+"""Maximum number of paths and words of conditions in the attributes of a document."""
 
 
 class Inclusion(NamedTuple):
-    """An `include` element: the file it names, what it wants of it, where it stands and how deep in its document."""
+    """Contents of an `include` element: the file, the selected items, the place of the element, and its depth."""
 
     href: str
     href_span: Span
@@ -58,11 +57,11 @@ class Inclusion(NamedTuple):
 
 
 Include: TypeAlias = Callable[[Inclusion, list[Diagnostic]], Taken]
-"""Returns what an `include` brings; what is wrong goes to the list."""
+"""Function that returns the items that an `include` adds. Diagnostics are added to the list."""
 
 
 class SchemaReader:
-    """Turns elements into items; `faults` grows as it goes."""
+    """Reader that converts elements into items and collects diagnostics in `faults`."""
 
     def __init__(self, folder: Folder | None, include: Include) -> None:
         self.faults = FaultList(SchemaError)
@@ -73,10 +72,10 @@ class SchemaReader:
         self._top: list[Item] = []
 
     def schema(self, root: Element) -> SchemaDocument:
-        """Read a document.
+        """Read a schema document.
 
         Raises:
-            SchemaError: it is no schema.
+            SchemaError: The document is not a schema, or it exceeds a limit.
         """
         if root.name != "schema":
             advice = (

@@ -1,7 +1,7 @@
-"""The Jinja2 environment of templates: the constructs, filters and methods that they have, and how much they may do.
+"""Jinja2 environment for templates: the constructs, filters and methods that they may use, and their limits.
 
-Every operation takes steps in proportion to what it reads and makes, and every step looks at the clock, so that no
-single operation runs for long. That limits mistakes. Templates of strangers need a process of their own all the same.
+Every operation counts steps in proportion to its input and output, and every step checks the clock. No single
+operation runs for long. These limits are a protection against mistakes; run untrusted templates in a separate process.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.source import MAX_BYTES
 
 MAX_BITS = 4_000
-"""The largest whole number, in bits."""
+"""Maximum size of a whole number, in bits."""
 
 _MAX_STEPS = 200_000
 _MAX_SECONDS = 2.0
-_MAX_ITEMS = 200_000  # or characters that one operator makes
-_READ, _MADE = 1_000, 100  # characters in a step
-_ITEM = 10  # characters take the memory of an item in a list that is made
+_MAX_ITEMS = 200_000  # items or characters in the result of one operator
+_READ, _MADE = 1_000, 100  # characters that are read or made in one step
+_ITEM = 10  # an item of a new list counts as ten characters, because it takes as much memory
 _CONSTRUCTS = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.Operand),
     *(nodes.Name, nodes.Const, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Compare, nodes.CondExpr, nodes.Keyword),
     *(nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos, nodes.Concat, nodes.Filter, nodes.Test, nodes.Call),
     *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.List, nodes.Tuple),
 )
-"""Text, values, `for`, `if` and `set`. There are no macros, blocks, imports and includes."""
+"""Node types of text, values, `for`, `if` and `set`. Macros, blocks, imports and includes are not allowed."""
 
 _METHODS = ("items", "keys", "values", "get", "upper", "lower", "strip", "startswith", "endswith", "split")
 _TEXT_FILTERS = frozenset({"upper", "lower", "title", "capitalize", "trim", "escape", "e", "string"})
 _SHORT_FILTERS = frozenset({"default", "d", "length", "count", "first", "last", "abs", "int", "float"})
-"""Filters that look at no more than one item, or at a text once."""
+"""Filters that read at most one item, or read a text once."""
 
 _FILTERS = (
     *(*_TEXT_FILTERS, *_SHORT_FILTERS, "sort", "unique", "reverse", "dictsort", "items", "list", "sum", "min", "max"),
@@ -55,11 +55,11 @@ _TESTS = (
     *("odd", "even", "divisibleby", "lower", "upper"),
 )
 PIECE, _COUNTED, _JOINED, _PART, _STEP = "write a piece", "count items", "join texts", "take a part", "take a step"
-"""Filters of our own; no template can name them."""
+"""Internal filters. Templates cannot name them."""
 
 
 class TemplateFault(Exception):
-    """A template that does too much, or something that it may not do; `offset` is known where it never ran."""
+    """Error for a template that exceeds a limit or is not allowed. `offset` is set if the template never ran."""
 
     def __init__(self, message: str, code: str = "PC604", advice: str | None = None, offset: int | None = None) -> None:
         super().__init__(message)
@@ -67,7 +67,10 @@ class TemplateFault(Exception):
 
 
 class NoValueError(Exception):
-    """A variable without a value, or an attribute or item that `owner` does not have; `known` are those that it has."""
+    """Error for a variable without a value, or for an attribute or item that `owner` does not have.
+
+    `known` holds the names that `owner` has.
+    """
 
     def __init__(self, name: object, owner: object) -> None:
         super().__init__(f"'{name}' has no value" if isinstance(name, str) else f"there is no item {name}")
@@ -79,16 +82,16 @@ class NoValueError(Exception):
 class _Undefined(StrictUndefined):
     @property
     def _undefined_message(self) -> str:
-        """Raise what knows the name: Jinja2 asks for this message when it is about to raise an error."""
+        """Raise `NoValueError`, which holds the name. Jinja2 reads this message just before it raises an error."""
         if self._undefined_hint is None:
             raise NoValueError(self._undefined_name, self._undefined_obj)
         return super()._undefined_message
 
 
 class PlacedLexer(Lexer):
-    """A lexer whose "line numbers" are offsets, so that everything Jinja2 says about lines is exact to the character.
+    """Lexer whose "line numbers" are offsets, so that the positions that Jinja2 reports are exact to the character.
 
-    `pieces` are the texts and values of the template: where each starts and stops, and whether it is a text.
+    `pieces` lists the texts and values of the template: the start and stop of each, and whether it is a text.
     """
 
     def __init__(self, environment: Sandbox) -> None:
@@ -116,7 +119,7 @@ class PlacedLexer(Lexer):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """A sandbox with nothing in it but what the limits allow; one renders one template, once."""
+    """Sandbox that enforces the limits. One sandbox renders one template, once."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -126,7 +129,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._steps = 0
         self._stop = time.thread_time() + _MAX_SECONDS
         self._lexer = PlacedLexer(self)
-        self.piece = 0  # the number of the text or value that was computed last
+        self.piece = 0  # index of the text or value that was computed last
         self.globals = {}
         all_filters: Any = filters.FILTERS
         all_tests: Any = tests.TESTS
@@ -138,11 +141,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @property
     def lexer(self) -> PlacedLexer:
-        """The lexer of the one template."""
+        """Return the lexer of the template."""
         return self._lexer
 
     def spend(self, read: int = 0, made: int = 0) -> None:
-        """Take one step, and more for many characters and items."""
+        """Count one step, and more steps for many characters and items."""
         self._steps += 1 + read // _READ + made // _MADE
         if self._steps > _MAX_STEPS:
             raise TemplateFault(f"the template takes more than {_MAX_STEPS} steps")
@@ -150,26 +153,29 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield items, each of which is a step."""
+        """Yield items and count one step for each."""
         for item in items:
             self.spend()
             yield item
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute an operation, unless its result would be large or it is `%` on text."""
+        """Compute a binary operation. Large results and `%` on text raise an error."""
         self.spend(made=self._result_size(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, method: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a text or a mapping."""
+        """Call a method of a text or a mapping, and count its steps."""
         owner = getattr(method, "__self__", None)
         read = len(owner) if isinstance(owner, str) else 0
         self.spend(read * (10 + sum(map(_size, args))) // 10)
         return self._made(super().call(context, method, *args, **kwargs))
 
     def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Let a filter or test take steps for its arguments and its result; what it would yield, it returns at once."""
-        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # behind what Jinja2 passes
+        """Wrap a filter or test so that its arguments and its result count steps.
+
+        If the result is an iterator, the wrapper returns a list of its items.
+        """
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0  # skip the argument that Jinja2 passes
 
         @wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
@@ -242,17 +248,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.spend()
         return value
 
-    @pass_context  # so that Jinja2 never computes it ahead
+    @pass_context  # so that Jinja2 never evaluates the filter at compile time
     def _note(self, _context: Context, value: Any, number: int) -> Any:
         self.piece = number
         return value
 
 
 def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
-    """Return a template whose operations all pass through the sandbox.
+    """Rewrite a template so that all its operations pass through the sandbox.
 
     Raises:
-        TemplateFault: it has a construct, filter, test or method that templates of documents do not have.
+        TemplateFault: The template uses a construct, filter, test or method that is not allowed.
     """
     for node in (tree, *tree.find_all(nodes.Node)):
         _check(node, sandbox)
@@ -273,7 +279,7 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
             what = "a recursive loop"
         case nodes.Call(node=nodes.Getattr(attr=attr)) if attr not in _METHODS:
             what, advice = f"the method '{attr}'", did_you_mean(attr, _METHODS)
-            offset = node.node.lineno  # behind the dot
+            offset = node.node.lineno  # the offset after the dot
         case nodes.Call() if not isinstance(node.node, nodes.Getattr):
             what, offset = "this call", node.node.lineno - 1
         case nodes.List() | nodes.Tuple() if not all(map(_is_plain, node.items)):
@@ -293,7 +299,7 @@ def _is_plain(item: nodes.Node) -> bool:
 
 
 class _Rewriter(NodeTransformer):
-    """Puts filters of the sandbox in the place of what Jinja2 compiles to plain Python."""
+    """Transformer that replaces operations that Jinja2 compiles to plain Python with filters of the sandbox."""
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         self.generic_visit(node)
@@ -316,7 +322,7 @@ def _filtered(node: nodes.Node, name: str, *arguments: Any) -> nodes.Filter:
 
 
 def written(value: Any) -> Any:
-    """Return a value as it may be written: text and numbers as they are; lists and mappings are refused."""
+    """Return a value for output: text and numbers unchanged, None as empty text. Lists and mappings raise an error."""
     if isinstance(value, Undefined | str | int | float):
         return value
     if value is None:
@@ -326,7 +332,10 @@ def written(value: Any) -> Any:
 
 
 def _size(value: object) -> int:
-    """Return how much a filter that looks at all of a value reads: characters and items, those of items included."""
+    """Return how many characters and items a filter reads if it reads a whole value.
+
+    The characters of items that are text also count.
+    """
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list | tuple | dict):

@@ -1,6 +1,6 @@
-"""A source text and the places in it: a `Source` turns offsets into spans.
+"""Decode the text of a document into a `Source`, which converts offsets into spans.
 
-CR LF and CR count as one LF, as in XML itself.
+CR LF and CR count as one LF, as in XML.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, instance
 
 MAX_BYTES = 8 * 1024 * 1024
-"""The largest document or `src` file that is read."""
+"""Maximum size of a document or `src` file, in bytes."""
 
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
-"""How a document in UTF-16 begins, with a byte order mark or without."""
+"""First bytes of a UTF-16 document, with or without a byte order mark."""
 
 
 class Piece(NamedTuple):
-    """A part of a rendered document, from `start` on, that `[written, written_stop)` of its template makes.
+    """Part of a rendered document that begins at `start` and comes from `[written, written_stop)` of the template.
 
-    A verbatim one is the same text there; what others say, the template computes.
+    A verbatim piece has the same text in the template. The template computes the text of any other piece.
     """
 
     start: int
@@ -36,13 +36,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateOrigin:
-    """The template that a document was rendered from: its text, and what of the document it makes where."""
+    """Template of a rendered document, with the pieces that map the document to the template."""
 
     template: Source
     pieces: tuple[Piece, ...]
 
     def span(self, start: int, stop: int) -> Span:
-        """Return the part of the template that makes the characters `[start, stop)` of the document."""
+        """Return the span of the template that produced the characters `[start, stop)` of the document."""
         first, last = self._piece(start), self._piece(max(start, stop - 1))
         begin = first.written + (start - first.start if first.verbatim else 0)
         end = last.written + stop - last.start if last.verbatim else last.written_stop
@@ -54,9 +54,9 @@ class TemplateOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A document's text, its name for diagnostics, where its lines start, and the template that it comes from.
+    """Text of a document, with its name for diagnostics, the offsets of its lines, and its template if it has one.
 
-    `first` is the line and column of its first character, where it is part of another document.
+    `first` is the line and column of the first character. It is not (1, 1) if the text is part of another document.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Source:
     first: tuple[int, int] = field(default=(1, 1), repr=False)
 
     def span(self, start: int, stop: int) -> Span:
-        """Return the span of the characters `[start, stop)`: in the template, where there is one."""
+        """Return the span of the characters `[start, stop)`. A rendered document has its spans in the template."""
         if self.origin is not None:
             return self.origin.span(start, stop)
         return Span(self.name, *self._place(start), *self._place(stop), self)
 
     def line(self, number: int) -> str | None:
-        """Return line `number`, counted from 1, or None where there is no such line."""
+        """Return line `number`, counted from 1, or None if there is no such line."""
         if not 0 < number <= len(self.line_starts):
             return None
         start = self.line_starts[number - 1]
@@ -86,10 +86,10 @@ class Source:
 
 
 def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
-    """Turn a document into a source.
+    """Decode a document into a `Source`.
 
     Raises:
-        LanguageError: of the class `error`; the document is too large or not UTF-8.
+        LanguageError: Of the class `error`. The document is too large or not UTF-8.
     """
     _DOCUMENT.check("text", text, InvalidValue)
     limit = f"more than {MAX_BYTES} bytes"
@@ -112,18 +112,18 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
 
 
 def source_of(text: str, name: str) -> Source:
-    """Return the source of a text that is decoded already."""
+    """Return the source of a text that is already decoded."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    sizes = map((1).__add__, map(len, text.split("\n")))  # a document may be eight million lines
+    sizes = map((1).__add__, map(len, text.split("\n")))  # fast, because a document may have eight million lines
     starts = tuple(accumulate(sizes, initial=0))
     return Source(name=name, text=text, line_starts=starts[:-1])
 
 
 def read_document(path: Path, error: type[LanguageError]) -> bytes:
-    """Read a document's file.
+    """Read the file of a document, up to one byte more than `MAX_BYTES`.
 
     Raises:
-        LanguageError: of the class `error`; no regular file can be read there.
+        LanguageError: Of the class `error`. The path is not a regular file, or the file cannot be read.
     """
     try:
         if path.is_dir():

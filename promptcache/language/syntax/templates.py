@@ -1,6 +1,6 @@
-"""Renders templates of schemas and prompts: a Jinja2 file and plain data give the XML text of a document.
+"""Render templates of schemas and prompts: a Jinja2 file and plain data give the XML text of a document.
 
-Values are escaped, so data never becomes markup. Faults have their place in the template.
+Values are escaped, so data never becomes markup. The spans of diagnostics are in the template.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_TAGS = 5_000
 MAX_TAG = 5_000
 
 Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
-"""What a context holds: the types of JSON."""
+"""Values that a context may hold: the types of JSON."""
 
 _MAX_DEPTH = 50
 _MAX_LISTED = 12
@@ -41,14 +41,16 @@ _NO_FILTER = re.compile(r"No (filter|test) named '(.*)'\.")
 def render_template(
     text: str | bytes, context: Mapping[str, object] | None, source: str, error: type[LanguageError]
 ) -> Source:
-    """Return the document that a template makes; its spans are places in the template.
+    """Render a template and return the document. The spans of the document are in the template.
 
     Args:
-        context: The names that it may use: text, numbers, truth values, None, and lists and mappings of these.
-        source: Its name in diagnostics.
+        text: The template; bytes must be UTF-8.
+        context: Values that the template may use: text, numbers, booleans, None, and lists and mappings of these.
+        source: Name of the template in diagnostics.
+        error: Class of the error that is raised.
 
     Raises:
-        LanguageError: of the class `error`, PC601 to PC606.
+        LanguageError: Of the class `error`, with a code from PC601 to PC606, or from `decode`.
     """
     template = decode(text, source, error)
     rendering = _Rendering(template.text, context)
@@ -69,7 +71,7 @@ _CAUGHT = (
 
 
 class _Rendering:
-    """One rendering of a template."""
+    """Single rendering of a template."""
 
     def __init__(self, text: str, context: Mapping[str, object] | None) -> None:
         self._text = text
@@ -79,7 +81,7 @@ class _Rendering:
         self._names: set[str] = set()
 
     def run(self) -> tuple[str, tuple[Piece, ...]]:
-        """Return the text of the document, and what of the template makes which part of it."""
+        """Return the text of the document, and the pieces that map it to the template."""
         _check_size(self._text)
         data = plain(dict(self._context or {}))
         assert isinstance(data, dict), "a mapping stays one"
@@ -109,7 +111,7 @@ class _Rendering:
         return "".join(texts), tuple(pieces)
 
     def explain(self, fault: Exception) -> tuple[str, str, str | None]:
-        """Return the code, message and help for what stopped the rendering."""
+        """Return the code, message and help for the exception that stopped the rendering."""
         match fault:
             case TemplateFault():
                 return fault.code, str(fault), fault.help
@@ -135,7 +137,7 @@ class _Rendering:
         return "PC606", f"the template fails: {fault}", None
 
     def _with_value(self, fault: NoValueError) -> str | None:
-        """Say how a name gets a value."""
+        """Return help for a name without a value, or None."""
         known = sorted(self._names if fault.is_variable else fault.known)
         if near := did_you_mean(fault.name, known):
             return near
@@ -144,7 +146,7 @@ class _Rendering:
         return f"there are: {', '.join(known[:_MAX_LISTED])}" if known else None
 
     def place(self, fault: Exception) -> tuple[int, int]:
-        """Return the part of the template at fault: a name, or from an expression on to the end of its tag or line."""
+        """Return the range of a fault in the template: a name, or an expression up to the end of its tag or line."""
         start = self._offset(fault)
         ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
         stop = min((end for end in ends if end >= 0), default=len(self._text))
@@ -190,7 +192,7 @@ def _check_size(text: str) -> None:
 
 
 def _innermost(template: Template, trace: TracebackType | None) -> int:
-    """Return the offset of the innermost expression of the template that a fault passed."""
+    """Return the offset of the innermost expression of the template in a traceback."""
     offset = 0
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:
@@ -200,9 +202,10 @@ def _innermost(template: Template, trace: TracebackType | None) -> int:
 
 
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
-    """Close a CDATA section before each value in it, and open it again after it: sections hold no escaped text.
+    """Close CDATA sections before each value in them, and open them again after the value.
 
-    Only what the template says itself begins and ends sections and comments: here each value counts as one character.
+    CDATA sections cannot hold escaped text. Only the text of the template itself begins and ends sections and comments,
+    so the search for sections replaces each value with one character.
     """
     said = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
     sections: Iterator[tuple[int, int]] = (
@@ -222,7 +225,8 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
     """Return a copy of plain data.
 
     Raises:
-        TemplateFault: it holds anything else, such as a callable, is nested too deeply, or has a number too large.
+        TemplateFault: The data has another type, such as a callable, is nested too deeply, or has a number that is too
+            large.
     """
     if depth > _MAX_DEPTH:
         raise TemplateFault(f"{where[:80]} is nested more than {_MAX_DEPTH} deep", "PC605")

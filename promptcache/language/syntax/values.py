@@ -1,4 +1,4 @@
-"""Check the types of parameters, and texts against them."""
+"""Check the types of parameters, and check texts against these types."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 def refusal(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
-    """Return why a parameter does not take an argument, and help; None where it does.
+    """Return the reason why a parameter rejects an argument, with help, or None if it accepts the argument.
 
-    A required parameter takes no empty text. Whitespace is text.
+    A required parameter rejects empty text. Whitespace is not empty text.
     """
     if parameter.required and not text:
         return "it is required, and the text is empty", f'write {parameter.name}="…" with text'
@@ -45,7 +45,7 @@ def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | No
 
 
 def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the type of a parameter, or with its default and placeholder."""
+    """Yield diagnostics for the type of a parameter, or for its default and placeholder if the type is correct."""
     faults = tuple(_declaration(parameter))
     yield from faults
     if faults:

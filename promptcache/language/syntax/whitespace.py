@@ -1,17 +1,17 @@
-r"""Turn text blocks into text: the rules of whitespace.
+r"""Apply the whitespace rules to text blocks.
 
-A block is a sequence of texts and of `None`; each `None` is something that keeps its text (a parameter, or exact text).
+A block is a sequence of texts and `None`. Each `None` is an item that keeps its text: a parameter, or exact text.
 
-The law is that formatting a document never changes its tokens. Formatting means: moving a block to lines of its own,
-indenting it, and leaving lines blank around it. So `dedent` removes what formatting may change:
+Formatting a document must never change its tokens. Formatting may move a block to separate lines, indent it, and add
+blank lines around it. So `dedent` removes this whitespace:
 
-- where a block begins, once it begins on a line of its own: blank lines and the indentation before it go;
-- where it ends: its last newline, the indentation of the closing tag and blank lines between the two go;
-- how far it is indented: the indentation that all its lines share goes. Its first line counts only where it follows a
-  newline: behind a tag it has no indentation. Lines that hold nothing but whitespace have none either, and end up
-  empty.
+- At the start of a block that begins on a new line: the blank lines and the indentation of the first line.
+- At the end of a block: the last newline, the blank lines after it, and the indentation of the closing tag.
+- The indentation that all lines share. The first line counts only if it follows a newline, because text directly after
+  a tag has no indentation. Lines with only whitespace do not count and become empty.
 
-What is left says something: newlines and spaces inside, and spaces beside a tag on the same line.
+All other whitespace is part of the text: newlines and spaces inside the block, and spaces next to a tag on the same
+line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _RUN = re.compile(r"[ \t\n]+")
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text is nothing but XML's whitespace; a no-break space is content."""
+    """Return whether a text is empty or only XML whitespace. A no-break space is content."""
     return not text.strip(_SPACE)
 
 
 def finish(pieces: Sequence[str | None], mode: Whitespace) -> list[str | None]:
-    """Return the pieces of one block as `mode` has them; a block of whitespace alone becomes empty."""
+    """Return the pieces of one block after the rules of `mode`. A block of only whitespace becomes empty."""
     if all(piece is not None and is_blank(piece) for piece in pieces):
         return []
     match mode:
@@ -65,7 +65,7 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
 
 
 def _margin(pieces: Sequence[str | None]) -> str:
-    """Return the indentation that all lines share; at the end of a piece stands what comes after it."""
+    """Return the indentation that all lines share. A line that begins at the end of a piece continues in the next."""
     indents = {indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)}
     first, last = min(indents, default=""), max(indents, default="")
     common = 0
@@ -75,11 +75,11 @@ def _margin(pieces: Sequence[str | None]) -> str:
 
 
 def stray_indentation(pieces: Sequence[str | None]) -> tuple[int, int, int, str] | None:
-    """Find the first line whose indentation `dedent` keeps although its author cannot have meant that.
+    """Find the first line with indentation that `dedent` keeps although the indentation must be a mistake.
 
     Returns:
-        The number of its piece, where in it the stray indentation starts and stops, and what is wrong; None if all is
-        well.
+        The index of the piece, the start and stop of the stray indentation in the piece, and a message; None if there
+        is no such line.
     """
     texts = [piece or "" for piece in pieces]
     if all(map(is_blank, texts)):

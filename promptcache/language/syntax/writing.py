@@ -1,4 +1,4 @@
-"""Write a tree of elements as XML text, indented where that does not change the text."""
+"""Write a tree of elements as XML text. Elements are indented if that does not change the text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An element to be written.
+    """Element to write.
 
-    `inline` elements are part of the text around them. Where text or one of these stands among the children, nothing is
-    added between them; elsewhere each child gets a line.
+    `inline` elements are part of the text around them. If the children include text or an inline element, no whitespace
+    is added between the children. Otherwise each child is written on a separate line.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Written:
 
 
 class Verbatim(NamedTuple):
-    """An element that is XML already."""
+    """Element that is already XML text."""
 
     xml: str
     inline: bool = False
 
 
 def holds_line_break(text: str) -> bool:
-    """Whether an attribute would show a text badly: as a character reference for every newline or tab."""
+    """Return whether a text has line breaks or tabs, which an attribute shows as character references."""
     return any(character in text for character in "\n\r\t")
 
 
@@ -42,7 +42,7 @@ def print_document(root: Written, span: Span, error: type[LanguageError]) -> str
     """Return the XML of a document.
 
     Raises:
-        LanguageError: of the class `error`, told at `span`; something holds a character that XML cannot.
+        LanguageError: Of the class `error`, reported at `span`. A text or name has a character that XML cannot hold.
     """
     try:
         element = _element(root, 0)

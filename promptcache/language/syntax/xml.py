@@ -1,7 +1,8 @@
-"""Read XML text into a tree of elements, with the exact place of each.
+"""Parse XML text into a tree of elements, with the exact position of each.
 
-Two parsers read a document. expat comes first: it knows exact places and stops at a DOCTYPE before any entity is read.
-lxml then reads the same bytes with every dangerous feature off. A document is accepted only if both read it.
+Two parsers read a document. expat runs first: it reports exact positions and stops at a DOCTYPE before it reads any
+entity. lxml then reads the same bytes with every dangerous feature off. A document is accepted only if both parsers
+accept it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
 
 
 class Attribute(NamedTuple):
-    """An attribute: its name starts at `start`, its value fills `[value_start, value_stop)` between the quotes."""
+    """Attribute. Its name starts at `start`, and its value is `[value_start, value_stop)` between the quotes."""
 
     name: str
     value: str
@@ -38,12 +39,12 @@ class Attribute(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Name and value."""
+        """Return the span of the name and the value."""
         return self.source.span(self.start, self.value_stop + 1)
 
     @property
     def value_span(self) -> Span:
-        """The value, without its quotes."""
+        """Return the span of the value, without the quotes."""
         return self.source.span(self.value_start, self.value_stop)
 
 
@@ -57,12 +58,12 @@ class Characters(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """Whether this is whitespace only."""
+        """Return whether the text is only whitespace."""
         return not self.text.strip(" \t\n")
 
     @property
     def span(self) -> Span:
-        """Its range, without whitespace around it and comments before it."""
+        """Return the span, without the whitespace around the text and the comments before it."""
         text, stop = self.source.text, self.stop
         match = _BEFORE_TEXT.match(text, self.start, stop)
         start = match.end() if match else self.start
@@ -72,7 +73,7 @@ class Characters(NamedTuple):
 
 
 class Element(NamedTuple):
-    """An element. Its start tag is `[start, stop)`, the whole element `[start, end)`."""
+    """Element. Its start tag is `[start, stop)`, and the whole element is `[start, end)`."""
 
     name: str
     attributes: tuple[Attribute, ...]
@@ -84,12 +85,12 @@ class Element(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """The start tag."""
+        """Return the span of the start tag."""
         return self.source.span(self.start, self.stop)
 
     @property
     def name_span(self) -> Span:
-        """The name in the start tag."""
+        """Return the span of the name in the start tag."""
         return self.source.span(self.start + 1, self.start + 1 + len(self.name))
 
 
@@ -97,18 +98,18 @@ Node: TypeAlias = Element | Characters
 
 
 def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError]) -> Element:
-    """Read a document strictly and return its root element.
+    """Parse a document strictly and return its root element.
 
     Raises:
-        LanguageError: of the class `error`; not well-formed, not UTF-8, too large, too deep, or with a DOCTYPE, a
-            processing instruction or a namespace.
+        LanguageError: Of the class `error`. The document is not well-formed, not UTF-8, too large or too deep, or it
+            has a DOCTYPE, a processing instruction or a namespace.
     """
     source = text if isinstance(text, Source) else decode(text, name, error)
     start = _prolog_stop(source.text)
     if source.text[start : start + 9].upper() == "<!DOCTYPE":
         raise error([malformed.doctype(source, start)])
     if (nul := source.text.find("\0")) >= 0:
-        raise error([malformed.control(source, nul)])  # expat would take it for half a character of UTF-16
+        raise error([malformed.control(source, nul)])  # expat would read it as half of a UTF-16 character
     reader = _Reader(source, error)
     root = reader.read(error)
     _agree(source, reader.data, error)
@@ -140,14 +141,14 @@ def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
 
 
 class _StopError(Exception):
-    """Ends the expat pass with the diagnostic that it carries."""
+    """Exception that ends the expat pass with a diagnostic."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         self.diagnostic = diagnostic
 
 
 class _Open(NamedTuple):
-    """An element whose end tag has not been read yet."""
+    """Element whose end tag is not read yet."""
 
     name: str
     attributes: tuple[Attribute, ...]
@@ -160,7 +161,7 @@ class _Open(NamedTuple):
 
 
 class _Reader:
-    """One expat pass over a source; offsets are in characters, expat's are in bytes."""
+    """Single expat pass over a source. Offsets here are in characters; offsets of expat are in bytes."""
 
     def __init__(self, source: Source, error: type[LanguageError]) -> None:
         self.source = source
@@ -244,7 +245,7 @@ class _Reader:
         here = self._here()
         self._close_text(here)
         opened = self._stack.pop()
-        if self.source.text[opened.stop - 2] != "/":  # else the start tag was the whole of it, and expat is behind it
+        if self.source.text[opened.stop - 2] != "/":  # for <a/>, `_text_start` is already correct
             end = self.source.text.find(">", here)
             assert end >= 0, "expat has read the whole tag"
             self._text_start = end + 1
