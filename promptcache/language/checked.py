@@ -36,7 +36,7 @@ class CheckedTurn(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedModule(Short):
-    """Module; `path` ("cities/miami") is its identity, `parent` is the path of the enclosing module ("" is the root)."""
+    """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root)."""
 
     path: str
     parent: str
