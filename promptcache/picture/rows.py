@@ -241,7 +241,7 @@ class _Use:
         self._arguments = {(argument.module, argument.parameter): argument.text for argument in given}
         self._modules = None if plan is None else frozenset(("", *plan.selection.modules))
         self._sections = [] if plan is None else sorted(_sections(plan))
-        self._stops = [section.stop for section in self._sections]  # sorted as well, because sections of present tokens are disjoint
+        self._stops = [section.stop for section in self._sections]  # sorted too: the sections are disjoint
 
     def has(self, module: str) -> bool:
         """Return whether the request uses a module."""
@@ -289,8 +289,8 @@ def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int
     The sets exclude BOS and the module's own runs.
 
     Returns:
-        For each module, the index of the set that its plain states attend to. For each run, the indices of the sets that it
-        belongs to.
+        For each module, the index of the set that its plain states attend to. For each run, the indices of the sets
+        that it belongs to.
     """
     attended: dict[str, set[int]] = {}
     for state in states:
