@@ -17,7 +17,7 @@ _APART = (RowKind.ROOT, RowKind.PROMPT)
 
 
 def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
-    """Return the rows with a readable number of open ones; rows that a prompt uses stay open if there are few enough."""
+    """Return the rows, folded so that few are open; rows that a prompt uses stay open if they are few."""
     if sum(1 for row in rows for _ in row.everything) <= _MAX_ROWS:
         return tuple(rows)
     grouped = _grouped(rows)
