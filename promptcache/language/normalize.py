@@ -75,7 +75,7 @@ def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
 
 
 def _place_in(text: Text, start: int, stop: int) -> Span:
-    """Return the span of characters in one line of a text, or the span of the text if its lines differ from the
+    """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
     document."""
     span, content = text.span, text.text.strip(" \t\n")
     if content.count("\n") != span.stop_line - span.line:  # the text has comments or references

@@ -230,8 +230,10 @@ def _element(parameters: Sequence[Parameter]) -> etree._Element:
 
 
 def _value(parameter: Parameter) -> etree._Element:
-    """Return the pattern of an argument: a choice, or non-empty text if required. `resolve_prompt` checks other
-    types."""
+    """Return the pattern of an argument: a choice, or text (not empty if required).
+
+    The grammar does not check other types; `resolve_prompt` does.
+    """
     if parameter.required and not parameter.choices:
         return RNG.data(RNG.param("1", name="minLength"), type="string", datatypeLibrary=_DATATYPES)
     if not parameter.choices:

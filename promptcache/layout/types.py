@@ -168,8 +168,9 @@ class Layout(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunState(Short):
-    """State of a cached run: its encoding under one context. A run has a plain state, and may have others in
-    scaffolds.
+    """State of a cached run: its encoding under one context.
+
+    A run has a plain state, and may have other states in scaffolds.
 
     Attributes:
         index: Index in the schema's tuple of states.

@@ -202,8 +202,7 @@ class _Builder:
         )
 
     def _prompt(self, plan: Plan) -> ChartRow:
-        """Return the row of the text that the prompt adds after the schema, with the position where generation
-        starts."""
+        """Return the row of the text that the prompt adds, with the position where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
         marks = [
             self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)

@@ -101,8 +101,7 @@ def test_patterns_know_sets_and_escapes():
 
 
 def test_long_texts_are_not_looked_at():
-    """A text over the length limit of patterns does not match, and the message for such an argument has both
-    lengths."""
+    """Text over the length limit of patterns does not match, and the message for such an argument has both lengths."""
     assert Pattern("a*").matches("a" * MAX_TEXT)
     assert not Pattern("a*").matches("a" * (MAX_TEXT + 1))
     schema = f'<schema name="s"><module name="a"><parameter name="p" length="{MAX_TEXT * 2}" pattern="a*"/></module></schema>'

@@ -91,8 +91,7 @@ def test_one_file_can_be_included_many_times(tmp_path):
 
 
 def test_text_starts_from_the_options_of_its_own_file(tmp_path):
-    """Whitespace, separator and context are those of the included file; the enclosing content sets the text between
-    modules."""
+    """Options are those of the included file, but its modules are separated as in the enclosing schema."""
     other = '<schema name="o" whitespace="collapse" separator="|" context="own"><module name="a">x\n\n  y<module name="b">z</module></module></schema>'
     schema = check_schema(
         load(tmp_path, 'One.<include href="other.xml"/><include href="other.xml" prefix="p"/>', other=other)
@@ -125,8 +124,7 @@ def test_what_needs_a_module_that_is_left_out_is_refused(tmp_path, select, place
 
 
 def test_a_module_that_is_left_out_counts_as_never_present(tmp_path):
-    """Under the rules of a file, the selected modules have the same combinations as in the file without the other
-    modules."""
+    """Under the rules of a file, its selected modules have the same combinations as without the other modules."""
     rules = (
         '<rules><assert test="(a and not x) or (b implies y)"/><require if="a or x" then="b or c or y"/>'
         '<choose modules="a b x y" min="1" max="2"/><exclude modules="b c x"/><assert test="x or y"/></rules>'

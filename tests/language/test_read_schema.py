@@ -48,8 +48,7 @@ def _refused(schema: Schema) -> list[str]:
 
 
 def test_the_dialect_of_the_paper_loads():
-    """The reader accepts names with dots and dashes, roles at any level, anonymous text, and cache and scaffold
-    attributes."""
+    """The reader accepts the paper's dialect: names with dots and dashes, roles at any level, and anonymous text."""
     schema = checked(PAPER)
     assert list(schema.modules) == ["unit.py", "my-module_2", "unit.test", "other.test"]
     assert schema.modules["unit.py"].children[0].text == "if a < b: pass"

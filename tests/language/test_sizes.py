@@ -1,5 +1,4 @@
-"""Tests of large documents: any repetition up to the limits takes about a second, or a limit is reported with its
-number."""
+"""Tests of large documents: every answer takes about a second, or a limit is reported with its number."""
 
 from __future__ import annotations
 

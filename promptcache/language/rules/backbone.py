@@ -211,8 +211,7 @@ class _Analysis:
         return Backbone(guaranteed, dead, together, OpenQuestions(tuple(opened), self._hard_rules(opened)))
 
     def _alternatives(self, component: str) -> _Found | None:
-        """Return the modules that are always present in a component with alternatives, or None if its rules
-        contradict."""
+        """Return the modules always present in a component with alternatives, or None if its rules contradict."""
         search = self._whole(component)
         search.budget = self._budget.share(2)
         try:
@@ -227,8 +226,7 @@ class _Analysis:
             return _Found(frozenset(), is_open=True)
 
     def _each(self, opened: dict[str, None]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
-        """Return the modules that each module implies besides those always present, and the modules that are never
-        present."""
+        """Return the modules that each module implies besides those always present, and the dead modules."""
         more: dict[str, frozenset[str]] = {module: frozenset() for module in self._order if module in self._always}
         dead = set(self._residual.never)
         hard: list[str] = []
@@ -304,8 +302,7 @@ class _Analysis:
         return search.implied(start)
 
     def _cone(self, start: Iterable[str], limit: int, budget: Budget) -> _Cone | None:
-        """Return the modules that `start` could make present, and the rules that bind them while all others are
-        absent.
+        """Return the modules that `start` could make present, and the rules that bind them if all others are absent.
 
         The result is None for more than `limit` modules.
         """

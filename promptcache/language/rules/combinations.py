@@ -39,8 +39,7 @@ class Combinations:
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[Iterable[str]], frozenset[str] | None]]:
-        """Yield a function that returns a small combination with the given modules, or None if they exclude each
-        other."""
+        """Yield a function that returns a small combination with the given modules, or None if there is none."""
         with open_solver(self._rules) as solver:
             yield solver.selection
 
