@@ -68,7 +68,7 @@ MEANINGS = {
 
 
 def legend(looks: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the style and the description of every style that occurs."""
+    """Yield the CSS class and the description of every style that occurs."""
     for look, meaning in MEANINGS.items():
         if look in looks:
             yield ("fold" if look == "many" else look), meaning

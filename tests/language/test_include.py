@@ -124,7 +124,7 @@ def test_what_needs_a_module_that_is_left_out_is_refused(tmp_path, select, place
 
 
 def test_a_module_that_is_left_out_counts_as_never_present(tmp_path):
-    """Under the rules of a file, its selected modules have the same combinations as without the other modules."""
+    """The selected modules of a file have the same combinations as in the whole file with the other modules absent."""
     rules = (
         '<rules><assert test="(a and not x) or (b implies y)"/><require if="a or x" then="b or c or y"/>'
         '<choose modules="a b x y" min="1" max="2"/><exclude modules="b c x"/><assert test="x or y"/></rules>'
