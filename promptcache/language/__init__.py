@@ -1,4 +1,4 @@
-"""The language: from XML text to a checked schema, and to the modules that a prompt selects from it.
+"""The language: parse schemas and prompts from XML, check schemas, and resolve prompts to selections.
 
 ```
 parse_schema -> check_schema -> CheckedSchema
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from promptcache.language.syntax.templates import render_template
 
 _HOMES = {"render_template": "promptcache.language.syntax.templates"}
-"""Names whose files are imported at their first use: Jinja2 takes as long to import as the rest of the language."""
+"""Names whose modules are imported at first use. Jinja2 alone takes as long to import as the rest of the language."""
 
 __all__ = [
     "IN_PYTHON",

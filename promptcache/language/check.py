@@ -1,6 +1,6 @@
 """Check a declared schema: `Schema` to `CheckedSchema`.
 
-The checks are in other modules. This one puts them in order, and raises what they find.
+The checks are in other modules. This module runs them in order and raises their diagnostics as one error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
-    """Check a schema's names, paths and rules, and give its text its final form.
+    """Check the names, paths and rules of a schema, and compute its final text.
 
     Raises:
-        SchemaError: every fault of values that were given in Python; or, when there is none, of names and paths; or,
-            when there is none, of the rules. Warnings that are known by then are among them.
+        SchemaError: all faults of values that were given in Python. If there are none, all faults of names and paths.
+            If there are none either, all faults of the rules. The warnings found so far are included.
     """
     _refuse(_collected(value_faults(schema)))
     index = index_schema(schema)
@@ -112,13 +112,13 @@ def _collected(found: Iterator[Diagnostic]) -> FaultList:
 
 
 def _refuse(faults: list[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> None:
-    """Raise an error if there are faults; warnings are said with them, since only what is said can be acted upon."""
+    """Raise an error if there are faults; include the warnings, because the caller sees only the error."""
     if faults:
         raise SchemaError((*in_order(faults), *in_order(warnings)))
 
 
 def _follows(rules: Rules, schema: Schema, index: Index) -> Iterator[Diagnostic]:
-    """Yield what follows from the rules without faults: other rules would only forbid more."""
+    """Yield the diagnostics implied by the rules without faults; the faulty rules could only forbid more."""
     try:
         backbone = find_backbone(rules)
     except UndecidedError:

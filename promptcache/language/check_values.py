@@ -1,6 +1,6 @@
-"""Check the values of a schema that was built in Python: their types and bounds.
+"""Check the types and bounds of values in a schema that was built in Python.
 
-A schema that was read from a document has none of these faults, since its reader checks each value.
+Schemas from documents have no such faults: the reader checks each value.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ _INSIDE = (Text, Doc, Parameter, Module, Union, Turn, Scaffold)
 _HOLD: Mapping[type, tuple[type, ...]] = MappingProxyType(
     {Module: _INSIDE, Turn: _INSIDE, Union: (Module, Doc), RuleList: (Require, Exclude, Choose, Assert, Doc)}
 )
-"""What stands in what; at the top, everything that is an item."""
+"""Types of the children that each type may hold; the top level may hold every item."""
 
 
 def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
-    """Yield every value and every child that nothing which was read could have."""
+    """Yield a diagnostic for every value and child that a document could not contain."""
     yield from _values(schema, SchemaDocument)
     if _CHILDREN.takes(schema.children):
         for child in schema.children:

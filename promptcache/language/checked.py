@@ -1,7 +1,7 @@
-"""The checked schema and the selection of a prompt: what other rooms work with.
+"""Types of the checked schema and of a prompt's selection, for use by other rooms.
 
-In a checked schema all text is final (whitespace and separators applied), options are inherited, paths start at the
-root, and documentation is gone. `check_schema` and `resolve_prompt` build these types.
+In a checked schema all text is final (whitespace and separators applied). Options are inherited, paths start at
+the root, and documentation is removed. `check_schema` and `resolve_prompt` build these types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from promptcache.language.schema import Context, Example, Parameter, Role, Schem
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FinalText(Short):
-    """Text as it will be tokenized; never empty."""
+    """Non-empty text in its final form for the tokenizer."""
 
     text: str
     span: Span
@@ -26,7 +26,7 @@ class FinalText(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedTurn(Short):
-    """A chat turn. `open` marks the one top-level user turn whose footer belongs to the request."""
+    """Chat turn. `open` marks the one top-level user turn that ends with the footer of the request."""
 
     role: Role
     children: tuple[CheckedItem, ...]
@@ -36,7 +36,7 @@ class CheckedTurn(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedModule(Short):
-    """A module; `path` ("cities/miami") is its identity, `parent` the path of the module around it ("" is the root)."""
+    """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root)."""
 
     path: str
     parent: str
@@ -50,7 +50,7 @@ class CheckedModule(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedUnion(Short):
-    """Alternatives that share one start position; `default` is the path of the member taken when none is named."""
+    """Alternatives with one start position; `default` is the path of the member for prompts that name none."""
 
     name: str | None
     parent: str
@@ -65,10 +65,10 @@ CheckedItem: TypeAlias = FinalText | Parameter | CheckedTurn | CheckedModule | C
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedScaffold(Short):
-    """Modules encoded together.
+    """Modules that are encoded together.
 
-    `members` are paths in declared order; `guaranteed` are all modules present whenever every member is (members
-    included).
+    `members` are paths in declared order. `guaranteed` are all modules that are present if every member is
+    present, members included.
     """
 
     name: str
@@ -79,7 +79,7 @@ class CheckedScaffold(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedSchema(Short):
-    """A schema that at least one prompt can be written against.
+    """Schema with at least one valid prompt.
 
     Attributes:
         children: The document's items, in order.
@@ -88,10 +88,10 @@ class CheckedSchema(Short):
         guaranteed: For each module path, the modules present in every valid prompt that has it, itself included;
             for "", the modules present in every valid prompt. Closed: a guaranteed module's set is part of it.
         scaffolds: In declared order.
-        has_turns: Whether any chat turn stands anywhere in the schema.
-        open_separator: What stands before bare text that continues the open turn ("" when there is no open turn).
-        warnings: What the author should know, although the schema can be used (dead modules, for one).
-        source: The declaration that this was made from.
+        has_turns: Whether the schema contains a chat turn.
+        open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
+        warnings: Problems that do not prevent the use of the schema, for example dead modules.
+        source: The declaration that was checked.
     """
 
     name: str
@@ -109,13 +109,13 @@ class CheckedSchema(Short):
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """The examples that the author gives, in document order; `example_prompt` reads one."""
+        """Examples of the author, in document order; `example_prompt` parses one."""
         return self.source.examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FilledSlot(Short):
-    """An argument that a prompt gives: which parameter of which module, the exact text, and where it stands."""
+    """Argument of a prompt: the module and parameter, the exact text, and its span."""
 
     module: str
     parameter: str
@@ -125,12 +125,12 @@ class FilledSlot(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Selection(Short):
-    """A prompt after its checks: the complete set of modules it uses, with what fills and follows them.
+    """Checked prompt: the complete set of its modules, with arguments and messages.
 
     Attributes:
         modules: Paths of all modules present – named, their ancestors, union defaults – in document order.
-        arguments: The arguments given, in the order of `modules`, then of the parameters.
-        messages: The prompt's own turns in order, or one bare text (`role` None) at most.
+        arguments: The given arguments, in the order of `modules`, then of the parameters.
+        messages: The prompt's own turns in order, or at most one bare text (`role` None).
         span: The prompt document.
     """
 

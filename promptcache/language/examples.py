@@ -1,6 +1,6 @@
-"""Read and check the examples of a schema: prompts of its author, and what is said about them.
+"""Parse and check the examples of a schema: prompts that its author gives, with claims about them.
 
-No tokens are involved: the text of a prompt is what the author wrote, without what a chat template adds.
+The checks need no tokenizer. The text of a prompt excludes the parts that a chat template adds.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from promptcache.language.schema import Example, place
 from promptcache.language.syntax.names import quoted
 
 MAX_EXAMPLES = 500
-"""How many examples a schema may have."""
+"""Maximum number of examples in a schema."""
 
 _MAX_EXPLAINED = 20
 
 
 def example_prompt(example: Example) -> Prompt:
-    """Read the prompt of an example; its spans are places in the schema document.
+    """Parse the prompt of an example; its spans are places in the schema document.
 
     Raises:
-        PromptError: what `parse_prompt` finds.
+        PromptError: as `parse_prompt`.
     """
     return parse_prompt_at(example.prompt, example.prompt_span)
 
 
 def text_of(selection: Selection) -> str:
-    """Return what a prompt says: the texts of its modules with their arguments, then its own; turns on new lines."""
+    """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
     filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
     present = frozenset(selection.modules)
     pieces = _pieces(selection.schema.children, "", present, filled)
@@ -48,7 +48,7 @@ def text_of(selection: Selection) -> str:
 
 
 def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each example that does not do what it says."""
+    """Yield a diagnostic for each example that contradicts its claims."""
     num_refused = 0
     for number, example in enumerate(schema.examples):
         if number == MAX_EXAMPLES:

@@ -20,11 +20,11 @@ _SUFFIXES = (".xml", ".xml.j2")
 
 
 def open_schema(source: str | os.PathLike[str] | Schema, context: Mapping[str, object] | None = None) -> Schema:
-    """Return the schema that `source` is, holds as XML text, or leads to; `context` is for templates.
+    """Return the schema from a `Schema`, XML text or a path; `context` is for templates.
 
     Raises:
-        SchemaError: Every fault with its place, or a context that no template is there for.
-        InvalidValue: It is neither a schema nor text nor a path.
+        SchemaError: All faults with their places, or a context without a template.
+        InvalidValue: `source` is neither a schema nor text nor a path.
     """
     if isinstance(source, Schema):
         if context is not None:
@@ -36,11 +36,11 @@ def open_schema(source: str | os.PathLike[str] | Schema, context: Mapping[str, o
 
 
 def open_prompt(source: str | os.PathLike[str] | Prompt) -> Prompt:
-    """Return the prompt that `source` is, holds as XML text, or leads to.
+    """Return the prompt from a `Prompt`, XML text or a path.
 
     Raises:
-        PromptError: Every fault with its place.
-        InvalidValue: It is neither a prompt nor text nor a path.
+        PromptError: All faults with their places.
+        InvalidValue: `source` is neither a prompt nor text nor a path.
     """
     if isinstance(source, Prompt):
         return source
@@ -50,12 +50,12 @@ def open_prompt(source: str | os.PathLike[str] | Prompt) -> Prompt:
 
 
 def is_markup(source: object) -> TypeGuard[str]:
-    """Return whether `source` is the text of a document, and not a path to one."""
+    """Return whether `source` is the text of a document; other text is a path."""
     return isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("<")
 
 
 def _path(source: Any, what: str, built: str) -> Path:
-    """Return the path that `source` is; words that name no file are none."""
+    """Return `source` as a path; refuse text that is not one."""
     if PATH.takes(source) and (isinstance(source, os.PathLike) or _is_path(str(source))):
         return Path(source)
     forms = f'a {what} is XML text (it starts with "<"), the path of a file, or {built}'
@@ -63,7 +63,7 @@ def _path(source: Any, what: str, built: str) -> Path:
 
 
 def _is_path(text: str) -> bool:
-    """Whether text that is no XML means a file: there is one, or it is written as a path is."""
+    """Return whether text is a path: a file of this name exists, or the text has the form of a path."""
     one_word = not any(character.isspace() for character in text)
     return os.path.isfile(text) or text.endswith(_SUFFIXES) or (one_word and ("." in text or "/" in text))  # noqa: PTH113
 

@@ -1,15 +1,15 @@
 """Normalize a declared schema: apply whitespace rules and separators, and inherit options.
 
-Separators: The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are none. Each
-block that is not empty begins with its parent's separator, but for the first one. The separator is part of the first
-text of the block, so that it comes and goes with the module that holds that text:
+The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are no blocks. Each
+block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
+first text of the block, so it is present only if the module that holds this text is present:
 
-- a text block begins with it; if a parameter comes first, the separator is a text of its own before the slot;
-- a module hands it to its own first block, and so does a union to every member;
-- a turn drops it: nothing stands beside a header. What follows a turn's footer begins without one too.
+- A text block begins with the separator. If the block begins with a parameter, the separator is a text before the slot.
+- A module passes the separator to its first block. A union passes the separator to every member.
+- A turn drops the separator, because headers have none beside them. Text after a turn's footer has no separator either.
 
-An empty block has no text for a separator, so the next block gets it. The schema alone decides all of this; what a
-prompt selects has no influence.
+An empty block has no text for a separator, so the next block gets the separator. Separators depend on the schema
+alone, not on the selection of a prompt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from promptcache.language.syntax.whitespace import finish, stray_indentation
 
 
 def stray_indentations(schema: Schema) -> Iterator[Diagnostic]:
-    """Yield a warning for each text block that keeps indentation which its author cannot have meant."""
+    """Yield a warning for each text block with unintended indentation."""
     yield from _stray(schema.children, schema.whitespace)
 
 
@@ -58,7 +58,7 @@ def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
 
 
 def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
-    """Yield a warning for a text block of which a line keeps indentation that its author cannot have meant."""
+    """Yield a warning for a text block if unintended indentation remains in one of its lines."""
     texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
     found = stray_indentation([None if text is None else text.text for text in texts])
     if found is None or (text := texts[found[0]]) is None:
@@ -75,9 +75,10 @@ def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
 
 
 def _place_in(text: Text, start: int, stop: int) -> Span:
-    """Return where characters of one line of a text stand, if its lines are those of the document; or the text."""
+    """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
+    document."""
     span, content = text.span, text.text.strip(" \t\n")
-    if content.count("\n") != span.stop_line - span.line:  # there are comments, or it is written with references
+    if content.count("\n") != span.stop_line - span.line:  # the text has comments or references
         return span
     before = text.text.index(content)
     line = span.line + text.text.count("\n", before, start)
@@ -86,7 +87,7 @@ def _place_in(text: Text, start: int, stop: int) -> Span:
 
 
 class TextOptions(NamedTuple):
-    """What modules inherit."""
+    """Options that modules inherit."""
 
     cache: bool
     context: Context
@@ -95,9 +96,10 @@ class TextOptions(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A block or the content of a parent.
+    """Normalized block, or the normalized content of a parent.
 
-    `empty` tells that nothing in it holds a position, `after_turn` that a turn's footer can be the last thing in it.
+    `empty` means that the content has no positions. `after_turn` means that the content can end with a turn's
+    footer.
     """
 
     items: tuple[CheckedItem, ...]
@@ -106,7 +108,8 @@ class Finished(NamedTuple):
 
 
 def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
-    """Return a schema's items, and what stands before bare text that continues its open turn ("" if it has none)."""
+    """Return the items of a schema, and the separator for bare text that continues its open turn ("" if there is
+    none)."""
     options = TextOptions(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
     items = _content(schema.children, "", options, "").items
     last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
@@ -131,7 +134,7 @@ def _is_empty(item: CheckedItem) -> bool:
 
 
 def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
-    """Finish the blocks of one parent; the first that is not empty begins with `lead`."""
+    """Normalize the blocks of one parent; the first non-empty block begins with `lead`."""
     found: list[CheckedItem] = []
     empty, after_turn = True, False
     for block in _blocks(items):
@@ -144,7 +147,7 @@ def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: s
 
 
 def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
-    """Yield text blocks whole and every other block alone."""
+    """Yield each text block as one group, and every other block alone."""
     for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
         if inline:
             yield tuple(group)
@@ -222,7 +225,7 @@ def _text_block(block: tuple[Item, ...], options: TextOptions, lead: str) -> Fin
 
 
 def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
-    """Make one of texts that stand side by side, as they do only in schemas built in Python."""
+    """Merge adjacent texts; only schemas built in Python have them."""
     for plain, group in groupby(block, key=lambda item: isinstance(item, Text) and not item.exact):
         if plain:
             texts = [item for item in group if isinstance(item, Text)]
@@ -232,7 +235,7 @@ def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
 
 
 def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:
-    """Make one text of texts that stand side by side: they are tokenized together."""
+    """Merge adjacent texts, because they are tokenized together."""
     joined: list[CheckedItem] = []
     for is_text, group in groupby(items, key=lambda item: isinstance(item, FinalText)):
         if not is_text:

@@ -1,6 +1,6 @@
-"""Print a schema as a document; parsing it gives a schema with the same checked content.
+"""Print a schema as an XML document; parsing the document gives the same checked content.
 
-The text of a `src` file is not written out: the document names the file.
+Text from a `src` file is not copied: the document refers to the file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from promptcache.language.syntax.writing import Verbatim, Written, print_documen
 
 
 def print_schema(schema: Schema) -> str:
-    """Return a schema as a document.
+    """Return a schema as an XML document.
 
     Raises:
-        SchemaError: a text holds a character that XML cannot.
+        SchemaError: a text has a character that XML cannot represent.
     """
     attributes = _attributes(
         name=schema.name,
@@ -52,7 +52,7 @@ def print_schema(schema: Schema) -> str:
 
 
 def _children(items: tuple[Item, ...]) -> tuple[Written | str, ...]:
-    """Return what stands in an element; whitespace between blocks is left to the printer, all else stays as it is."""
+    """Return the content of an element; the printer sets the whitespace between blocks, all other text is exact."""
     found: list[Written | str] = []
     for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
         block = list(group)
@@ -139,6 +139,6 @@ def _rule(rule: Combination) -> Written:
 
 
 def _attributes(**values: str | int | None) -> tuple[tuple[str, str], ...]:
-    """Return the attributes that have a value, truth values in lower case."""
+    """Return the attributes that have a value; truth values are in lower case."""
     found = ((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in values.items())
     return tuple(pair for pair, value in zip(found, values.values(), strict=True) if value is not None)

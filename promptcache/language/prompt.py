@@ -1,6 +1,6 @@
-"""A prompt as it is written, and the builder that writes one in Python.
+"""Types of a prompt as written, and a builder for prompts in Python.
 
-Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
+`resolve_prompt` checks that the schema has the modules of a prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_SHOWN = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Argument(Short):
-    """The text that a prompt puts into a parameter, exactly as given."""
+    """Text for a parameter, exactly as given."""
 
     name: str
     text: str
@@ -44,10 +44,10 @@ class Argument(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reference(Short):
-    """A module that the prompt names.
+    """Reference of a prompt to a module.
 
-    `path` is relative to the enclosing reference, or starts at the root when `absolute`; it has one step in element
-    form and any number in `<use module="…">` form.
+    `path` is relative to the enclosing reference, or starts at the root if `absolute`. It has one step in element
+    form, and any number of steps in `<use module="…">` form.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Reference(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message(Short):
-    """One chat turn of the prompt's own; `role` None is bare trailing text."""
+    """Chat turn that the prompt adds; `role` None is bare trailing text."""
 
     role: Role | None
     text: str
@@ -80,19 +80,19 @@ _FIELDS = {
 class Prompt(Short):
     """One request against a schema, as written.
 
-    `Prompt("travel").use("cities/miami", days="three").user("…")` builds one without XML. Every method returns a new
-    prompt; arguments and texts are data, taken exactly as they are given.
+    `Prompt("travel").use("cities/miami", days="three").user("…")` builds a prompt without XML. Every method
+    returns a new prompt. Arguments and texts are used exactly as given.
 
     Attributes:
-        schema: Name of the schema that the prompt is for.
-        references: The modules that it names, as nested.
+        schema: Name of the schema.
+        references: References to modules, nested as written.
         arguments: Arguments for the schema's own parameters (those outside any module).
-        messages: The prompt's own turns in order, or one bare text (`role` None) alone.
-        version: The range of versions of the schema that the prompt is for, as ">=1.2,<2".
-        warnings: What the author of a document should know, although it can be used.
+        messages: The prompt's own turns in order, or a single bare text (`role` None).
+        version: Range of accepted schema versions, for example ">=1.2,<2".
+        warnings: Problems of the document that do not prevent its use.
 
     Raises:
-        PromptError: bare text stands beside turns, or `version` is no range.
+        PromptError: bare text is combined with turns, or `version` is not a valid range.
     """
 
     schema: str = field(kw_only=False)
@@ -114,7 +114,7 @@ class Prompt(Short):
             raise PromptError([bad_range(self.version, self.span)])
 
     def use(self, module: str, /, **arguments: str | float) -> Prompt:
-        """Name a module by its path from the root, with arguments for its parameters: texts, or numbers.
+        """Use a module, given by its path from the root, with arguments for its parameters: texts, or numbers.
 
         Raises:
             InvalidValue: an argument is neither text nor a finite number.
@@ -130,11 +130,11 @@ class Prompt(Short):
         return replace(self, references=(*self.references, reference))
 
     def fill(self, **arguments: str | float) -> Prompt:
-        """Give arguments for the schema's own parameters, as for `use`."""
+        """Set arguments for the schema's own parameters, as for `use`."""
         return replace(self, arguments=(*self.arguments, *_arguments(arguments.items(), "fill()")))
 
     def text(self, text: str) -> Prompt:
-        """End with bare text; the empty text adds nothing."""
+        """Add bare text at the end; the empty text adds nothing."""
         TEXT.check("text", text, InvalidValue)
         return self._say(None, text) if text else self
 
@@ -147,14 +147,14 @@ class Prompt(Short):
         return self._say(Role.USER, text)
 
     def assistant(self, text: str) -> Prompt:
-        """Add an assistant turn; as the last turn it stays open and generation continues it."""
+        """Add an assistant turn; a final assistant turn stays open, and generation continues it."""
         return self._say(Role.ASSISTANT, text)
 
     def to_xml(self) -> str:
-        """Return the prompt as a document that `parse_prompt` reads as the same prompt.
+        """Return the prompt as an XML document; `parse_prompt` returns the same prompt for it.
 
         Raises:
-            PromptError: a text holds a character that XML cannot.
+            PromptError: a text has a character that XML cannot represent.
         """
         return print_document(_prompt_element(self), self.span, PromptError)
 
@@ -166,7 +166,7 @@ class Prompt(Short):
 
 
 def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for every bare text that does not stand alone."""
+    """Yield a diagnostic for every bare text that is combined with other messages."""
     if len(messages) < 2:
         return
     for message in messages:
@@ -180,7 +180,7 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
 
 
 def bad_range(version: str, span: Span) -> Diagnostic:
-    """Say that a range of versions cannot be read."""
+    """Return the diagnostic for an invalid version range."""
     message = f"version={quoted(version)} is not allowed: a range of versions is expected"
     return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
 
@@ -193,7 +193,7 @@ _ARGUMENT = Kind(
 
 
 def _in_python(path: str) -> Span:
-    """Return the place of a part of a prompt that was built in Python: the call that made it."""
+    """Return the span of a part of a prompt that was built in Python: the call that built it."""
     return Span(path, 0, 0, 0, 0)
 
 
@@ -230,7 +230,7 @@ def _reference_element(reference: Reference) -> Written:
 def _written_arguments(
     arguments: tuple[Argument, ...], reserved: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[Written]]:
-    """Divide arguments into attributes and <arg> elements; where order would be lost, all become elements."""
+    """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order."""
     plain = [
         is_element(item.name) and item.name not in reserved and not holds_line_break(item.text) for item in arguments
     ]

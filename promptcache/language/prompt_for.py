@@ -1,4 +1,4 @@
-"""A prompt that names a given combination of modules."""
+"""Build a prompt that names a given combination of modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
 
 
 def prompt_for(schema: CheckedSchema, modules: Set[str], arguments: SlotArguments) -> Prompt:
-    """Return a prompt that names all `modules`, nested as in the schema, with those of `arguments` that they have.
+    """Return a prompt that names all `modules`, nested as in the schema, with their part of `arguments`.
 
     The combination is not checked.
     """

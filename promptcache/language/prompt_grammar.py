@@ -1,16 +1,16 @@
-"""The RELAX NG grammar of the prompts for a schema, with which any XML editor completes and validates them.
+"""Write the RELAX NG grammar of the prompts for a schema, for completion and validation in XML editors.
 
-The grammar knows the schema's tree: which references nest where, which are required, which exclude each other in a
-union, and the arguments. Rules across the tree (`requires`, `excludes`, `rules`) are beyond RELAX NG: `resolve_prompt`
-is the authority.
+The grammar covers the tree of the schema: nesting, required references, alternatives of a union, and arguments.
+RELAX NG cannot express rules across the tree (`requires`, `excludes`, `rules`), so only `resolve_prompt` is
+complete.
 
-Each module has two patterns. The strict one is for references in element form. The loose one asks for no required
-module: it counts below an element that holds a `<use>`, which may name any of them. What a `<use>` holds only has to be
-known somewhere in the schema.
+Each module has two patterns. The strict pattern is for references in element form. The loose pattern has no
+required modules: it is used inside an element with a `<use>`, which may name any of them. The content of a `<use>`
+only has to be known somewhere in the schema.
 
-RELAX NG cannot count elements of one name in any order. Up to `MAX_EXACT` parameters, every way to give them is written
-out: each once, as an attribute or as an element. For more, any `<arg>` excuses a missing attribute, and an argument
-given twice goes unseen.
+RELAX NG cannot count elements of one name in any order. For up to `MAX_EXACT` parameters, the grammar lists every
+combination: each parameter once, as an attribute or as an element. For more parameters, any `<arg>` replaces a
+missing attribute, and a repeated argument is not detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DATATYPES = "http://www.w3.org/2001/XMLSchema-datatypes"
 _NOTES = "http://relaxng.org/ns/compatibility/annotations/1.0"
 
 RNG = ElementMaker(namespace=_NAMESPACE, nsmap={None: _NAMESPACE, "a": _NOTES})
-"""Makes the elements of a grammar."""
+"""Factory for the elements of a grammar."""
 
 
 def prompt_grammar(schema: CheckedSchema) -> str:
@@ -45,7 +45,7 @@ def prompt_grammar(schema: CheckedSchema) -> str:
 
 
 class _Writer:
-    """Writes the definitions of one grammar."""
+    """Writer of the definitions of one grammar."""
 
     def __init__(self, schema: CheckedSchema) -> None:
         self._schema = schema
@@ -57,7 +57,7 @@ class _Writer:
                 self._below[path[:index]].append(path[index:].removeprefix("/"))
 
     def definitions(self) -> Iterator[etree._Element]:
-        """Yield the prompt, every module in its forms, and what they share."""
+        """Yield the definitions of the prompt, of every module in its forms, and of the shared patterns."""
         yield _define("prompt", self._prompt())
         for path, parameters in self._schema.parameters.items():
             if parameters:
@@ -84,7 +84,7 @@ class _Writer:
         return element
 
     def _content(self, path: str, items: Sequence[CheckedItem], form: str) -> etree._Element:
-        """Return what an element that names a module holds: arguments and references, in any order."""
+        """Return the content of a reference element: arguments and references, in any order."""
         given = [RNG.ref(name=f"a{self._number[path]}")] if self._schema.parameters[path] else []
         loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
         if form == "loose" or not self._below[path]:
@@ -92,7 +92,7 @@ class _Writer:
         return RNG.choice(_interleave([*given, *self._references(items, "strict")]), loose)
 
     def _uses(self, path: str, form: str) -> list[etree._Element]:
-        """Return the references by path that can stand in a module: at least one where they make it loose."""
+        """Return the pattern of the `<use>` references in a module; the strict form demands at least one."""
         if not self._schema.modules:
             return []
         if not self._below[path]:
@@ -103,7 +103,7 @@ class _Writer:
         return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
 
     def _references(self, items: Iterable[CheckedItem], form: str) -> Iterator[etree._Element]:
-        """Yield a pattern for each module and union among `items`; turns are no step of a path."""
+        """Yield a pattern for each module and union among `items`; a turn is not a step of a path."""
         strict = form == "strict"
         for item in items:
             match item:
@@ -123,7 +123,7 @@ class _Writer:
 
 
 def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
-    """Yield what all prompts have, and what may stand in a `<use>`."""
+    """Yield the definitions that all prompts share, and the content of a `<use>`."""
     exact = RNG.element(RNG.text(), name="text")
     yield _define("words", RNG.mixed(RNG.zeroOrMore(exact)))
     turns = (RNG.element(RNG.ref(name="words"), name=role.value) for role in Role)
@@ -151,7 +151,7 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
 
 
 def _docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
-    """Yield the first `doc` of each module, as plain lines."""
+    """Yield the first `doc` of each module as plain lines."""
     seen = set()
     for parent, item in walk(schema.source.children):
         if isinstance(item, Doc) and parent not in seen:
@@ -160,7 +160,7 @@ def _docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
 
 
 def _slashes(path: str) -> Iterator[int]:
-    """Yield 0 and where every slash of a path stands: what ends there is above what comes behind it."""
+    """Yield 0 and the index of every slash of a path; each splits the path into an ancestor and the rest."""
     yield 0
     index = path.find("/")
     while index >= 0:
@@ -183,7 +183,7 @@ def _define(name: str, *patterns: etree._Element) -> etree._Element:
 
 
 def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
-    """Return the pattern of the arguments for a module's parameters, of which there is one at least."""
+    """Return the pattern of the arguments for a module's parameters; there is at least one parameter."""
     known = tuple(parameters)
     if len(known) > MAX_EXACT:
         return _many(known)
@@ -191,7 +191,7 @@ def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
 
 
 def _documented(pattern: etree._Element, text: str | None) -> None:
-    """Put documentation that editors show into a pattern."""
+    """Add documentation to a pattern; XML editors show it."""
     if text:
         note = etree.Element(f"{{{_NOTES}}}documentation")
         note.text = text
@@ -204,7 +204,7 @@ def _named(choice: Callable[..., etree._Element], names: Sequence[str]) -> etree
 
 
 def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> etree._Element:
-    """Return the way to give `given` as elements, in this order, and the others as attributes."""
+    """Return the pattern with `given` as elements, in this order, and the other parameters as attributes."""
     attributes = (_attribute(each, optional=not each.required) for each in known if each not in given)
     return RNG.group(*attributes, *(_element([each]) for each in given), RNG.empty())
 
@@ -230,7 +230,10 @@ def _element(parameters: Sequence[Parameter]) -> etree._Element:
 
 
 def _value(parameter: Parameter) -> etree._Element:
-    """Return what an argument can be: a choice, and text where it is required. Other types are the checker's."""
+    """Return the pattern of an argument: a choice, or text (not empty if required).
+
+    The grammar does not check other types; `resolve_prompt` does.
+    """
     if parameter.required and not parameter.choices:
         return RNG.data(RNG.param("1", name="minLength"), type="string", datatypeLibrary=_DATATYPES)
     if not parameter.choices:

@@ -1,6 +1,6 @@
-"""Read a prompt document into a `Prompt` with a span on every part, or report every fault of its structure.
+"""Parse a prompt document into a `Prompt` with a span on every part, or report all faults of its structure.
 
-Whether the schema has the modules that a prompt names is checked by `resolve_prompt`.
+`resolve_prompt` checks that the schema has the modules of a prompt.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
 def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
-    """Read a prompt document.
+    """Parse a prompt document.
 
     Args:
         text: The document; bytes must be UTF-8.
-        source: Its name in diagnostics.
+        source: Name of the document in diagnostics.
 
     Raises:
-        PromptError: every fault of XML or structure, in the order of their places.
+        PromptError: all faults of XML or structure, in document order.
     """
     return _read(decode(text, source, PromptError))
 
 
 def parse_prompt_at(text: str, span: Span) -> Prompt:
-    """Read a prompt that is part of another document and stands at `span` there; errors are those of `parse_prompt`."""
+    """Parse a prompt at `span` inside another document; errors are those of `parse_prompt`."""
     return _read(replace(decode(text, span.source, PromptError), first=(span.line, span.column)))
 
 
 def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
-    """Read a prompt file.
+    """Load a prompt file.
 
     Args:
         path: A document, or a template of one, `*.xml.j2`.
-        context: What the template may use: plain data, as JSON has it.
+        context: Values for the template: plain data, as in JSON.
 
     Raises:
-        PromptError: the file cannot be read, or what `parse_prompt` finds.
+        PromptError: the file cannot be read, or as `parse_prompt`.
     """
     PATH.check("path", path, InvalidValue)
     name = str(path)
@@ -77,7 +77,7 @@ def _read(source: Source) -> Prompt:
 
 
 class _PromptReader:
-    """Turns elements into the parts of a prompt; `faults` grows as it goes."""
+    """Converter from elements to the parts of a prompt; appends diagnostics to `faults`."""
 
     def __init__(self) -> None:
         self.faults = FaultList(PromptError)
@@ -106,7 +106,7 @@ class _PromptReader:
         )
 
     def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
-        """Cut a prompt behind its last reference or argument; its own text and turns may only follow."""
+        """Split a prompt after its last reference or argument; only its own text and turns may follow."""
         stop = 0
         for index, node in enumerate(children):
             if isinstance(node, Element) and node.name not in {"text", *_ROLES}:
@@ -140,7 +140,7 @@ class _PromptReader:
         elif not is_path(module.value):
             message = f"{quoted(module.value)} is not a path of module names"
             self._fault("PC207", message, module.value_span, path_help(module.value))
-            self._reference(element, module.value, module.value_span, others)  # for the faults inside it
+            self._reference(element, module.value, module.value_span, others)  # report the faults inside it
         else:
             yield self._reference(element, module.value, module.value_span, others)
 
@@ -193,7 +193,7 @@ class _PromptReader:
             yield Message(role=None, text=text, span=node.span)
 
     def _text(self, nodes: Sequence[Node]) -> str:
-        """Return the text of a turn or of bare text: <text> is exact, the rest is dedented."""
+        """Return the text of a turn, or bare text: <text> is exact, other text is dedented."""
         pieces: list[str | None] = []
         exact = []
         for node in nodes:

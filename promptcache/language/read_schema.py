@@ -1,7 +1,7 @@
-"""Read a schema document with everything that it includes.
+"""Read a schema document and all documents that it includes.
 
-An included file is a schema of its own: its names and paths are checked by themselves, before its items get their names
-in the schema around it. Each file is read once.
+An included file is a schema of its own. Its names and paths are checked before its items get their names in the
+enclosing schema. Each file is read once.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_d
 from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
 
 MAX_INCLUDES = 20
-"""How many files deep includes nest."""
+"""Maximum depth of nested includes."""
 
 MAX_ITEMS = 20_000
-"""How many modules, texts and other items includes may bring, all together."""
+"""Maximum number of modules, texts and other items from all includes together."""
 
 
 class Read(NamedTuple):
-    """A document, and whether it or anything that it includes is a template."""
+    """Document, and whether the document or one of its includes is a template."""
 
     document: SchemaDocument
     rendered: bool
 
 
 def read_schema(text: str | bytes, *, source: str, folder: Files | None, context: Mapping[str, object] | None) -> Read:
-    """Read a schema document given as text; `folder` is where the files lie that it names.
+    """Read a schema document from text; `folder` holds the files that it names.
 
     Raises:
-        SchemaError: every fault of XML or structure, by file and place.
+        SchemaError: all faults of XML or structure, by file and place.
     """
     reading = _Reading(context)
     document = reading.whole(decode(text, source, SchemaError), None if folder is None else Folder.of(folder))
@@ -61,7 +61,7 @@ def read_schema_file(path: str | Path, context: Mapping[str, object] | None) -> 
 
 
 class _Size(NamedTuple):
-    """What a part of a schema comes to; `depth` counts elements inside elements."""
+    """Size of a part of a schema; `depth` counts nested elements."""
 
     items: int = 0
     characters: int = 0
@@ -69,7 +69,7 @@ class _Size(NamedTuple):
 
 
 class _Reading:
-    """One reading of a document and all that it includes."""
+    """State of reading one document and all its includes."""
 
     def __init__(self, context: Mapping[str, object] | None) -> None:
         self.chain: list[Path] = []
@@ -80,7 +80,7 @@ class _Reading:
         self._depth = 0
 
     def open(self, data: bytes, name: str) -> Source:
-        """Return the text of a file, which is rendered if it is a template."""
+        """Return the text of a file; templates are rendered."""
         self.rendered |= is_template(name)
         self._bytes += len(data)
         return open_document(data, name, self._context, SchemaError)
@@ -89,7 +89,7 @@ class _Reading:
         """Read one document.
 
         Raises:
-            SchemaError: every fault of it, and of the files that it includes.
+            SchemaError: all faults of the document and of the files that it includes.
         """
         root = parse_xml(source, source.name, SchemaError)
 
@@ -128,7 +128,7 @@ class _Reading:
             self._depth -= inclusion.depth
 
     def _document(self, path: Path, folder: Folder, inclusion: Inclusion) -> SchemaDocument | None:
-        """Return an included document, or None for one whose faults have been told."""
+        """Return an included document, or None if its faults were already reported."""
         if path in self._known:
             return self._known[path]
         if len(self.chain) >= MAX_INCLUDES or self._depth >= MAX_DEPTH:
@@ -164,7 +164,7 @@ class _Reading:
 
 
 def _check_names(document: SchemaDocument) -> None:
-    """Refuse a document whose names cannot stand or whose paths lead nowhere."""
+    """Refuse a document with invalid names or unknown paths."""
     index = index_schema(document)
     compile_rules(index, index.faults)
     for parent, scaffold in index.scaffolds:
@@ -186,7 +186,7 @@ def _measure(items: Iterable[Item]) -> _Size:
 
 
 def _from(fault: Diagnostic, span: Span) -> Diagnostic:
-    """Say of a fault in an included file where that is included."""
+    """Return a fault of an included file with the place of the include added."""
     if fault.span.source == span.source:
         return fault
     return replace(fault, related=(*fault.related, (span, "included here")))

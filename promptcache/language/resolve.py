@@ -1,6 +1,6 @@
-"""Resolve a prompt against its schema: `Prompt` to `Selection`, or every fault of the prompt.
+"""Resolve a prompt against its schema: `Prompt` to `Selection`, or all faults of the prompt.
 
-Resolving takes time linear in the prompt, whatever the size of the schema; only faults cost more.
+Resolving a valid prompt takes time linear in the prompt and does not depend on the size of the schema.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from promptcache.language.syntax.values import refusal
 
 
 def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = True) -> Selection:
-    """Follow a prompt's references, add what they imply, and check the result against the rules.
+    """Follow the references of a prompt, add implied modules, and check the selection against the rules.
 
     Args:
-        explain: Whether the error describes broken rules, which takes time; else it may be without diagnostics.
+        explain: Whether the error describes broken rules, which takes time; otherwise it may have no diagnostics.
 
     Raises:
-        PromptError: every fault found; faults of names keep the rules from being checked.
+        PromptError: all faults. If there are faults of names, the rules are not checked.
     """
     if prompt.schema != schema.name:
         message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
@@ -83,7 +83,7 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
 
 
 class _Resolver:
-    """Follows references; `faults` grows as it goes."""
+    """Resolver of references; appends diagnostics to `faults`."""
 
     def __init__(self, schema: CheckedSchema) -> None:
         self.faults = FaultList(PromptError)
@@ -92,7 +92,7 @@ class _Resolver:
         self._places: dict[str, Span] = {}
 
     def named(self) -> dict[str, Span]:
-        """Return the named modules and their ancestors, each with the place of a reference that names it."""
+        """Return the named modules and their ancestors, each with the span of a reference to it."""
         found = dict(self._places)
         for path, span in self._places.items():
             for ancestor in ancestors(path):

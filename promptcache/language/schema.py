@@ -1,4 +1,4 @@
-"""The declared schema: frozen nodes with spans, read from a document or built in Python."""
+"""Types of the declared schema: frozen nodes with spans, parsed from a document or built in Python."""
 
 from __future__ import annotations
 
@@ -72,49 +72,49 @@ __all__ = [
 ]
 
 Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
-"""What stands in a module or turn that is built in Python; a string is text, exactly as it is."""
+"""Content of a module or turn that is built in Python; a string is exact text."""
 
 _DOCUMENT = instance("a schema document", SchemaDocument)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schema(SchemaDocument):
-    """A schema document as it was declared.
+    """Schema document as declared.
 
-    `Schema("qa").module("system", "Be brief.", required=True)` builds one without XML. Every method returns a new
-    schema; texts are data, taken exactly as they are given. Turns are added at the end. Modules, unions and text are
-    added before a final open `user` turn, which they would close.
+    `Schema("qa").module("system", "Be brief.", required=True)` builds a schema without XML. Every method returns a
+    new schema. Texts are used exactly as given. Turns are added at the end. Modules, unions and text would close a
+    final open `user` turn, so they are added before it.
     """
 
     @classmethod
     def from_file(cls, path: str | Path, *, context: Mapping[str, object] | None = None) -> Schema:
-        """Read a schema file; the files that it names lie in its own folder or below.
+        """Load a schema file; the files that it names must be in the same folder or below.
 
         Args:
             path: A document, or a template of one, `*.xml.j2`.
-            context: What it and the templates that it includes may use: plain data, as JSON has it.
+            context: Values for this template and for included templates: plain data, as in JSON.
 
         Raises:
-            SchemaError: the file cannot be read, or what `parse_schema` finds.
+            SchemaError: the file cannot be read, or as `parse_schema`.
         """
         return cls.of(_used(read_schema_file(path, context), context))
 
     @classmethod
     def of(cls, document: SchemaDocument) -> Schema:
-        """Return a document that was read, to build on."""
+        """Return a `Schema` with the content of a document."""
         _DOCUMENT.check("document", document, InvalidValue)
         return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     def module(self, name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Schema:
-        """Add a module; see `module` for what it takes."""
+        """Add a module; the arguments are those of the function `module`."""
         return self.with_module(module(name, *content, **options))
 
     def with_module(self, *modules: Module, at_end: bool = False) -> Schema:
-        """Add modules that were made before, or taken from another schema.
+        """Add existing modules, for example from another schema.
 
         Args:
-            at_end: Add them after everything else. A final open `user` turn is closed by that; by default they go
-                before it.
+            at_end: Add the modules after everything else, which closes a final open `user` turn. By default they are
+                added before this turn.
         """
         FLAG.check("at_end", at_end, InvalidValue)
         return self._with(modules, at_end=at_end)
@@ -122,7 +122,7 @@ class Schema(SchemaDocument):
     def union(
         self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
     ) -> Schema:
-        """Add alternatives, of which a prompt uses at most one."""
+        """Add a union; a prompt uses at most one of its members."""
         union = Union(children=members, span=IN_PYTHON, name=name, required=required, default=default)
         return self._with((union,))
 
@@ -135,7 +135,7 @@ class Schema(SchemaDocument):
         return self._turn(Role.SYSTEM, content)
 
     def user(self, *content: Content) -> Schema:
-        """Add a user turn; as the last thing with text it stays open for the text of prompts."""
+        """Add a user turn; if no text follows it, it stays open for the text of prompts."""
         return self._turn(Role.USER, content)
 
     def assistant(self, *content: Content) -> Schema:
@@ -147,7 +147,7 @@ class Schema(SchemaDocument):
         return replace(self, children=(*self.children, RuleList(children=rules, span=IN_PYTHON)))
 
     def scaffold(self, *modules: str, name: str | None = None) -> Schema:
-        """Name modules, by their paths from the root, that are also encoded together."""
+        """Add a scaffold: modules, given by their paths from the root, that are also encoded together."""
         return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
 
     def _with(self, items: tuple[Item, ...], *, at_end: bool = False) -> Schema:
@@ -167,30 +167,30 @@ def parse_schema(
     folder: Files | None = None,
     context: Mapping[str, object] | None = None,
 ) -> Schema:
-    """Read a schema document.
+    """Parse a schema document.
 
     Args:
         text: The document; bytes must be UTF-8.
-        source: Its name in diagnostics.
-        folder: Where the files lie that `src` and `include` name, or the texts of these files by their paths; without
-            it, these are errors.
-        context: What templates that it includes may use.
+        source: Name of the document in diagnostics.
+        folder: Folder of the files that `src` and `include` name, or the texts of these files by path. If it is None,
+            `src` and `include` are errors.
+        context: Values for included templates.
 
     Raises:
-        SchemaError: every fault of XML or structure, by file and place.
+        SchemaError: all faults of XML or structure, by file and place.
     """
     return Schema.of(_used(read_schema(text, source=source, folder=folder, context=context), context))
 
 
 def _used(read: Read, context: Mapping[str, object] | None) -> SchemaDocument:
-    """Refuse a context for which there is no template."""
+    """Return the document, or raise an error if a context is given but no file is a template."""
     if context is not None and not read.rendered:
         raise SchemaError([no_template(read.document.span.source)])
     return read.document
 
 
 class ModuleOptions(TypedDict, total=False):
-    """The options of a module, as `docs/language.md` describes them."""
+    """Options of a module; see `docs/language.md`."""
 
     required: bool
     requires: tuple[str, ...]
@@ -203,7 +203,7 @@ class ModuleOptions(TypedDict, total=False):
 
 
 def module(name: str, /, *content: Content, **options: Unpack[ModuleOptions]) -> Module:
-    """Build a module of text, slots, and whatever else stands in one.
+    """Build a module of text, slots and other content.
 
     `module("trip", "Plan ", slot("days", 4, default="three"), " days.", requires=("visa",))`
     """
@@ -222,7 +222,7 @@ def slot(
     pattern: str | None = None,
     message: str | None = None,
 ) -> Parameter:
-    """Build a parameter, to stand among the texts of a module."""
+    """Build a parameter for the content of a module."""
     return Parameter(
         name=name,
         length=length,
@@ -251,7 +251,7 @@ def _open_turn(items: tuple[Item, ...]) -> int | None:
 
 
 def _is_empty(item: Item) -> bool:
-    """Whether an item holds neither text nor a slot nor a turn."""
+    """Return whether an item has no text, slot or turn."""
     match item:
         case Text():
             return not item.text if item.exact else is_blank(item.text)

@@ -1,11 +1,11 @@
-"""Layout: position IDs of a schema, what each run attends to, and what one prompt reuses and prefills.
+"""Layout: position IDs of a schema, the context of each run, and the plan of one prompt.
 
 ```
 lay_out(schema, tokenizer) -> Layout        run_states(layout) -> states with their encodings
 make_plan(selection, layout, states, tokenizer) -> Plan
 ```
 
-The room knows no tensors and draws nothing.
+This room uses no tensors and draws no pictures.
 """
 
 from promptcache.layout.diff import (

@@ -1,6 +1,6 @@
-"""Compare two layouts under one tokenizer: what moved, which encodings are kept, and which reserves would keep more.
+"""Compare two layouts under one tokenizer: moved slots, kept and new encodings, and reserves that would keep more.
 
-Two encodings are the same where their digests are.
+Two encodings are equal if their digests are equal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from promptcache.layout.types import Layout, RunState, Slot
 from promptcache.tokenizer import Tokenizer
 
 _Place: TypeAlias = tuple[str, int, tuple[str, ...]]
-_MAX_LAID_OUT = 5_000  # modules, to find out which reserves are needed
+_MAX_LAID_OUT = 5_000  # modules in all layouts of the search for reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChange:
-    """A slot that moved or has another length: `[start, stop)` before and now, None where it does not exist.
+    """Slot that moved or changed its length: `[start, stop)` before and after, None if it does not exist.
 
     Attributes:
-        now_required: Whether prompts now have to fill it and did not before.
+        now_required: Whether prompts must fill the slot now but not before.
     """
 
     module: str
@@ -35,7 +35,7 @@ class SlotChange:
 
     @property
     def harmful(self) -> bool:
-        """Whether a prompt that filled it, or did not, may be invalid now."""
+        """Whether a prompt that was valid for this slot may be invalid now."""
         if self.before is None or self.now is None:
             return self.now is None or self.now_required
         shorter = self.now[1] - self.now[0] < self.before[1] - self.before[0]
@@ -44,7 +44,7 @@ class SlotChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleChanges:
-    """Modules that only one of the schemas has; a renamed one has the same text under another path."""
+    """Modules that only one of the schemas has; a renamed module has the same text under another path."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -52,7 +52,7 @@ class ModuleChanges:
 
 
 class Reason(StrEnum):
-    """Why an encoding has to be made."""
+    """Reason why an encoding is missing and has to be computed."""
 
     NEW = "new"
     TEXT = "its text changed"
@@ -62,11 +62,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeEncoding:
-    """An encoding that the old schema does not have.
+    """Encoding that only the new schema has.
 
     Attributes:
         start: Its first position.
-        old_start: The first position of the encoding that it replaces, None where it replaces none.
+        old_start: The first position of the encoding that it replaces, or None.
     """
 
     module: str
@@ -79,7 +79,7 @@ class MadeEncoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingChanges:
-    """The encodings of two schemas, each computation counted once."""
+    """Encodings of two schemas; equal encodings count once."""
 
     num_kept: int
     num_kept_tokens: int
@@ -89,19 +89,19 @@ class EncodingChanges:
 
     @property
     def num_made_tokens(self) -> int:
-        """Tokens that have to be encoded."""
+        """Number of tokens to encode."""
         return sum(each.num_tokens for each in self.made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleReserve:
-    """Positions that a module would have to reserve so that nothing after it moves.
+    """Positions that a module has to reserve so that the modules after it do not move.
 
     Attributes:
         module: Its path in the new schema.
-        reserve: As long as the longer of its two versions.
-        num_empty: Positions that the reserve leaves empty behind the shorter version.
-        in_new: Whether the new schema has the shorter version, so that writing the reserve there helps now.
+        reserve: The length of the longer version.
+        num_empty: Positions that the reserve leaves empty after the shorter version.
+        in_new: Whether the new schema has the shorter version, so that the reserve helps if added there.
     """
 
     module: str
@@ -112,7 +112,7 @@ class ModuleReserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveChanges:
-    """What would be kept besides if both schemas had these reserves."""
+    """Encodings that would also be kept if both schemas had these reserves."""
 
     modules: tuple[ModuleReserve, ...]
     num_kept: int
@@ -121,7 +121,7 @@ class ReserveChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChanges:
-    """Everything that differs between two layouts; `reserve` is None where no reserve would keep an encoding."""
+    """All differences between two layouts; `reserve` is None if no reserve would keep an encoding."""
 
     modules: ModuleChanges
     slots: tuple[SlotChange, ...]
@@ -130,7 +130,7 @@ class LayoutChanges:
 
 
 def compare_layouts(old: Layout, new: Layout, tokenizer: Tokenizer) -> LayoutChanges:
-    """Compare two layouts under the tokenizer that both were made with."""
+    """Compare two layouts that were made with the same tokenizer."""
     modules = _compare_modules(old, new)
     renamed = dict(modules.renamed)
     return LayoutChanges(
@@ -192,9 +192,9 @@ def compare_encodings(old: Layout, new: Layout, renamed: Mapping[str, str]) -> E
     """Compare the encodings of two layouts.
 
     Args:
-        old: What may be stored already.
-        new: What is wanted now.
-        renamed: New paths of modules by their old ones.
+        old: The layout whose encodings may be stored already.
+        new: The layout whose encodings are needed now.
+        renamed: New paths of modules by their old paths.
     """
     before, after = _by_digest(old), _by_digest(new)
     at_place = {_place(each, old, renamed, ordinal): each for ordinal, each in _numbered(before.values(), old)}
@@ -214,7 +214,7 @@ def compare_encodings(old: Layout, new: Layout, renamed: Mapping[str, str]) -> E
 
 
 def _by_digest(layout: Layout) -> dict[str, RunState]:
-    """Return one state for each computation, by the digest of its encoding."""
+    """Return one state for each encoding, by the digest of the encoding."""
     found: dict[str, RunState] = {}
     for state in run_states(layout):
         found.setdefault(state.encoding.digest, state)
@@ -222,7 +222,7 @@ def _by_digest(layout: Layout) -> dict[str, RunState]:
 
 
 def _numbered(found: Iterable[RunState], layout: Layout) -> Iterator[tuple[int, RunState]]:
-    """Yield states with the place of their run among the runs of its module."""
+    """Yield states with the index of their run among the runs of its module."""
     for each in found:
         yield layout.runs_of[layout.runs[each.run].module].index(each.run), each
 
@@ -256,7 +256,7 @@ def _num_tokens(found: Sequence[RunState]) -> int:
 
 
 def _find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokenizer: Tokenizer) -> ReserveChanges | None:
-    """Return the fewest reserves with which as much as possible would be kept, or None where they keep nothing."""
+    """Return the fewest reserves that keep as many tokens as possible, or None if reserves keep nothing."""
     sizes: dict[str, tuple[int, int]] = {}
     old_paths: dict[str, str] = {}
     for old_path, before in old.modules.items():
@@ -279,7 +279,7 @@ def _find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokeniz
         return None
     needed = list(sizes)
     if len(needed) * len(new.modules) <= _MAX_LAID_OUT:
-        for path in sorted(sizes, key=lambda path: path.count("/")):  # a module before those inside it
+        for path in sorted(sizes, key=lambda path: path.count("/")):  # outer modules before inner ones
             fewer = [each for each in needed if each != path]
             if _num_tokens(kept(fewer)) >= _num_tokens(best):
                 needed = fewer

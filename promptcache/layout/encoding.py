@@ -1,7 +1,7 @@
-"""Encodings and KV parts: handles of keys and values that are computed once. They hold no keys and values.
+"""Encodings and KV parts: handles of KV that is computed once. A handle holds no tensors.
 
-A handle has tokens, their positions and their context. Its digest is its identity: equal digests mean equal KV, in any
-schema or request. A digest depends on no model.
+A handle has tokens, their positions and their context. Its digest is its identity: equal digests mean equal KV, in
+any schema or request. A digest does not depend on a model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 DIGEST_VERSION = 3
-"""Enters every digest. A change of the digested data, or of its meaning, gets a new version."""
+"""Version that enters every digest. A change of the digested data, or of its meaning, needs a new version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -26,7 +26,7 @@ class Encoding:
         token_ids: In position order, slot fillers included; at least one.
         position_ids: As long as `token_ids`, strictly increasing.
         context: In position order.
-        codec: How the KV is stored: "full", or a lossy codec. KV that attends to lossy KV is different, too.
+        codec: Storage format of the KV: "full", or a lossy codec. KV that attends to lossy KV is different, too.
         digest: 64 hexadecimal digits.
         whole: The part with all tokens.
     """
@@ -45,7 +45,7 @@ class Encoding:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens."""
+        """Number of tokens."""
         return len(self.token_ids)
 
     @property
@@ -88,7 +88,7 @@ class KVPart:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens in the part."""
+        """Number of tokens in the part."""
         return self.stop - self.start
 
     @property
@@ -98,23 +98,23 @@ class KVPart:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The tokens of the part, in position order."""
+        """Token IDs of the part, in position order."""
         return self.encoding.token_ids[self.start : self.stop]
 
     @property
     def position_ids(self) -> tuple[int, ...]:
-        """The position of each token."""
+        """Position of each token."""
         own = self.encoding.position_ids[self.start : self.stop]
         return tuple(position + self.shift for position in own) if self.shift else own
 
     @property
     def first(self) -> int:
-        """The lowest position."""
+        """Lowest position."""
         return self.encoding.position_ids[self.start] + self.shift
 
     @property
     def last(self) -> int:
-        """The highest position."""
+        """Highest position."""
         return self.encoding.position_ids[self.stop - 1] + self.shift
 
     @property
@@ -130,7 +130,7 @@ class RequestTokens:
     """All tokens of a request: parts of stored KV, and new tokens, each in position order.
 
     Attributes:
-        parts: No two hold the same position.
+        parts: No two parts have a position in common.
         token_ids: New tokens; never empty. Generation continues after the last one.
         position_ids: As long as `token_ids`, strictly increasing.
     """

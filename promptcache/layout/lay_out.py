@@ -1,6 +1,6 @@
-"""Give every run and slot of a checked schema its positions: one walk in document order.
+"""Assign positions to every run and slot of a checked schema, in one walk in document order.
 
-The walk builds the runs and the tree of the layout together. What a run attends to is decided in `run_states`.
+The walk builds the runs and the tree of the layout together. `run_states` computes the context of each run.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from promptcache.tokenizer import Tokenizer
 
 
 def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[str, int] | None = None) -> Layout:
-    """Give every run and slot of a schema its position IDs.
+    """Assign position IDs to every run and slot of a schema.
 
     Args:
-        schema: Its texts are tokenized as they are, each apart from its neighbours.
-        tokenizer: Gives text its token IDs, turns their headers and footers, and the prompt its BOS.
-        reserves: For paths of modules, positions to reserve in place of what the schema says.
+        schema: Each text is tokenized as it is, separately from its neighbours.
+        tokenizer: Provides the token IDs of texts, the headers and footers of turns, and BOS.
+        reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
-        The same layout for the same arguments, always.
+        The layout; equal arguments give equal layouts.
 
     Raises:
         SchemaError: Every placeholder and default that has more tokens than its slot (PC502). A placeholder in the
@@ -43,7 +43,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
     tree = (*walk.add_bos(schema.source.span), *walk.items(schema.children, _ROOT))
     walk.end_run(_ROOT)
     if walk.faults:
-        raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice has them twice
+        raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice reports its faults twice
     return Layout(
         schema=schema,
         tree=tree,
@@ -60,7 +60,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The module whose own text is being laid out."""
+    """Module whose own text is being laid out."""
 
     path: str
     cached: bool
@@ -70,7 +70,7 @@ _ROOT = _Owner("", cached=True)
 
 
 class _Walk:
-    """The state of one walk: the current position, and the pieces of the run that is growing there."""
+    """State of one walk: the current position, and the pieces of the open run."""
 
     def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int]) -> None:
         self.runs: list[Run] = []
@@ -84,7 +84,7 @@ class _Walk:
         self._position = 0
 
     def add_bos(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
-        """Lay BOS out as a run of its own, where the tokenizer has one."""
+        """Lay out BOS as a run of its own, if the tokenizer has one."""
         token_ids = self._tokenizer.bos_ids
         leaves = self._stretch(LeafKind.BOS, token_ids, self._tokenizer.detokenize(token_ids), span)
         self.end_run(_ROOT)
@@ -107,7 +107,7 @@ class _Walk:
         return nodes
 
     def end_run(self, owner: _Owner) -> None:
-        """Close the growing run, if there is one."""
+        """Close the open run, if there is one."""
         if self._pieces:
             run = Run(index=len(self.runs), module=owner.path, pieces=tuple(self._pieces), cached=owner.cached)
             self.runs.append(run)
@@ -142,7 +142,7 @@ class _Walk:
         return node
 
     def _union(self, union: CheckedUnion) -> LayoutNode:
-        """Lay out every member from the same start. The longest member decides where the union stops."""
+        """Lay out every member from the same start; the union stops at the end of its longest member."""
         start = stop = self._position
         members: list[LayoutNode] = []
         for member in union.members:
@@ -155,7 +155,7 @@ class _Walk:
     def _stretch(
         self, kind: LeafKind, token_ids: tuple[int, ...], text: str, span: Span
     ) -> list[LayoutNode | LayoutLeaf]:
-        """Add a text to the growing run; a text without tokens has no leaf."""
+        """Add a text to the open run; a text without tokens has no leaf."""
         if not token_ids:
             return []
         return [self._add(kind, Stretch(start=self._position, token_ids=token_ids, text=text, span=span))]
@@ -181,7 +181,7 @@ class _Walk:
         return LayoutLeaf(kind=kind, run=len(self.runs), piece=piece)
 
     def _content(self, parameter: Parameter, kind: str, text: str | None) -> tuple[int, ...]:
-        """Tokenize a default or placeholder; one longer than its slot is a fault, or cut in the paper's dialect."""
+        """Tokenize a default or placeholder; text longer than its slot is a fault, or is cut in the paper's dialect."""
         token_ids = () if text is None else self._tokenize(text)
         if len(token_ids) > parameter.length and kind == "placeholder" and parameter.cut_placeholder:
             self.warnings.append(_cut(parameter, len(token_ids)))

@@ -1,6 +1,6 @@
-"""Plan a prompt: which stored tokens it reuses, which tokens it prefills, and where.
+"""Plan a prompt: choose the stored tokens to reuse and the tokens to prefill, with their positions.
 
-The work grows with the selection, not with the schema. The checks that a model has enough positions are here, too.
+The work grows with the selection, not with the schema. This module also checks that a model has enough positions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Added: TypeAlias = tuple[Origin, tuple[int, ...]]
 
 
 def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer) -> Plan:
-    """Decide for every token of a prompt whether it is reused or prefilled, and at which position.
+    """Return the plan of a prompt: each token is reused or prefilled at a position.
 
     Args:
         selection: A valid prompt of the layout's schema.
         layout: The schema's positions under `tokenizer`.
-        states: What `run_states(layout)` returned.
-        tokenizer: Gives arguments and added text their token IDs.
+        states: The result of `run_states(layout)`.
+        tokenizer: Provides the token IDs of arguments and added text.
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
@@ -62,13 +62,13 @@ def make_plan(selection: Selection, layout: Layout, states: Sequence[RunState], 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a request puts into a slot."""
+    """Content of a slot in one request."""
 
     token_ids: tuple[int, ...]
     origin: Origin
 
     def prefill(self, slot: Slot) -> Prefill:
-        """Place the content at the first positions of its slot."""
+        """Return the prefill of the content, from the first position of its slot."""
         return Prefill(
             start=slot.start,
             token_ids=self.token_ids,
@@ -79,7 +79,7 @@ class _Content:
 
 
 class _Contents:
-    """The contents of slots in this request: the argument, else the default, else no tokens."""
+    """Contents of the slots in one request: the argument, else the default, else no tokens."""
 
     def __init__(self, selection: Selection, tokenizer: Tokenizer) -> None:
         self.faults: list[Diagnostic] = []
@@ -89,7 +89,7 @@ class _Contents:
         }
 
     def of(self, slot: Slot) -> _Content:
-        """Return the content of `slot`, noting a fault when an argument is too long for it."""
+        """Return the content of `slot`; record a fault if its argument is too long."""
         argument = self._arguments.get((slot.module, slot.parameter))
         if argument is None:
             return _Content(slot.default_ids, Origin.DEFAULT)
@@ -110,8 +110,8 @@ def _runs_in_use(selection: Selection, layout: Layout) -> list[Run]:
 def _reuse_run(
     run: Run, state: RunState | None, contents: _Contents, reuse: list[Reuse], prefill: list[Prefill]
 ) -> None:
-    """Add what a cached run gives to `reuse`, its fillers cut out, and what fills its slots to `prefill`."""
-    start = stop = 0  # the range of the encoding's tokens that is growing
+    """Add the stored tokens of a cached run, without fillers, to `reuse`; add its slot contents to `prefill`."""
+    start = stop = 0  # range of encoding tokens to reuse next
     for piece in run.pieces:
         if isinstance(piece, Stretch):
             stop += len(piece.token_ids)
@@ -122,7 +122,7 @@ def _reuse_run(
             continue
         if content.token_ids:
             prefill.append(content.prefill(piece))
-        _add_range(state, start, stop, reuse)  # no range reaches across new tokens
+        _add_range(state, start, stop, reuse)  # a range never extends across new tokens
         start = stop = stop + len(piece.filler_ids)
     _add_range(state, start, stop, reuse)
 
@@ -136,7 +136,7 @@ def _add_range(state: RunState | None, start: int, stop: int, reuse: list[Reuse]
 
 
 def _new_run(run: Run, contents: _Contents) -> list[Prefill]:
-    """Return the tokens of a run that is computed anew in every request."""
+    """Return the tokens of an uncached run; every request prefills them."""
     prefill: list[Prefill] = []
     for piece in run.pieces:
         if isinstance(piece, Slot):
@@ -151,13 +151,13 @@ def _new_run(run: Run, contents: _Contents) -> list[Prefill]:
 
 
 def _refuse_empty(selection: Selection, layout: Layout, reuse: Sequence[Reuse], prefill: Sequence[Prefill]) -> None:
-    """Refuse a prompt without any token but BOS."""
+    """Refuse a prompt that has no tokens except BOS."""
     if not prefill and len(reuse) == layout.has_bos:
         raise PromptError([_empty(selection)])
 
 
 def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> None:
-    """If the highest token is a reused one, prefill it again: only a new token has logits for the next."""
+    """Prefill the highest token again if it is reused, because only new tokens have logits."""
     if not reuse:
         return
     part, run = reuse[-1].part, reuse[-1].run
@@ -173,9 +173,9 @@ def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> 
 
 
 def added_tokens(selection: Selection, layout: Layout, tokenizer: Tokenizer) -> Iterator[Added]:
-    """Yield the tokens after the selected modules, up to the start of generation; some may be empty.
+    """Yield the tokens after the selected modules, up to the start of generation; some items may be empty.
 
-    docs/layout.md, "A prompt", has the table of the cases.
+    See the table in docs/layout.md, "A prompt".
     """
     schema, messages = selection.schema, selection.messages
     bare = messages[0] if messages and messages[0].role is None else None
@@ -195,7 +195,7 @@ def added_tokens(selection: Selection, layout: Layout, tokenizer: Tokenizer) -> 
 
 
 def _turn(message: Message, tokenizer: Tokenizer, *, is_last: bool) -> Iterator[Added]:
-    """Yield a turn; bare text is a user turn, and an assistant turn that comes last stays open."""
+    """Yield a turn; bare text becomes a user turn, and a final assistant turn stays open."""
     role = message.role or Role.USER
     frame = tokenizer.frame(role)
     yield Origin.HEADER, frame.header_ids
@@ -205,16 +205,21 @@ def _turn(message: Message, tokenizer: Tokenizer, *, is_last: bool) -> Iterator[
 
 
 def level_of(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> Level:
-    """Return `exact` if and only if every reused token attended to exactly the tokens in use at lower positions.
+    """Return `exact` if and only if every reused token attended to exactly the used tokens at lower positions.
 
     Args:
-        parts: In position order; an encoding's range is split only at a hidden filler or at new tokens.
+        parts: In position order; the range of an encoding is split only at a hidden filler or at new tokens.
         prefill: In position order.
 
-    The tokens of an encoding attended to its whole context and to all lower tokens of their own. So no new token may be
-    below a reused one, a reused part must begin its encoding, and its context must be the parts in use before it.
-    Otherwise the encoding attended to something that is not in use (a superseded state, a filler), or did not attend
-    to something that is.
+    The tokens of an encoding attended to its whole context and to all lower tokens of the encoding. The level is
+    therefore `exact` under three conditions:
+
+    - No new token is below a reused one.
+    - A reused part begins its encoding.
+    - The context of the part is the list of used parts before it.
+
+    Otherwise the encoding attended to tokens that are not in use (a superseded state, a filler), or did not attend
+    to tokens that are.
     """
     if parts and prefill and prefill[0].start < parts[-1].last:
         return Level.MODULAR
@@ -229,8 +234,8 @@ def check_length(layout: Layout, max_positions: int, model: str = "the model") -
     """Refuse a schema that needs more positions than the model has.
 
     Args:
-        layout: Its `stop` is what the longest of its prompts takes without any text of its own.
-        max_positions: Of the model.
+        layout: Its `stop` is the length of the longest prompt without text of its own.
+        max_positions: Number of positions of the model.
         model: Name of the model for the message.
 
     Raises:
@@ -245,7 +250,7 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
     """Refuse a request whose prompt and generated tokens together need more positions than the model has.
 
     Raises:
-        ContextLengthExceeded: With the positions of the prompt, the tokens asked for, and the positions of the model.
+        ContextLengthExceeded: With the positions of the prompt, the requested tokens, and the positions of the model.
     """
     if plan.stop + max_new_tokens > max_positions:
         raise ContextLengthExceeded(

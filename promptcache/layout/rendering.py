@@ -1,4 +1,4 @@
-"""Render a plan as text: what the model sees, and where each token comes from."""
+"""Render a plan as text: the input of the model, and the origin of each token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from promptcache.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPart:
-    """Neighbouring tokens of a prompt that come from one place.
+    """Adjacent tokens of a prompt with one origin.
 
     Attributes:
-        position_ids: As long as `token_ids`, strictly increasing; a slot that is not full leaves a gap.
-        text: Of these tokens, control tokens in their written form. The texts of all parts make the text of the prompt.
-        module: Path of the module; "" for the schema's text outside modules and for what the prompt adds.
-        origin: Where new tokens come from; None for reused tokens.
+        position_ids: As long as `token_ids`, strictly increasing; a partly filled slot leaves a gap.
+        text: Text of the tokens, control tokens included. The texts of all parts make the text of the prompt.
+        module: Path of the module; "" for the schema's text outside modules and for text that the prompt adds.
+        origin: Origin of new tokens; None for reused tokens.
         parameter: The parameter that an argument or default fills.
     """
 
@@ -38,18 +38,18 @@ class RenderedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """The text of one prompt and its parts, in position order."""
+    """Text of one prompt and its parts, in position order."""
 
     text: str
     parts: tuple[RenderedPart, ...]
 
 
 def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
-    """Return the text of a plan's tokens in position order, and the parts that it is made of.
+    """Return the text of a plan's tokens in position order, and its parts.
 
     Args:
-        plan: What one prompt reuses and prefills.
-        tokenizer: The one that the plan was made with.
+        plan: The plan of one prompt.
+        tokenizer: The tokenizer of the plan.
     """
     parts = sorted(chain(_reused(plan), _new(plan)), key=attrgetter("position_ids"))
     text = tokenizer.detokenize([token_id for part in parts for token_id in part.token_ids])
@@ -78,10 +78,10 @@ def _new(plan: Plan) -> Iterator[RenderedPart]:
 
 
 def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer) -> list[str]:
-    """Divide a text among its parts.
+    """Split a text among its parts.
 
-    Some tokenizers decode tokens differently beside others (a character cut in two, spaces between words). Then a part
-    gets the text that its tokens add to all tokens before them.
+    Some tokenizers decode a token differently next to other tokens (a character split in two, spaces between
+    words). In this case, a part gets the text that its tokens add to the text of all tokens before them.
     """
     alone = [tokenizer.detokenize(part) for part in token_ids]
     if "".join(alone) == text:
@@ -95,6 +95,6 @@ def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer
 
 
 def _num_common(first: str, second: str) -> int:
-    """Return the number of characters with which both texts begin."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,6 +1,7 @@
-"""The states of a layout's runs: the encodings of every cached run, with the encodings that each attends to.
+"""Compute the states of a layout's runs: the encodings of every cached run, with their contexts.
 
-States are in layout order, so that contexts come first. The plain state of a run comes before its scaffold states.
+States are in layout order, so every context precedes the encodings that use it. The plain state of a run precedes
+its scaffold states.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     """Return the states of a schema's runs.
 
     Each cached run has a plain state, and one state for each scaffold that covers it. A run without tokens (slots
-    without fillers) has no state. A scaffold state with the same context as the plain state is the plain state, and
-    scaffolds may share a state.
+    without fillers) has no state. If a scaffold state has the same context as the plain state, both are one state.
+    Scaffolds may share a state.
     """
     maker = _Maker(len(layout.runs), codec)
     visibility = _Visibility(layout)
@@ -57,7 +58,7 @@ _NONE = -1  # index of a run without a state: it has no tokens, or is not cached
 
 
 class _Maker:
-    """Collects the states of all runs."""
+    """Builder of the states of all runs."""
 
     def __init__(self, num_runs: int, codec: str) -> None:
         self.states: list[RunState] = []
@@ -67,13 +68,13 @@ class _Maker:
         self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
-        """Add the plain state of `run`, which attends to the plain states of the runs `visible`."""
+        """Add the plain state of `run`, with the plain states of the runs `visible` as context."""
         sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
         if any(_tokens(run)):
             self._plain[run.index] = self._add(run, (), sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
-        """Add a scaffold state of `run`, which attends to the states in that scaffold, unless an equal state exists."""
+        """Add a scaffold state of `run`, with the states of that scaffold as context, unless an equal state exists."""
         plain = self._plain[run.index]
         if plain == _NONE:
             return
@@ -89,7 +90,7 @@ class _Maker:
 
     def _add(self, run: Run, scaffolds: tuple[str, ...], sees: tuple[int, ...]) -> int:
         token_ids, position_ids = _tokens(run)
-        known = self._contexts.get(sees)  # equal contexts are one tuple
+        known = self._contexts.get(sees)  # share one tuple among equal contexts
         if known is None:
             known = self._contexts[sees] = sees, tuple(self.states[index].encoding.whole for index in sees)
         sees, context = known
@@ -100,7 +101,7 @@ class _Maker:
 
 
 class _Visibility:
-    """Finds the earlier runs that a run attends to."""
+    """Earlier runs that each run attends to."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -108,7 +109,7 @@ class _Visibility:
         self._runs_of: dict[frozenset[str], list[int]] = {}
 
     def plain(self, run: Run) -> list[int]:
-        """Return the runs that `run` attends to outside scaffolds: the guaranteed ones, or its own module's only."""
+        """Return the context of `run` outside scaffolds: the guaranteed runs, or only those of its own module."""
         schema, path = self._layout.schema, run.module
         context = schema.modules[path].context if path else schema.source.context
         if context is Context.GUARANTEED:
@@ -117,12 +118,12 @@ class _Visibility:
         return self.before(run, [*bos, *self._layout.runs_of[path]])
 
     def before(self, run: Run, visible: list[int]) -> list[int]:
-        """Return those of the sorted indices `visible` that end before `run` starts."""
+        """Return the runs of the sorted indices `visible` that end before `run` starts."""
         stops, start = self._stops, run.start
         earlier = visible[: bisect_left(visible, run.index)]
         if max(map(stops.__getitem__, earlier), default=start) <= start:
             return earlier
-        return [index for index in earlier if stops[index] <= start]  # runs that no prompt has together may overlap
+        return [index for index in earlier if stops[index] <= start]  # alternatives of a union may overlap
 
     def runs_of(self, modules: frozenset[str]) -> list[int]:
         """Return the sorted runs of `modules` and of the root."""

@@ -1,4 +1,4 @@
-"""The modules that a scaffold covers, and the scaffolds that a prompt uses."""
+"""Find the modules that a scaffold covers, and the scaffolds that a prompt uses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from promptcache.language import CheckedScaffold
 
 
 def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:
-    """Yield those of `modules` that have a state of their own in `scaffold`.
+    """Yield each of `modules` that has a state of its own in `scaffold`.
 
-    These are the members and their descendants that are guaranteed when all members are present.
+    These are the members, and their descendants that are guaranteed if all members are present.
     """
     members = frozenset(scaffold.members)
     return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(_lineage(path)))
@@ -19,8 +19,8 @@ def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterat
 def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str]) -> dict[str, str]:
     """Return the name of the scaffold in use for every selected module that has one.
 
-    A scaffold is used whole or not at all. In declared order, it is used if all its members are selected and no earlier
-    scaffold has taken a module that it covers.
+    A scaffold is used completely or not at all. In declared order, it is used if all its members are selected and
+    no earlier scaffold covers one of its modules.
     """
     selected = frozenset(modules)
     taken: dict[str, str] = {}
@@ -33,7 +33,7 @@ def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str
 
 
 def _lineage(path: str) -> Iterator[str]:
-    """Yield `path` and the paths of the modules that hold it."""
+    """Yield `path` and the paths of its enclosing modules."""
     while path:
         yield path
         path = path.rpartition("/")[0]

@@ -1,6 +1,6 @@
-"""Texts for slots, measured in tokens: cut to a number of tokens, filled up to it, the shortest and the longest.
+"""Find texts for slots by their number of tokens: the shortest, the longest, or one of a given length.
 
-Texts for a pattern are built from the tree that Python's `re` makes of it. Every text is checked against the parameter
+Texts for a pattern are built from the syntax tree of Python's `re`. Every text is validated against the parameter
 before it is returned.
 """
 
@@ -39,7 +39,7 @@ _CATEGORIES = {
 
 
 class SlotText(NamedTuple):
-    """A text for a slot with its number of tokens; `extreme` if no accepted text has fewer, or more, as was asked."""
+    """Text for a slot with its number of tokens; `extreme` if no accepted text has fewer (or more) tokens."""
 
     text: str
     num_tokens: int
@@ -69,7 +69,7 @@ def longest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None:
 
 
 def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
-    """Return a beginning of `text` that has at most `num_tokens` tokens."""
+    """Return a prefix of `text` that has at most `num_tokens` tokens."""
 
     def count(length: int) -> int:
         return len(tokenizer.tokenize(text[:length]))
@@ -82,7 +82,7 @@ def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
 
 
 def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer) -> str:
-    """Return a text of exactly `num_tokens` tokens where repeating `word` can make one, else the longest that fits."""
+    """Return a text of exactly `num_tokens` tokens if repeating `word` gives one, else the longest that fits."""
     text = fit_tokens(beginning, num_tokens, tokenizer)
     missing = num_tokens - len(tokenizer.tokenize(text))
     while missing > 0:
@@ -94,18 +94,18 @@ def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer
 
 
 def _own(parameter: Parameter) -> Iterator[str]:
-    """Yield the texts that the parameter's declaration names."""
+    """Yield the texts from the declaration of the parameter."""
     yield from parameter.choices
     yield from (text for text in (parameter.default, parameter.placeholder) if text is not None)
 
 
 def _letters(parameter: Parameter) -> Iterator[str]:
-    """Yield sets of characters for texts of the parameter's type, those that its pattern writes out among them."""
+    """Yield sets of characters for texts of the parameter's type, including the literal characters of its pattern."""
     yield from _ALPHABETS.get(parameter.type, (_LETTERS + (parameter.pattern or ""),))
 
 
 def _least_matching(parameter: Parameter) -> Iterator[str]:
-    """Yield short texts that the pattern matches; after an empty text, one that is not empty."""
+    """Yield short texts that match the pattern; an empty text is followed by a non-empty one."""
     for letters in _letters(parameter):
         for num_extra in range(2):
             text = matching_text(parameter.pattern, letters, num_extra) if parameter.pattern is not None else None
@@ -114,7 +114,7 @@ def _least_matching(parameter: Parameter) -> Iterator[str]:
 
 
 def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield texts of many tokens, and what else the parameter may take."""
+    """Yield texts with many tokens, and other candidates for the parameter."""
     for word in _REPEATED.get(parameter.type, _WORDS):
         text = fill_tokens(word.strip(), word, parameter.length, tokenizer)
         if text == text.strip():
@@ -142,9 +142,9 @@ def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
 
     Args:
         pattern: A regular expression.
-        letters: Characters for classes of characters, the first that fits is used.
-        num_extra: Repetitions beyond those that are needed, shared by all repeated parts. Any number above 0 also
-            takes the longest alternative instead of the shortest.
+        letters: Characters for character classes; the first one in the class is used.
+        num_extra: Extra repetitions, shared by all repeated parts. Any number above 0 also selects the longest
+            alternative instead of the shortest.
     """
     try:
         return _Matching(pattern, letters, num_extra).text(_tree(pattern))
@@ -155,12 +155,12 @@ def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
 @lru_cache(maxsize=64)
 def _tree(pattern: str) -> _Tree:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # what looks like a nested set is none
+        warnings.simplefilter("ignore", FutureWarning)  # Python warns of a possible nested set; patterns here have none
         return _parse(pattern)
 
 
 class _Matching:
-    """Builds one text from the tree of a pattern."""
+    """Builder of one text from the syntax tree of a pattern."""
 
     def __init__(self, pattern: str, letters: str, num_extra: int) -> None:
         self._letters = letters
@@ -201,7 +201,7 @@ class _Matching:
 
 
 def _takes(name: str, value: Any, letter: str) -> bool:
-    """Whether a class of characters holds a letter."""
+    """Return whether a character class contains a letter."""
     match name:
         case "ANY":
             return letter != "\n"

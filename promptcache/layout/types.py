@@ -1,6 +1,6 @@
-"""The parts of a layout and of a plan. `lay_out`, `run_states` and `make_plan` build them.
+"""Types of a layout and of a plan. `lay_out`, `run_states` and `make_plan` build them.
 
-All ranges are half-open. All positions are the absolute position IDs that the model is given.
+All ranges are half-open. All positions are the absolute position IDs that the model receives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 
 
 class Level(StrEnum):
-    """How a cached answer relates to an uncached one (docs/layout.md, "Levels")."""
+    """Relation of a cached answer to an uncached one (docs/layout.md, "Levels")."""
 
     EXACT = "exact"
     MODULAR = "modular"
@@ -37,7 +37,7 @@ class Stretch(Short):
 
     @property
     def stop(self) -> int:
-        """The first position after the tokens."""
+        """First position after the tokens."""
         return self.start + len(self.token_ids)
 
 
@@ -60,10 +60,10 @@ RunPiece: TypeAlias = Stretch | Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run(Short):
-    """A maximal stretch of one module's own text: the unit that is encoded.
+    """Maximal stretch of one module's own text: the unit that is encoded.
 
-    `module` is its owner ("" is the root, which is always present). `[start, stop)` covers all pieces, slots whole. A
-    run with `cached=False` is prefilled in every request. A run has at least one piece.
+    `module` is its owner ("" is the root, which is always present). `[start, stop)` covers all pieces, slots
+    whole. A run with `cached=False` is prefilled in every request. A run has at least one piece.
     """
 
     index: int
@@ -73,22 +73,22 @@ class Run(Short):
 
     @property
     def start(self) -> int:
-        """The first position."""
+        """First position."""
         return self.pieces[0].start
 
     @property
     def stop(self) -> int:
-        """The first position after the last piece."""
+        """First position after the last piece."""
         return self.pieces[-1].stop
 
     @property
     def slots(self) -> Iterator[Slot]:
-        """The slots among the pieces, in position order."""
+        """Slots among the pieces, in position order."""
         return (piece for piece in self.pieces if isinstance(piece, Slot))
 
 
 class LeafKind(StrEnum):
-    """What a leaf of a layout's tree is."""
+    """Kind of a leaf in the tree of a layout."""
 
     BOS = "bos"
     HEADER = "header"
@@ -99,7 +99,7 @@ class LeafKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LayoutLeaf(Short):
-    """A piece of a run in the tree of a layout; `run` is the index of the run."""
+    """Piece of a run in the tree of a layout; `run` is the index of the run."""
 
     kind: LeafKind
     run: int
@@ -107,28 +107,28 @@ class LayoutLeaf(Short):
 
     @property
     def start(self) -> int:
-        """The first position."""
+        """First position."""
         return self.piece.start
 
     @property
     def stop(self) -> int:
-        """The first position after the piece."""
+        """First position after the piece."""
         return self.piece.stop
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the piece has while its run is encoded."""
+        """Number of tokens of the piece while its run is encoded."""
         return len(self.piece.filler_ids if isinstance(self.piece, Slot) else self.piece.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LayoutNode(Short):
-    """A module, union or turn in the tree of a layout.
+    """Module, union or turn in the tree of a layout.
 
     Attributes:
-        item: What the schema declares there.
+        item: The declaration in the schema.
         start: The first position.
-        stop: The first position after everything inside, the reserve of a module included.
+        stop: The first position after all content, the reserve of a module included.
         children: In document order. The members of a union all begin at `start`.
     """
 
@@ -145,13 +145,13 @@ class Layout(Short):
     Attributes:
         tree: BOS, then the schema's items in document order, each with its positions.
         modules: The node of each module, by path.
-        runs: In document order; `runs[i].index == i`. Run 0 is BOS where the tokenizer has one (its owner is "").
+        runs: In document order; `runs[i].index == i`. Run 0 is BOS if the tokenizer has one (its owner is "").
         runs_of: For each module path and "", the indices of its own runs, in document order.
-        stop: The highest `stop` of any run: what the schema needs of the model.
+        stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
         has_bos: Whether run 0 is BOS.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
-        warnings: What the author should know about tokens and positions.
+        warnings: Problems of tokens and positions that do not prevent the use of the layout.
     """
 
     schema: CheckedSchema
@@ -168,14 +168,16 @@ class Layout(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunState(Short):
-    """One state of a cached run: its encoding under one context. A run has a plain state, and others in scaffolds.
+    """State of a cached run: its encoding under one context.
+
+    A run has a plain state, and may have other states in scaffolds.
 
     Attributes:
-        index: Place in the schema's tuple of states.
+        index: Index in the schema's tuple of states.
         run: Index of the run in the layout.
-        scaffolds: Names of the scaffolds whose state this is; none for the run's plain state.
-        sees: Indices of the states whose encodings are this one's context, all lower than `index`.
-        encoding: What is computed.
+        scaffolds: Names of the scaffolds that use this state; empty for the run's plain state.
+        sees: Indices of the states whose encodings are the context of this one, all lower than `index`.
+        encoding: The tokens to encode with their context.
     """
 
     index: int
@@ -186,7 +188,7 @@ class RunState(Short):
 
 
 class Origin(StrEnum):
-    """Where new tokens of a request come from."""
+    """Origin of new tokens in a request."""
 
     ARGUMENT = "argument"
     DEFAULT = "default"
@@ -217,16 +219,16 @@ class Prefill(Short):
 
     @property
     def stop(self) -> int:
-        """The first position after the tokens."""
+        """First position after the tokens."""
         return self.start + len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan(Short):
-    """What one prompt reuses and prefills, and where.
+    """Reused and prefilled tokens of one prompt, with their positions.
 
-    `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last token
-    of the last `prefill` has the highest position of all: generation continues right after it, at `stop`.
+    `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last
+    token of the last `prefill` has the highest position. Generation continues right after it, at `stop`.
     """
 
     selection: Selection
@@ -237,12 +239,12 @@ class Plan(Short):
 
     @property
     def stop(self) -> int:
-        """The position of the first generated token."""
+        """Position of the first generated token."""
         return self.prefill[-1].stop
 
     @property
     def tokens(self) -> RequestTokens:
-        """All tokens of the prompt, without what they are for."""
+        """All tokens of the prompt, without their origins."""
         return RequestTokens(
             parts=tuple(reuse.part for reuse in self.reuse),
             token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
@@ -251,10 +253,10 @@ class Plan(Short):
 
     @property
     def num_reused_tokens(self) -> int:
-        """Tokens whose KV comes from the store."""
+        """Number of tokens whose KV comes from the store."""
         return sum(reuse.part.num_tokens for reuse in self.reuse)
 
     @property
     def num_new_tokens(self) -> int:
-        """Tokens that this request prefills."""
+        """Number of tokens that this request prefills."""
         return sum(len(prefill.token_ids) for prefill in self.prefill)

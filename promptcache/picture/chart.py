@@ -1,4 +1,4 @@
-"""The parts of a picture: a chart of rows, with the texts, slots and gaps of each as marks. Positions, no pixels."""
+"""Types of a picture: a chart of rows, with texts, slots and gaps as marks. Units are positions, not pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_INDICES = range(0)
 
 
 class Look(StrEnum):
-    """How positions look. A plan is drawn with `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
+    """Style of positions. A picture of a plan uses `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
 
     CACHED = "cached"
     FRAME = "frame"
@@ -28,7 +28,7 @@ class Look(StrEnum):
 
 
 class RowKind(StrEnum):
-    """What a row shows: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
+    """Kind of a row: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
 
     ROOT = "root"
     TURN = "turn"
@@ -39,7 +39,7 @@ class RowKind(StrEnum):
 
 
 class Section(NamedTuple):
-    """Positions `[start, stop)` of a mark that look alike."""
+    """Positions `[start, stop)` of a mark with one style."""
 
     start: int
     stop: int
@@ -48,14 +48,14 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A text, a slot or a gap.
+    """Text, slot or gap.
 
     Attributes:
         labels: The longest first.
-        notes: Lines that a reader sees on hovering.
-        sections: Parts of it that look different.
+        notes: Lines of the tooltip.
+        sections: Parts with a different style.
         runs: Index of its run in the layout.
-        slots: Index of its slot, counted in document order.
+        slots: Index of its slot in document order.
     """
 
     start: int
@@ -71,16 +71,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartRow:
-    """A module, union or turn in the positions `[start, stop)`.
+    """Module, union or turn in the positions `[start, stop)`.
 
     Attributes:
         labels: The longest first.
-        notes: Lines that a reader sees on hovering.
-        num_tokens: Tokens of its own while slots hold their fillers; None where the number says nothing.
-        present: Whether the prompt uses it; true where no plan is drawn.
+        notes: Lines of the tooltip.
+        num_tokens: Number of its own tokens while slots hold their fillers; None if the number is not useful.
+        present: Whether the prompt uses it; true without a plan.
         is_open: Whether its children are shown at first.
-        sees: Number of the set of runs that it attends to.
-        seen_in: Numbers of the sets that it belongs to.
+        sees: Index of the set of runs that it attends to.
+        seen_in: Indices of the sets that it belongs to.
         modules: Index of its module in document order.
     """
 
@@ -108,7 +108,7 @@ class ChartRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Everything that a picture shows; `num_contexts` is the number of sets of runs that modules attend to."""
+    """All content of a picture; `num_contexts` is the number of sets of runs that modules attend to."""
 
     title: str
     summary: str
@@ -118,20 +118,20 @@ class Chart:
 
     @property
     def looks(self) -> set[str]:
-        """The looks that occur in it, and `many` where rows are folded."""
+        """Styles that occur in the chart, and `many` if rows are folded."""
         rows = [each for row in self.rows for each in row.everything]
         found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
         return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
 
 
 def looks_of(mark: Mark) -> Iterator[str]:
-    """Yield the looks of a mark and its sections."""
+    """Yield the styles of a mark and its sections."""
     yield mark.look if mark.present else Look.ABSENT
     yield from (section.look for section in mark.sections)
 
 
 def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
-    """Yield the indices of modules, runs and slots that an element shows: "3", or "3-9" for a range."""
+    """Yield the indices of the modules, runs and slots in an element: "3", or "3-9" for a range."""
     parts = list(marks)
     shown = {
         "modules": [row.modules for row in rows],

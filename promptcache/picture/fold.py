@@ -1,4 +1,4 @@
-"""Fold rows: in a large layout neighbours share one row, and rows far inside are closed, so that few rows are open."""
+"""Fold the rows of a large layout: group neighbours into one row and close inner rows, so that few rows are open."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from promptcache.picture.chart import ChartRow, RowKind
 from promptcache.picture.notes import positions
 from promptcache.picture.text import counted, listed
 
-_MAX_ROWS = 120  # that are open at first
+_MAX_ROWS = 120  # open at first
 _MAX_SIBLINGS = 40
 _MAX_NAMES = 12
 _APART = (RowKind.ROOT, RowKind.PROMPT)
 
 
 def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
-    """Return rows of which a reader can take in what is open; what a prompt uses stays open, if it is not too much."""
+    """Return the rows, folded so that few are open; rows that a prompt uses stay open if they are few."""
     if sum(1 for row in rows for _ in row.everything) <= _MAX_ROWS:
         return tuple(rows)
     grouped = _grouped(rows)
@@ -28,7 +28,7 @@ def folded(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
 
 
 def _grouped(rows: Sequence[ChartRow]) -> tuple[ChartRow, ...]:
-    """Gather neighbours where there are too many; those that a prompt uses stay apart from those that it does not."""
+    """Group neighbours if there are too many; rows that a prompt uses and other rows are in separate groups."""
     rows = [replace(row, children=_grouped(row.children)) for row in rows]
     if len(rows) <= _MAX_SIBLINGS:
         return tuple(rows)

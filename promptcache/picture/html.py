@@ -1,7 +1,7 @@
-"""A chart as HTML that fills the width it is given, for a page of its own and for notebooks.
+"""Draw a chart as HTML that fills the available width, for a separate page or a notebook.
 
-There is no script: `<details>` folds, and a style sheet highlights. All text goes through the element tree, so none of
-it can become markup.
+The HTML has no script: rows fold with `<details>`, and a style sheet highlights contexts. All text is added
+through the element tree, so text cannot become markup.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _MAX_CHARS = 60
 _MAX_ROWS = 1_000
-_USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # of all bars, and of a mark that is worth a label
+_USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # width of all bars, and of a mark with a label
 _MAX_TICKS = 6
 _HEADINGS = ("module", "parameter", "positions", "length", "default", "placeholder", "required")
 
 
 def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
-    """Return a document with the picture, and a table of the slots below it."""
+    """Return a document with the picture and a table of the slots."""
     html = etree.Element("html", {"lang": "en"})
     head = etree.SubElement(html, "head")
     etree.SubElement(head, "meta", {"charset": "utf-8"})
@@ -52,7 +52,7 @@ def html_fragment(chart: Chart) -> str:
 
 
 def completion_fragment(completion: Completion, chart: Chart) -> str:
-    """Return an answer, what it cost, and the picture of its plan for a notebook."""
+    """Return an answer with its cost and the picture of its plan for a notebook."""
     usage = completion.usage
     facts = [
         f"{usage.num_reused_tokens:,} tokens reused",
@@ -72,7 +72,7 @@ def completion_fragment(completion: Completion, chart: Chart) -> str:
 
 
 def schema_fragment(schema: CheckedSchema) -> str:
-    """Return the modules and slots of a schema for a notebook; positions need a tokenizer."""
+    """Return the modules and slots of a schema for a notebook; without a tokenizer there are no positions."""
     root = etree.Element("div", {"class": ROOT_CLASS})
     _style(root, html_style(0))
     head = _add(root, "p", "", {"class": "head"})
@@ -104,7 +104,7 @@ def _rows_of(root: etree._Element, chart: Chart) -> None:
 
 
 def _rows(parent: etree._Element, rows: Iterable[ChartRow], depth: int, start: int, stop: int) -> None:
-    """Add rows whose bars reach from position `start` to `stop`; what is folded has a scale of its own."""
+    """Add rows with bars for the positions `[start, stop)`; a fold has a scale of its own."""
     for row in rows:
         if not row.children:
             _row(_add(parent, "div", ""), row, depth, start, stop)
@@ -148,14 +148,14 @@ def _axis(parent: etree._Element, start: int, stop: int) -> None:
     bar = _add(row, "span", "", {"class": "bar"})
     step = tick_step(stop - start, _MAX_TICKS)
     for position in range(-(-start // step) * step, stop, step):
-        if (stop - position) / (stop - start) > 0.04:  # room for its name
+        if (stop - position) / (stop - start) > 0.04:  # enough space for the name
             left = 100 * (position - start) / (stop - start)
             _add(bar, "span", f"{position:,}", {"class": "tick", "style": f"left:{number(left)}%"})
     _add(row, "span", "tokens", {"class": "num"})
 
 
 def _place(first: int, last: int, start: int, stop: int) -> str:
-    """Return where positions are between `start` and `stop`, as a style."""
+    """Return positions as a CSS style, relative to `start` and `stop`."""
     scale = 100 / max(stop - start, 1)
     return f"left:{number((first - start) * scale)}%;width:{number((last - first) * scale)}%"
 
@@ -207,7 +207,7 @@ def _table(parent: etree._Element, slots: Sequence[Slot], layout: Layout, plan: 
 
 
 def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
-    """Yield what the schema says about a slot, in the order of the headings."""
+    """Yield the declared properties of a slot, in the order of the headings."""
     parameter = layout.schema.parameters[slot.module][slot.parameter]
     yield slot.module or "–"
     yield slot.parameter
@@ -219,7 +219,7 @@ def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
 
 
 def _content(slot: Slot, plan: Plan) -> str:
-    """Return what a prompt puts into a slot."""
+    """Return the content of a slot in a prompt."""
     if slot.module and slot.module not in plan.selection.modules:
         return "absent"
     given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}

@@ -1,6 +1,6 @@
-"""Views in notebooks: IPython shows schemas, layouts, plans and answers as pictures.
+"""Register views for notebooks: IPython shows schemas, layouts, plans and answers as pictures.
 
-The views are registered by the names of the types, so registering imports neither IPython nor the types.
+Views are registered by type name, so registering imports neither IPython nor the types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Register the views where IPython runs; elsewhere do nothing."""
+    """Register the views if IPython is running, else do nothing."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
         views = shell.display_formatter.formatters["text/html"]
@@ -48,4 +48,4 @@ VIEWS: dict[str, Any] = {
     "promptcache.layout.types.Plan": _plan_view,
     "promptcache.runtime.completion.Completion": _completion_view,
 }
-"""The view of each type, by its full name."""
+"""View of each type, by its full name."""

@@ -1,4 +1,4 @@
-"""The lines that a reader sees on hovering a part of a picture: its text, positions, tokens, bytes and context."""
+"""Write the tooltips of a picture: text, positions, tokens, bytes and context of each part."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot,
 from promptcache.picture.text import counted, excerpt, fit, listed, size
 
 _MANY_RUNS = 400
-_MAX_CHARS, _MAX_CHARS_OF_MANY = 160, 48  # of an excerpt
+_MAX_CHARS, _MAX_CHARS_OF_MANY = 160, 48  # length of an excerpt
 _MAX_SEEN, _MAX_SEEN_OF_MANY = 6, 3
 _MAX_PATH = 80
 
 Lines = tuple[str, ...]
 Sections = Iterable[tuple[int, int, str]]
-"""Start, stop and look of parts of a piece."""
+"""Start, stop and style of the parts of a piece."""
 
 
 class Notes:
-    """Writes the lines for every part of a layout. What a plan does with a part is in its sections."""
+    """Writer of the tooltips for a layout. Sections describe the use of a part in a plan."""
 
     def __init__(self, layout: Layout, states: Sequence[RunState], token_bytes: int | None) -> None:
         self._layout = layout
         self._all_states = states
         self._token_bytes = token_bytes
-        has_many = self._has_many = len(layout.runs) > _MANY_RUNS  # so many that the picture would get large
+        has_many = self._has_many = len(layout.runs) > _MANY_RUNS  # with many runs the picture would become large
         self._max_chars = _MAX_CHARS_OF_MANY if has_many else _MAX_CHARS
         self._max_seen = _MAX_SEEN_OF_MANY if has_many else _MAX_SEEN
         self._bos_run = 0 if layout.has_bos else None
@@ -35,7 +35,7 @@ class Notes:
             self._states.setdefault(state.run, []).append(state)
 
     def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sections) -> Lines:
-        """Describe a text. `what` names BOS and the header or footer of a turn."""
+        """Return the tooltip of a text. `what` names BOS and the header or footer of a turn."""
         num_tokens = len(stretch.token_ids)
         return (
             what if what and not run.module else f"{what or 'text'} {_owner(run.module)}",
@@ -46,7 +46,7 @@ class Notes:
         )
 
     def slot(self, run: Run, slot: Slot, sections: Sections, argument: str | None) -> Lines:
-        """Describe a slot: its filler, and what a prompt puts there."""
+        """Return the tooltip of a slot: its filler, and its content in a prompt."""
         parameter = self._layout.schema.parameters[slot.module][slot.parameter]
         fillers = {"placeholder": parameter.placeholder, "default": parameter.default}
         required = ", required" if slot.required else ""
@@ -60,7 +60,7 @@ class Notes:
         )
 
     def module(self, node: LayoutNode, module: CheckedModule, num_tokens: int, *, present: bool) -> Lines:
-        """Describe a module: the positions of everything inside, and the cost and context of its own text."""
+        """Return the tooltip of a module: its positions, and the cost and context of its own text."""
         runs = self._layout.runs_of[module.path]
         facts = {"required": module.required, "not cached": not module.cache, "absent": not present}
         return (
@@ -70,7 +70,7 @@ class Notes:
         )
 
     def added(self, new: Prefill, text: str | None) -> Lines:
-        """Describe a text that a prompt adds after the schema."""
+        """Return the tooltip of a text that a prompt adds after the schema."""
         quoted = [] if text is None else [excerpt(text, self._max_chars)]
         cost = self._cost(new.start, new.stop, len(new.token_ids), True)
         return (f"{new.origin} added by the prompt", *quoted, cost, "new; sees every token in use before it")
@@ -81,7 +81,7 @@ class Notes:
         return f"{positions(start, stop)} · {tokens}{kept}"
 
     def _sees(self, run: Run) -> Iterator[str]:
-        """Yield what a run attends to while it is encoded, in each of its states."""
+        """Yield the context of a run in each of its states."""
         if not run.cached:
             yield "not cached: new in every request, where it sees every token in use before it"
             return
@@ -101,7 +101,7 @@ class Notes:
         return listed([names.get(each) or _path(each) for each in seen], self._max_seen)
 
     def _modules(self, sees: tuple[int, ...]) -> Lines:
-        """Return the modules whose runs a state sees, in order; BOS counts for none."""
+        """Return the modules whose runs are in the context of a state, in order, without BOS."""
         modules = self._modules_of.get(sees)
         if modules is None:
             runs = [self._all_states[index].run for index in sees]
@@ -111,19 +111,19 @@ class Notes:
 
 
 def gap(start: int, stop: int, why: str) -> Lines:
-    """Describe positions without text."""
+    """Return the tooltip of positions without text."""
     return (why, f"{positions(start, stop)} without text")
 
 
 def positions(start: int, stop: int) -> str:
-    """Write a range of positions by its first and its last one."""
+    """Return a range of positions by its first and its last position."""
     if stop - start <= 1:
         return f"position {start:,}" if stop > start else f"no positions, at {start:,}"
     return f"positions {start:,}–{stop - 1:,} ({stop - start:,})"
 
 
 def _use(sections: Sections) -> Iterator[str]:
-    """Yield what a prompt does with a piece; nothing where no plan is drawn."""
+    """Yield the use of a piece in a prompt; nothing without a plan."""
     for start, stop, look in sections:
         if look in ("reused", "new"):
             yield f"{look}: {counted(stop - start, 'token')} from position {start:,}"
@@ -136,5 +136,5 @@ def _owner(module: str) -> str:
 
 
 def _path(module: str) -> str:
-    """Return a module's path, shortened if it would fill the screen."""
+    """Return a module's path, shortened to a readable length."""
     return fit([module], _MAX_PATH)

@@ -1,4 +1,4 @@
-"""Turn a layout into rows: one for each module, union and turn, with the text and slots of its own as marks.
+"""Convert a layout to rows: one for each module, union and turn, with its own text and slots as marks.
 
 `make_chart` reads the tree of a layout and, if there is one, a plan.
 """
@@ -30,7 +30,7 @@ from promptcache.picture.notes import Notes, gap, positions
 from promptcache.picture.text import counted, size
 
 _MAX_LABEL = 100
-_MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # that hovering shows
+_MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # limits for highlighting contexts on hover
 _ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 
 
@@ -38,10 +38,10 @@ def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, to
     """Return the rows of a layout.
 
     Args:
-        layout: What is drawn.
-        states: What `run_states(layout)` returned.
-        plan: Of a prompt for this layout; None draws the layout alone.
-        token_bytes: KV of one token, where bytes are to be shown.
+        layout: The layout to draw.
+        states: The result of `run_states(layout)`.
+        plan: Plan of a prompt for this layout; None draws the layout alone.
+        token_bytes: KV size of one token, to show sizes in bytes.
     """
     builder = _Builder(layout, states, plan, token_bytes)
     rows = tuple(builder.all())
@@ -55,7 +55,7 @@ def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, to
 
 
 class _Builder:
-    """Turns the tree of a layout into rows, in document order."""
+    """Builder of rows from the tree of a layout, in document order."""
 
     def __init__(self, layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> None:
         self._layout = layout
@@ -68,7 +68,7 @@ class _Builder:
         self.num_contexts = len(set(self._contexts.values()))
 
     def all(self) -> Iterator[ChartRow]:
-        """Yield the rows of the schema, and the row of what the prompt adds."""
+        """Yield the rows of the schema, and the row of the text that the prompt adds."""
         marks, rows = self._inside(self._layout.tree, "")
         if marks:
             yield ChartRow(
@@ -88,7 +88,7 @@ class _Builder:
     def _inside(
         self, nodes: Iterable[LayoutNode | LayoutLeaf], owner: str, turn: str = ""
     ) -> tuple[tuple[Mark, ...], tuple[ChartRow, ...]]:
-        """Return the texts and slots among `nodes` as marks, and everything else as rows."""
+        """Return the texts and slots among `nodes` as marks, and all other nodes as rows."""
         marks: list[Mark] = []
         rows: list[ChartRow] = []
         for node in nodes:
@@ -160,7 +160,7 @@ class _Builder:
         )
 
     def _sets_with(self, marks: Iterable[Mark]) -> tuple[int, ...]:
-        """Return the numbers of the sets of runs that hold a run of these marks."""
+        """Return the indices of the sets that contain a run of these marks."""
         runs = {run for mark in marks for run in mark.runs}
         return tuple(sorted({number for run in runs for number in self._seen_in.get(run, ())}))
 
@@ -202,7 +202,7 @@ class _Builder:
         )
 
     def _prompt(self, plan: Plan) -> ChartRow:
-        """Return what the prompt adds after the schema, and the place where generation starts."""
+        """Return the row of the text that the prompt adds, with the position where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
         marks = [
             self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
@@ -233,25 +233,25 @@ class _Builder:
 
 
 class _Use:
-    """Says which positions hold what: in one request, or without a plan while runs are encoded."""
+    """Use of positions: in one request, or without a plan while runs are encoded."""
 
     def __init__(self, plan: Plan | None) -> None:
         given = () if plan is None else plan.selection.arguments
         self._arguments = {(argument.module, argument.parameter): argument.text for argument in given}
         self._modules = None if plan is None else frozenset(("", *plan.selection.modules))
         self._sections = [] if plan is None else sorted(_sections(plan))
-        self._stops = [section.stop for section in self._sections]  # sorted, too: present tokens are disjoint
+        self._stops = [section.stop for section in self._sections]  # sorted too: the sections are disjoint
 
     def has(self, module: str) -> bool:
-        """Whether the request uses a module."""
+        """Return whether the request uses a module."""
         return self._modules is None or module in self._modules
 
     def argument(self, slot: Slot) -> str | None:
-        """Return the text that the request puts into a slot, where it gives one."""
+        """Return the argument of the request for a slot, or None."""
         return self._arguments.get((slot.module, slot.parameter))
 
     def sections(self, run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
-        """Yield what holds the positions of a piece, in order; the empty part of a slot is left out."""
+        """Yield the sections of a piece in order; the empty part of a slot is left out."""
         if self._modules is None:
             yield from _as_encoded(run, piece, kind)
         elif run.module in self._modules:
@@ -273,7 +273,7 @@ def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
 
 
 def _sections(plan: Plan) -> Iterator[Section]:
-    """Yield everything that a request reuses and prefills."""
+    """Yield a section for all tokens that a request reuses or prefills."""
     for reuse in plan.reuse:
         for _, group in groupby(enumerate(reuse.part.position_ids), key=lambda pair: pair[1] - pair[0]):
             found = [position for _, position in group]
@@ -283,12 +283,12 @@ def _sections(plan: Plan) -> Iterator[Section]:
 
 
 def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int], dict[int, list[int]]]:
-    """Number the sets of runs that modules attend to, as far as they are few enough to be shown on hovering.
+    """Number the sets of runs that modules attend to, if they are few enough to be highlighted.
 
-    BOS is left out, and so are the module's own runs.
+    The sets exclude BOS and the module's own runs.
 
     Returns:
-        For each module the number of the set that its plain states attend to, and for each run the numbers of the sets
+        For each module, the index of the set that its plain states attend to. For each run, the indices of the sets
         that it belongs to.
     """
     attended: dict[str, set[int]] = {}

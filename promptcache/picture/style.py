@@ -1,7 +1,8 @@
-"""Colours of pictures, light and dark, and the style sheets of SVG and HTML.
+"""Define the colours of pictures, light and dark, and the style sheets of SVG and HTML.
 
-All rules stand below the class of the picture, so a page that holds a picture keeps its own look. The SVG names its
-colours directly, since several viewers know no custom properties. The HTML follows the theme of a notebook.
+All rules are scoped to the class of the picture, so the style of the surrounding page does not change. The SVG
+contains literal colours, because several viewers do not support custom properties. The HTML follows the theme of a
+notebook.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ FONT_SIZE = 12
 
 
 class Colour(NamedTuple):
-    """The same colour in both schemes."""
+    """One colour in the light and in the dark scheme."""
 
     light: str
     dark: str
@@ -45,7 +46,7 @@ FILLS = {
     "text": PAPER,
     "next": Colour("#d43d51", "#ff7384"),
 }
-"""A test checks that labels have readable contrast to what they stand on."""
+"""Colours of the parts. A test checks that labels are readable on them."""
 
 MEANINGS = {
     "cached": "text, encoded once",
@@ -63,11 +64,11 @@ MEANINGS = {
     "turn": "chat turn",
     "many": "folded: several parts",
 }
-"""The legend, in order."""
+"""Entries of the legend, in order."""
 
 
 def legend(looks: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the style and the meaning of every look that occurs."""
+    """Yield the CSS class and the description of every style that occurs."""
     for look, meaning in MEANINGS.items():
         if look in looks:
             yield ("fold" if look == "many" else look), meaning
@@ -118,7 +119,7 @@ def _svg_colours(scheme: int) -> Iterator[str]:
 
 
 def _lit(num_contexts: int, own: str, target: str, colours: tuple[str, str]) -> Iterator[str]:
-    """Yield the rules that light up, while a row is hovered, the rows that it attends to."""
+    """Yield the rules that highlight the context of a row on hover."""
     lit = [f".{ROOT_CLASS}:has(.s{number}:hover) .t{number} {target}".rstrip() for number in range(num_contexts)]
     if lit:
         yield f"{', '.join(lit)} {{ {colours[0]} }}"
@@ -174,7 +175,7 @@ _NARROW = """
 
 
 def html_style(num_contexts: int) -> str:
-    """Return the style sheet of an HTML picture, in a page or in a notebook."""
+    """Return the style sheet of an HTML picture, for a page or a notebook."""
     light, dark = (_variables(scheme) for scheme in (0, 1))
     looks = "\n".join(f".{ROOT_CLASS} .{name} {{ background-color: var(--pc-{name}) }}" for name in FILLS)
     in_dark = [f"{theme} .{ROOT_CLASS}" for theme in ('[data-jp-theme-light="false"]', ".vscode-dark", "[theme=dark]")]
@@ -194,7 +195,7 @@ def html_style(num_contexts: int) -> str:
 
 
 def page_style() -> str:
-    """Return the rules of a page that holds nothing but a picture."""
+    """Return the rules of a page with a single picture."""
     return (
         f"body {{ margin: 16px; background: {PAPER.light} }} "
         f"@media (prefers-color-scheme: dark) {{ body {{ background: {PAPER.dark} }} }}"
@@ -206,7 +207,7 @@ def _variables(scheme: int) -> str:
 
 
 def _scoped(rules: str) -> str:
-    """Put every rule below the class of the picture."""
+    """Return the rules, each scoped to the class of the picture."""
     scoped = []
     for rule in rules.replace("}", "}\0").split("\0"):
         selectors, _, body = rule.partition("{")

@@ -1,7 +1,7 @@
-"""A chart as SVG: one document without scripts, fonts or anything else from outside.
+"""Draw a chart as SVG: one document without scripts, fonts or other external resources.
 
-Folded rows are drawn closed, so thousands of modules are an overview. All text goes through the element tree, so none
-of it can become markup.
+Folded rows are drawn closed, so thousands of modules fit into an overview. All text is added through the element
+tree, so text cannot become markup.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SVG = "http://www.w3.org/2000/svg"
 _MIN_WIDTH = 240
 _ROW, _BAR = 22.0, 18.0
 _INDENT, _PAD = 12.0, 4.0
-_MIN_PIXELS = 2.0  # so that nothing vanishes
-_NAMES, _MAX_NAMES = 0.24, 260.0  # the column of names: a share of the width, and pixels
+_MIN_PIXELS = 2.0  # keeps every mark visible
+_NAMES, _MAX_NAMES = 0.24, 260.0  # column of names: a share of the width, and a maximum in pixels
 _TICK_PIXELS = 64.0
 
 
 class _Geometry:
-    """Where names and positions are, in pixels."""
+    """Places of names and positions, in pixels."""
 
     def __init__(self, width: int, stop: int) -> None:
         self.width = float(max(width, _MIN_WIDTH))
@@ -35,7 +35,7 @@ class _Geometry:
         self.pixels = (self.width - MARGIN - self.left) / stop
 
     def x(self, position: int) -> float:
-        """Return where a position begins."""
+        """Return the x coordinate of the start of a position."""
         return self.left + position * self.pixels
 
 
@@ -73,14 +73,14 @@ def svg_element(chart: Chart, width: int) -> etree._Element:
 
 
 def tick_step(stop: int, max_ticks: int) -> int:
-    """Return the least of 1, 2, 5, 10, 20, 50, … that makes at most so many ticks."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, … that gives at most `max_ticks` ticks."""
     least = max(1, ceil(stop / max(1, max_ticks)))
     magnitude = 10 ** floor(log10(least))
     return int(next(digit * magnitude for digit in (1, 2, 5, 10) if digit * magnitude >= least))
 
 
 def number(value: float) -> str:
-    """Write a number with at most two digits after the point."""
+    """Return a number as text with at most two digits after the point."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -92,7 +92,7 @@ def _visible(rows: Sequence[ChartRow], depth: int = 0) -> Iterator[tuple[ChartRo
 
 
 def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: float) -> None:
-    """Draw a line and a name for round positions."""
+    """Draw a line and a label for round positions."""
     step = tick_step(stop, floor((at.width - MARGIN - at.left) / _TICK_PIXELS))
     ticks = range(0, stop + 1, step)
     path = "".join(f"M{number(at.x(position))} {number(y)}V{number(bottom)}" for position in ticks)
@@ -104,7 +104,7 @@ def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: floa
 
 
 def _row(root: etree._Element, row: ChartRow, depth: int, at: _Geometry, y: float) -> None:
-    """Draw a row: its name, the extent of everything inside, and its own texts and slots over it."""
+    """Draw a row: its name, the bar of its whole extent, and its own texts and slots over the bar."""
     hidden = [] if row.is_open else [each for each in row.everything if each is not row]
     inside = [mark for each in hidden for mark in each.marks]
     context = "" if row.sees is None else f" s{row.sees}"
@@ -154,7 +154,7 @@ def mark_style(mark: Mark) -> str:
 
 
 def _legend(root: etree._Element, chart: Chart, at: _Geometry, y: float) -> float:
-    """Draw the legend and return the height where it ends."""
+    """Draw the legend and return the y coordinate of its end."""
     x = MARGIN
     for style, meaning in legend(chart.looks):
         room = floor((at.width - 2 * MARGIN - 18) / CHAR_WIDTH)
@@ -170,7 +170,7 @@ def _legend(root: etree._Element, chart: Chart, at: _Geometry, y: float) -> floa
 
 
 def _patterns(root: etree._Element) -> None:
-    """Define the stripes of slots and the dots of gaps."""
+    """Define the pattern of slots (stripes) and of gaps (dots)."""
     definitions = _add(root, "defs")
     stripes = _pattern(definitions, "promptcache-stripes", 7)
     _add(stripes, "rect", {"class": "slot-paper", "width": "7", "height": "7"})

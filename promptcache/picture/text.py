@@ -1,6 +1,6 @@
-"""Text for pictures: in one line, without control characters, cut to a length.
+"""Prepare text for pictures: one line, no control characters, a limited length.
 
-XML can hold every text that these functions return, and its width in a monospaced font is known.
+The results are valid XML text, and their width in a monospaced font is known.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 ELLIPSIS = "…"
 _SIGNS = {"\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": " "}
-_LEAST_COLUMNS = 4  # of a shortened label: less says nothing
+_LEAST_COLUMNS = 4  # minimum length of a shortened label
 
 
 def shown(text: str) -> str:
-    """Return `text` with signs for line breaks and control characters, and without format characters."""
+    """Return `text` with symbols for line breaks and control characters, and without format characters."""
     return text if text.isprintable() else "".join(map(_sign, text))
 
 
@@ -25,9 +25,9 @@ def excerpt(text: str, max_chars: int) -> str:
 
 
 def listed(names: Sequence[str], max_names: int) -> str:
-    """Return names in a list; those past `max_names` are counted."""
+    """Return names as a list; names after the first `max_names` are only counted."""
     rest = len(names) - max_names
-    if rest <= 1:  # one name is as short as its number
+    if rest <= 1:  # a single name is as short as its count
         return ", ".join(names)
     return f"{', '.join(names[:max_names])} and {rest:,} more"
 
@@ -38,7 +38,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Write a number of bytes with a binary unit."""
+    """Return a number of bytes with a binary unit."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -48,7 +48,7 @@ def size(nbytes: int) -> str:
 
 
 def columns(text: str) -> int:
-    """Return how many columns of a monospaced font `text` takes."""
+    """Return the width of `text` in columns of a monospaced font."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -72,7 +72,7 @@ def fit(labels: Iterable[str], max_columns: int, *, keep_end: bool = True) -> st
 
 
 def _head(text: str, max_columns: int) -> str:
-    """Return as much of the beginning of `text` as fits."""
+    """Return the longest prefix of `text` that fits."""
     taken = 0
     for index, char in enumerate(text):
         taken += _columns(char)

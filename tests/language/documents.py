@@ -1,4 +1,4 @@
-"""Schemas and prompts for the tests of this folder, and what it takes to compare them."""
+"""Schemas and prompts for the tests of this folder, and helpers to compare them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _outline(item: CheckedItem) -> Any:
 
 
 def without_spans(value: Any) -> Any:
-    """Return a tree of dataclasses as plain tuples, all places left out."""
+    """Return a tree of dataclasses as plain tuples, without spans."""
     if isinstance(value, Span):
         return None
     if dataclasses.is_dataclass(value):
@@ -65,7 +65,7 @@ def without_spans(value: Any) -> Any:
 
 
 def spans(value: Any) -> Iterator[tuple[Any, Span]]:
-    """Yield every node of a tree of dataclasses that has a place, with that place."""
+    """Yield every node of a tree of dataclasses that has a span, with the span."""
     if dataclasses.is_dataclass(value) and not isinstance(value, Span):
         if hasattr(value, "span"):
             yield value, value.span
@@ -77,7 +77,7 @@ def spans(value: Any) -> Iterator[tuple[Any, Span]]:
 
 
 def cut(text: str, span: Span) -> str:
-    """Return what stands in a span."""
+    """Return the text of a span."""
     lines = text.split("\n")[span.line - 1 : span.stop_line]
     lines[-1] = lines[-1][: span.stop_column - 1]
     lines[0] = lines[0][span.column - 1 :]

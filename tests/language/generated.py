@@ -1,4 +1,4 @@
-"""Random declared schemas, small enough that all their combinations can be tried."""
+"""Random declared schemas, small enough to try all their combinations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RULES_ONLY = ("module", "union")
 
 
 class _Tree:
-    """Draws items until there are enough modules."""
+    """Generator of items, up to a number of modules."""
 
     def __init__(self, draw: Draw, num_modules: int, kinds: tuple[str, ...]) -> None:
         self._draw = draw
@@ -102,7 +102,7 @@ class _Tree:
 
 @st.composite
 def declared_schemas(draw: Draw, max_modules: int = 8, kinds: tuple[str, ...] = ALL_KINDS) -> Schema:
-    """Draw a schema with items of all these kinds, and rules; it may be one that no prompt can satisfy."""
+    """Draw a schema with items of all these kinds, and rules; the schema may be unsatisfiable."""
     tree = _Tree(draw, draw(st.integers(min(3, max_modules), max_modules)), kinds)
     children = tree.items("", 0, False)
     if tree.paths:
@@ -158,7 +158,7 @@ def _with_rule(item: Item, parent: str, subject: str, kind: str, other: str) -> 
 
 
 def all_selections(rules: Rules) -> list[frozenset[str]]:
-    """Return every set of modules that keeps the rules, found by trying all."""
+    """Return every set of modules that keeps the rules, by trying all sets."""
     modules = [module for module in rules.order if module]
     found = []
     for bits in product((False, True), repeat=len(modules)):

@@ -1,4 +1,4 @@
-"""Schemas built in Python: the same as written ones, printed and read again."""
+"""Tests of schemas built in Python, and of printing and parsing them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ QA = (
 
 
 def test_a_built_schema_is_printed_and_read_as_the_same():
-    """What is built checks to the same content as its printed document."""
+    """A built schema has the same checked content as its printed document."""
     built, read = check_schema(QA), check_schema(parse_schema(print_schema(QA)))
     assert outline(read.children) == outline(built.children)
     assert read.guaranteed.keys() == built.guaranteed.keys()
@@ -54,7 +54,7 @@ def test_a_built_schema_is_printed_and_read_as_the_same():
 
 
 def test_scaffolds_are_built():
-    """A scaffold of a built schema is printed, read and checked as a written one."""
+    """A scaffold of a built schema is printed, parsed and checked like a written one."""
     for name in (None, "both"):
         printed = print_schema(QA.scaffold("notes/more", "long", name=name))
         (found,) = check_schema(parse_schema(printed)).scaffolds
@@ -62,7 +62,7 @@ def test_scaffolds_are_built():
 
 
 def is_open(schema: Schema) -> bool:
-    """Whether prompts continue a turn of the schema."""
+    """Return whether prompts continue a turn of the schema."""
     return any(isinstance(item, CheckedTurn) and item.open for item in check_schema(schema).children)
 
 
@@ -77,7 +77,7 @@ def is_open(schema: Schema) -> bool:
     ids=["with_module", "module", "union", "text"],
 )
 def test_what_is_added_leaves_the_final_turn_open(add: Callable[[Schema], Schema]):
-    """Modules, unions and text go before a final open user turn, whatever without text follows it."""
+    """Modules, unions and text are added before a final open user turn, even if items without text follow it."""
     after = QA.rule(Require(condition="long", consequence="notes")).scaffold("notes", "long").module("empty")
     read = parse_schema(f"{print_schema(QA)[: -len('</schema>') - 1]}\n\n  <doc>Ends.</doc>\n</schema>\n")
     for schema in (QA, after, read):
@@ -91,14 +91,14 @@ def test_what_is_added_leaves_the_final_turn_open(add: Callable[[Schema], Schema
 
 
 def test_modules_are_added_at_the_end_on_demand():
-    """`at_end` puts a module behind a final user turn, which is closed by it."""
+    """`at_end` adds a module after a final user turn and closes the turn."""
     longer = QA.with_module(module("source", "From the almanac."), at_end=True)
     assert longer.children == (*QA.children, module("source", "From the almanac."))
     assert not is_open(longer)
 
 
 def test_turns_are_added_in_order():
-    """A turn that follows a user turn closes it, and what is added then stands behind both."""
+    """A turn after a user turn closes it, and later content comes after both."""
     schema = Schema("s").user("One.").assistant("Two.").module("m", "Three.")
     assert [type(item).__name__ for item in schema.children] == ["Turn", "Turn", "Module"]
 
@@ -106,7 +106,7 @@ def test_turns_are_added_in_order():
 @settings(max_examples=law_examples(0.2))
 @given(drawn=schemas(includes=False))
 def test_an_open_turn_stays_open(drawn: CheckedSchema):
-    """Adding a module to any schema changes nothing about its final turn."""
+    """Adding a module to any schema does not change its final turn."""
     longer = drawn.source.with_module(module("added", "Added."))
     assert is_open(longer) == is_open(drawn.source)
 
@@ -118,7 +118,7 @@ def test_prompts_resolve_against_a_built_schema():
 
 
 def test_building_changes_nothing():
-    """Every method gives a new schema and leaves the old one as it was."""
+    """Every method returns a new schema and does not change the old one."""
     first = Schema("s")
     second = first.with_module(module("a", "A"))
     assert first.children == ()
@@ -145,7 +145,7 @@ def test_building_changes_nothing():
     ],
 )
 def test_values_that_no_document_could_hold_are_refused(content, said):
-    """What is given in Python is checked as what is written: by its type and its bounds, before anything else."""
+    """Values given in Python are checked like written ones: by type and bounds, before all other checks."""
     with pytest.raises(SchemaError) as caught:
         check_schema(Schema("s").module("a", *content))
     (found,) = caught.value.diagnostics
@@ -165,14 +165,14 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
     ],
 )
 def test_children_and_rules_are_checked_too(schema):
-    """So are the schema itself, its rules, and what stands in a union or at the top."""
+    """The schema itself, its rules, and children of unions and of the top level are checked too."""
     with pytest.raises(SchemaError, match=r"PC10[25] .*(cannot stand|is not allowed)"):
         check_schema(schema)
 
 
 @pytest.mark.parametrize("value", [True, None, b"3", [3], float("nan"), float("inf"), 10**400, "3\udc80"])
 def test_arguments_are_text_or_numbers(value):
-    """Anything else is refused where it is given, and so is text that no tokenizer can read."""
+    """Other arguments, and text that no tokenizer can read, are refused in the call."""
     with pytest.raises(
         InvalidValue, match=r"argument lines=.* is not allowed: text without lone surrogates, or a finite"
     ):
@@ -185,7 +185,7 @@ def test_arguments_are_text_or_numbers(value):
     ("value", "text"), [(5, "5"), (-3, "-3"), (0.5, "0.5"), (1e22, "1e+22"), (10**300, str(10**300))]
 )
 def test_numbers_are_written_as_python_writes_them(value, text):
-    """A number is given as its text, which slots for numbers take; one for whole numbers takes no fraction."""
+    """A number becomes its text, which numeric slots accept; integer slots refuse fractions."""
     schema = check_schema(
         Schema("s").text(slot("whole", 400, kind=ParameterType.INT), slot("any", 400, kind=ParameterType.NUMBER))
     )
@@ -201,13 +201,13 @@ def test_numbers_are_written_as_python_writes_them(value, text):
 @pytest.mark.parametrize("value", [None, 5, b"x", ["x"], "\udc80"])
 @pytest.mark.parametrize("method", ["text", "system", "user", "assistant"])
 def test_messages_are_text(method, value):
-    """A message of another type, or with a lone surrogate, is refused where it is given."""
+    """A message of another type, or with a lone surrogate, is refused in the call."""
     with pytest.raises(InvalidValue, match=r"text=.* is not allowed: text without lone surrogates is expected"):
         getattr(Prompt("qa"), method)(value)
 
 
 def test_a_lone_surrogate_is_shown_where_it_stands():
-    """In a long text the message shows the part around it."""
+    """For a long text, the message shows the part around the surrogate."""
     with pytest.raises(InvalidValue, match=r"text=' {8}before \\udc80 after'"):
         Prompt("qa").user("x" * 1000 + " " * 8 + "before \udc80 after")
     with pytest.raises(SchemaError, match=r"PC105 text='.*\\udc80.*' of a text is not allowed"):
@@ -216,7 +216,7 @@ def test_a_lone_surrogate_is_shown_where_it_stands():
 
 @given(text=st.text())
 def test_texts_are_data(text):
-    """Whatever a text holds, printing and reading gives one module with that text, or refuses what XML cannot hold."""
+    """Printing and parsing keep any text, or refuse characters that XML cannot represent."""
     schema = Schema("s").module("m", text)
     try:
         read = parse_schema(print_schema(schema))

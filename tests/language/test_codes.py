@@ -1,4 +1,4 @@
-"""The table of codes, its documentation, and what importing the language costs."""
+"""Tests of the table of codes, its documentation, and the import cost of the language."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ERRORS = ROOT.parent / "docs" / "errors.md"
 
 
 def test_every_code_in_use_is_in_the_table():
-    """No file raises a code that the table does not have."""
+    """Every code in the source files is in the table."""
     used = {
         code for file in ROOT.rglob("*.py") for code in re.findall(r"\bPC\d{3}\b", file.read_text(encoding="utf-8"))
     }
-    blocks = {code for code in used if code.endswith("00")}  # where a block of codes begins, to compare with
+    blocks = {code for code in used if code.endswith("00")}  # first codes of the blocks, used in comparisons
     assert used - blocks <= CODES.keys()
 
 
 def test_every_code_is_documented():
-    """docs/errors.md has a section for each code, in order, under its title."""
+    """docs/errors.md has a section for each code, in order, with the title of the code."""
     found = re.findall(r"^### (PC\d{3}) (.+)$", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
     assert found == [(entry.code, entry.title) for entry in CODES.values()]
 
 
 def test_importing_the_language_loads_no_model_library():
-    """The language knows neither torch nor transformers."""
+    """Importing the language imports neither torch nor transformers."""
     code = "import sys, promptcache.language; print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
@@ -43,7 +43,7 @@ def test_all_names_are_there():
 
 
 def test_suggestions_survive_typical_slips():
-    """A missing, doubled, swapped or wrong letter, or another case, still finds the name; a strange word finds none."""
+    """Suggestions survive a missing, doubled, swapped or wrong letter, or another case; an unrelated word gets none."""
     known = ["miami", "policy", "required"]
     slips = ["maimi", "polcy", "requred", "POLICY", "miammi", "xyz"]
     assert [suggest(slip, known) for slip in slips] == ["miami", "policy", "required", "policy", "miami", None]

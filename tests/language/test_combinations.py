@@ -1,4 +1,4 @@
-"""Valid combinations of modules, against all of them."""
+"""Tests of valid combinations against an exhaustive list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import law_examples
 
 
 def every(schema: CheckedSchema) -> set[frozenset[str]]:
-    """All valid selections of a schema that does not have too many."""
+    """Return all valid selections of a small schema."""
     listed = list_selections(schema)
     assume(listed is not None)
     assert listed is not None
@@ -27,7 +27,7 @@ def every(schema: CheckedSchema) -> set[frozenset[str]]:
 @settings(max_examples=law_examples(0.5))
 @given(schema=strategies.schemas())
 def test_every_combination_is_listed_once(schema: CheckedSchema) -> None:
-    """Without a cap the list has every valid combination, and none twice."""
+    """Without a cap, the list has every valid combination exactly once."""
     found, complete = Combinations(schema.rules).listing(5000)
 
     assert complete
@@ -39,7 +39,7 @@ def test_every_combination_is_listed_once(schema: CheckedSchema) -> None:
 @settings(max_examples=law_examples(0.5))
 @given(schema=strategies.schemas())
 def test_cut_list_has_seen_every_module(schema: CheckedSchema) -> None:
-    """As many combinations as there are modules suffice to meet every module that can be used."""
+    """A list with as many combinations as modules contains every usable module."""
     usable = frozenset().union(*every(schema))
     cap = len(schema.modules) + 1
     found, complete = Combinations(schema.rules).listing(cap)
@@ -52,7 +52,7 @@ def test_cut_list_has_seen_every_module(schema: CheckedSchema) -> None:
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), schema=strategies.schemas())
 def test_extremes_are_the_extremes_of_all(data: Any, schema: CheckedSchema) -> None:
-    """The least and the greatest combination weigh what the extremes of the whole list weigh."""
+    """The least and the greatest combination have the extreme weights of the complete list."""
     weights = {path: data.draw(st.integers(0, 9)) for path in schema.modules}
     totals = [sum(weights[path] for path in each) for each in every(schema)]
     asked = Combinations(schema.rules)
@@ -67,7 +67,7 @@ def test_extremes_are_the_extremes_of_all(data: Any, schema: CheckedSchema) -> N
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), schema=strategies.schemas())
 def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema) -> None:
-    """A prompt made for a combination is valid and selects exactly that."""
+    """A prompt for a combination is valid and selects exactly this combination."""
     modules = data.draw(strategies.selections(schema))
     required = {
         (path, name): parameter.default or "x"
@@ -80,7 +80,7 @@ def test_example_prompt_selects_its_combination(data: Any, schema: CheckedSchema
 
 
 def test_extremes_of_many_combinations_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where combinations are not listed, a valid one is found, and is called exact only where that is certain."""
+    """If combinations are not listed, the result is valid, and `exact` only if that is certain."""
     monkeypatch.setattr(combinations, "list_selections", lambda _: None)
     schema = check_schema(
         parse_schema(

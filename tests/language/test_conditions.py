@@ -1,4 +1,4 @@
-"""The rules of `<rules>`: conditions, choices, what they imply and what is said about them."""
+"""Tests of `<rules>`: conditions, choices, their implications and their diagnostics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_rules(rules: str, modules: str = MODULES) -> str:
 
 
 def is_possible(test: Test | Cardinality, modules: Sequence[str], chosen: set[str]) -> bool:
-    """Ask the solver whether a set of modules keeps a rule."""
+    """Return whether the solver accepts a set of modules under a rule."""
     check = Check(kind=RuleKind.ASSERT, test=test, words="", message=None, span=IN_PYTHON)
     with RuleSolver(modules, Budget(100_000)) as solver:
         solver.add([check])
@@ -47,7 +47,7 @@ def is_possible(test: Test | Cardinality, modules: Sequence[str], chosen: set[st
 @settings(max_examples=law_examples())
 @given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)))
 def test_conditions_mean_the_same_to_all(condition, chosen):
-    """A condition has one truth: evaluated, as clauses for the solver, and written and read again."""
+    """Evaluation, the clauses for the solver, and printing and parsing agree on a condition."""
     test = read_condition(condition, lambda path, _: path.removeprefix("/"))
 
     written = write_condition(test, lambda path: f"/{path}")
@@ -59,7 +59,7 @@ def test_conditions_mean_the_same_to_all(condition, chosen):
 @settings(max_examples=law_examples())
 @given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)), more=st.sets(st.sampled_from(PATHS)))
 def test_a_broken_condition_has_a_reason(condition, chosen, more):
-    """The reason is broken by the modules present, and every set of modules that keeps it breaks no condition less."""
+    """The modules present break the reason, and every set that breaks the reason breaks the condition too."""
     test = read_condition(condition, lambda path, _: path.removeprefix("/"))
     if holds(test, chosen):
         return
@@ -74,7 +74,7 @@ def test_a_broken_condition_has_a_reason(condition, chosen, more):
 @settings(max_examples=law_examples())
 @given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)), known=st.sets(st.sampled_from(PATHS)))
 def test_simplifying_keeps_the_truth(condition, chosen, known):
-    """With the modules that are known replaced, a condition is as true as before, and names none of them."""
+    """Replacing known modules keeps the truth value of a condition and removes their names."""
     test = read_condition(condition, lambda path, _: path.removeprefix("/"))
 
     rest = simplify(test, lambda path: path in chosen if path in known else None)
@@ -109,7 +109,7 @@ def test_operators_bind_as_usual(condition, expected):
 
 @given(size=st.integers(1, 8), low=st.integers(0, 8), high=st.none() | st.integers(0, 8), bits=st.integers(0, 255))
 def test_numbers_of_modules_mean_the_same_to_the_solver(size, low, high, bits):
-    """From `low` to `high` modules are present exactly when the solver agrees."""
+    """The solver accepts a number of modules exactly if it is between `low` and `high`."""
     modules = tuple("abcdefgh"[:size])
     present = {module for number, module in enumerate(modules) if bits >> number & 1}
     kept = low <= len(present) and (high is None or len(present) <= high)
@@ -137,7 +137,7 @@ def test_numbers_of_modules_mean_the_same_to_the_solver(size, low, high, bits):
     ],
 )
 def test_faults_of_rules_point_into_the_attribute(rule, code, column):
-    """What is wrong with a rule is reported at the word that it is about."""
+    """A fault of a rule is reported at its word."""
     with pytest.raises(SchemaError) as caught:
         checked(with_rules(rule))
     first = caught.value.diagnostics[0]
@@ -145,28 +145,28 @@ def test_faults_of_rules_point_into_the_attribute(rule, code, column):
 
 
 def test_unknown_paths_get_a_suggestion():
-    """A mistyped path in a condition is met by the nearest name."""
+    """An unknown path in a condition gets the nearest name as a suggestion."""
     with pytest.raises(SchemaError) as caught:
         checked('<schema name="s"><module name="miami"/><rules><assert test="maimi"/></rules></schema>')
     assert caught.value.diagnostics[0].help == "did you mean 'miami'?"
 
 
 def test_a_slash_tells_a_module_from_a_keyword():
-    """A module called like a keyword is named from the root."""
+    """A path from the root can refer to a module with the name of a keyword."""
     schema = checked(with_rules('<assert test="/not implies not /and"/>', '<module name="and"/><module name="not"/>'))
     assert schema.guaranteed["not"] == {"not"}
 
 
 @pytest.mark.parametrize("test", ["(" * 60 + "a" + ")" * 60, "not " * 60 + "a", " or ".join(["a"] * 600)])
 def test_large_conditions_are_refused(test):
-    """Depth and length of a condition are bounded."""
+    """The depth and the length of a condition are limited."""
     with pytest.raises(SchemaError) as caught:
         checked(with_rules(f'<assert test="{test}"/>'))
     assert codes(caught.value.diagnostics) == ["PC308"]
 
 
 def test_many_alternatives_cost_no_time():
-    """A condition with 2^30 combinations of alternatives, and a choice of half of sixty modules, are checked at once."""
+    """A condition with 2^30 combinations, and a choice of half of sixty modules, are checked at once."""
     modules = "".join(f'<module name="m{number}"/>' for number in range(60))
     alternatives = " or ".join(f"(m{number} and m{number + 1})" for number in range(0, 60, 2))
     names = " ".join(f"m{number}" for number in range(60))
@@ -193,7 +193,7 @@ def test_many_alternatives_cost_no_time():
     ],
 )
 def test_broken_rules_say_what_to_do(rule, prompt, message, mend):
-    """A prompt that breaks a rule is told the author's message, or the rule, and what to add or remove."""
+    """The diagnostic of a broken rule has the author's message, or the rule, and lists the modules to add or remove."""
     with pytest.raises(PromptError) as caught:
         selected(f'<prompt schema="s">{prompt}</prompt>', with_rules(rule))
     (diagnostic,) = caught.value.diagnostics
@@ -203,7 +203,7 @@ def test_broken_rules_say_what_to_do(rule, prompt, message, mend):
 
 
 def test_a_default_that_breaks_a_rule_is_named():
-    """When it is a union's default that breaks a rule, the diagnostic says so."""
+    """The diagnostic names a union's default that breaks a rule."""
     modules = '<module name="a"/><union default="x"><module name="x"/><module name="y"/></union>'
     with pytest.raises(PromptError) as caught:
         selected('<prompt schema="s"><a/></prompt>', with_rules('<exclude modules="a x"/>', modules))
@@ -211,7 +211,7 @@ def test_a_default_that_breaks_a_rule_is_named():
 
 
 def test_rules_guarantee_and_kill():
-    """Rules take part in what is guaranteed, what can never be used, and why."""
+    """Rules affect guaranteed modules, dead modules, and their explanations."""
     schema = checked(with_rules('<assert test="a and not c"/><require if="b" then="b/d"/>'))
     assert schema.guaranteed[""] == {"a"}
     assert schema.guaranteed["b"] == {"a", "b", "b/d"}
@@ -220,7 +220,7 @@ def test_rules_guarantee_and_kill():
 
 
 def test_rules_are_printed_and_read_again():
-    """Printing a schema keeps its rules, their messages and their documentation."""
+    """Printing a schema keeps its rules, with their messages and documentation."""
     text = with_rules(
         '<doc>Why.</doc><require if="a" then="not b"/><exclude modules="a /b/d"/>'
         '<choose modules="a b" min="0" max="1" message="One &lt; two."/><assert test="a or not a"/>'
@@ -231,7 +231,7 @@ def test_rules_are_printed_and_read_again():
 
 
 def test_evaluation_is_linear_in_the_selection():
-    """A prompt of one module among two thousand touches only the rules that speak of it."""
+    """A prompt of one module among two thousand evaluates only the rules with this module."""
     modules = "".join(f'<module name="m{number}">m</module>' for number in range(2_000))
     rules = "".join(f'<exclude modules="m{number} m{number + 1}"/>' for number in range(1_998))
     schema = checked(with_rules(rules, modules))
@@ -249,7 +249,7 @@ def test_evaluation_is_linear_in_the_selection():
 
 
 def test_many_rules_are_checked_in_time():
-    """A schema of 2,000 modules in a megabyte with 500 rules of all kinds is read and checked within two seconds."""
+    """A schema of 2,000 modules in a megabyte with 500 rules of all kinds is parsed and checked within two seconds."""
     filler = "word " * 90
     modules = "".join(f'<module name="m{number}">{filler}</module>\n' for number in range(2_000))
     rules = "".join(
@@ -281,7 +281,7 @@ def test_many_rules_are_checked_in_time():
     ],
 )
 def test_symbol_in_a_condition_is_marked_itself(test: str, column: int, symbol: str, word: str) -> None:
-    """An operator of another language is the place of the diagnostic, also beside a name or as a reference."""
+    """A diagnostic points at the operator of another language, also next to a name or as a character reference."""
     with pytest.raises(SchemaError) as caught:
         checked(f'<schema name="s">{MODULES}<rules>\n<assert test="{test}"/></rules></schema>')
 
@@ -292,7 +292,7 @@ def test_symbol_in_a_condition_is_marked_itself(test: str, column: int, symbol: 
 
 
 def test_words_written_with_references_have_places() -> None:
-    """A word behind a character reference is marked where it stands."""
+    """A diagnostic points at the right word after a character reference."""
     with pytest.raises(SchemaError) as caught:
         checked(f'<schema name="s">{MODULES}\n<module name="x" requires="a &#98; none"/></schema>')
 

@@ -1,4 +1,4 @@
-"""Every XML example of the documentation does what the text around it says."""
+"""Tests of the XML examples in the documentation against the surrounding text."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def run(blocks: list[str], schema: CheckedSchema) -> list[str]:
 
 
 def test_the_first_example_is_the_schema_of_these_tests():
-    """The page and the tests speak of the same schema."""
+    """The page and the tests use the same schema."""
     assert examples(LANGUAGE)[0] == TRAVEL
 
 
 @pytest.mark.parametrize("block", examples(LANGUAGE))
 def test_examples_of_the_language_are_right(block):
-    """Every example of the reference is accepted, without a warning."""
+    """Every example of the reference is accepted without a warning."""
     assert run([block], check_schema(parse_schema(TRAVEL))) == []
 
 
 def test_the_separator_example_gives_what_the_page_says():
-    """The texts of the example, in document order, are those of the page."""
+    """The example has the texts of the page, in document order."""
     (block,) = (block for block in examples(LANGUAGE) if 'name="greeting" separator' in block)
     assert outline(check_schema(parse_schema(block)).children) == [
         "One.",
@@ -61,13 +61,13 @@ def test_the_separator_example_gives_what_the_page_says():
 
 
 def test_the_rules_example_guarantees_what_the_page_says():
-    """The terms of the example are guaranteed although no rule says so alone."""
+    """The example guarantees its terms, although no single rule does."""
     (block,) = (block for block in examples(LANGUAGE) if "support" in block)
     assert check_schema(parse_schema(block)).guaranteed[""] == {"terms"}
 
 
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
-    """Every block of Python runs, beside the documents of the page; the built prompt is the written one."""
+    """All Python blocks run next to the documents of the page, and the built prompt equals the written one."""
     python = re.findall(r"^```python\n(.*?)^```$", LANGUAGE, re.MULTILINE | re.DOTALL)
     (template,) = re.findall(r"^```jinja\n(.*?)^```$", LANGUAGE, re.MULTILINE | re.DOTALL)
     schema, prompt = examples(LANGUAGE)[:2]
@@ -88,7 +88,7 @@ SECTIONS = re.split(r"^### ", ERRORS, flags=re.MULTILINE)[1:]
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[:5])
 def test_examples_of_errors_produce_their_code(section):
-    """The example of a code produces it, first and, but for other examples of the same, alone."""
+    """The examples of a code produce exactly this code."""
     code, blocks = section[:5], examples(section)
     elsewhere = {"PC004", "PC006", "PC009", "PC010", "PC011", "PC012", "PC213", "PC214", "PC314", "PC422"}
     if code < "PC500" and code not in elsewhere:
@@ -98,7 +98,7 @@ def test_examples_of_errors_produce_their_code(section):
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[:5])
 def test_every_error_says_how_to_fix_it(section):
-    """Each section has the code's title, a sentence on what is wrong and one on what to do."""
+    """Each section has the title of the code, a sentence about the problem and a sentence about the fix."""
     code = section[:5]
     assert section.startswith(f"{code} {CODES[code].title}\n")
     assert "\n**Fix.** " in section

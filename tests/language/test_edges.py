@@ -1,4 +1,4 @@
-"""Faults and limits that few documents meet: each is told in words that say what to do, and none costs much."""
+"""Tests of rare faults and limits: each has a clear message and costs little time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize(("document", "code", "words"), SCHEMAS.values(), ids=SCHEMAS)
 def test_schemas_are_refused_in_words(document, code, words):
-    """The first diagnostic has the code of the fault, and its words or its help say what is wrong."""
+    """The first diagnostic has the code of the fault, and its message or help describes the fault."""
     with pytest.raises(LanguageError) as caught:
         checked(document)
     first = caught.value.diagnostics[0]
@@ -54,7 +54,7 @@ PROMPTS = {
 
 @pytest.mark.parametrize(("document", "code", "words"), PROMPTS.values(), ids=PROMPTS)
 def test_prompts_are_refused_in_words(document, code, words):
-    """The first diagnostic has the code of the fault, and its words say what is wrong."""
+    """The first diagnostic has the code of the fault, and its message describes the fault."""
     with pytest.raises(LanguageError) as caught:
         parse_prompt(document)
     first = caught.value.diagnostics[0]
@@ -85,14 +85,14 @@ PATTERNS = {
 
 @pytest.mark.parametrize(("pattern", "words"), PATTERNS.items())
 def test_patterns_are_refused_in_words(pattern, words):
-    """A pattern that cannot be read says why."""
+    """The diagnostic of an invalid pattern has a reason."""
     with pytest.raises(PatternError) as caught:
         Pattern(pattern)
     assert words in caught.value.message
 
 
 def test_patterns_know_sets_and_escapes():
-    """Sets, their complements and escaped characters match what they say, inside of a class and outside."""
+    """Sets, complements and escaped characters match correctly inside and outside of a class."""
     assert Pattern("\\D+").matches("ab")
     assert not Pattern("\\D+").matches("a1")
     assert Pattern("[\\d\\]x-z]+").matches("7]y")
@@ -101,7 +101,7 @@ def test_patterns_know_sets_and_escapes():
 
 
 def test_long_texts_are_not_looked_at():
-    """What is longer than a pattern is matched with does not match, and an argument so long is told both lengths."""
+    """Text over the length limit of patterns does not match, and the message for such an argument has both lengths."""
     assert Pattern("a*").matches("a" * MAX_TEXT)
     assert not Pattern("a*").matches("a" * (MAX_TEXT + 1))
     schema = f'<schema name="s"><module name="a"><parameter name="p" length="{MAX_TEXT * 2}" pattern="a*"/></module></schema>'
@@ -110,7 +110,7 @@ def test_long_texts_are_not_looked_at():
 
 
 def test_no_document_has_more_faults_than_anyone_reads():
-    """Of a thousand faults the first hundred are told, then that there are more: of references and of arguments."""
+    """With a thousand faults, the error has the first hundred and says that there are more."""
     schema = f'<schema name="s">{MODULE}<module name="b"><parameter name="p" length="1"/></module></schema>'
     unknown = "".join(f"<a{number}/>" for number in range(1_000))
     arguments = " ".join(f'a{number}=""' for number in range(1_000))
@@ -122,7 +122,7 @@ def test_no_document_has_more_faults_than_anyone_reads():
 
 
 def test_suggestions_end_where_nobody_reads_them():
-    """Of fifty rules that lead nowhere all are told, and the first ones with a suggestion."""
+    """With fifty unknown paths, all are reported, and the first ones have a suggestion."""
     rules = "".join(f'<exclude modules="alpha alpah{number}"/>' for number in range(50))
     with pytest.raises(LanguageError) as caught:
         checked(f'<schema name="s"><module name="alpha"/><rules>{rules}</rules></schema>')
@@ -133,7 +133,7 @@ def test_suggestions_end_where_nobody_reads_them():
 
 @pytest.mark.parametrize(("limit", "least"), [("_MAX_DEPTH", 39), ("_MAX_STEPS", 1)])
 def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
-    """Where counting takes too much work combinations are listed, and the number says that there may be more."""
+    """If exact counting exceeds the budget, combinations are listed, and the count is a lower bound."""
     members = "".join(f'<module name="m{number}"/>' for number in range(20))
     union = f'<union required="true">{members}</union><rules><exclude modules="a m3"/></rules>'
     rules = checked(f'<schema name="s">{MODULE}{union}</schema>').rules
@@ -158,7 +158,7 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
     ],
 )
 def test_templates_are_told_what_they_would_take(template, words):
-    """A template that would run away is stopped with the limit that it meets."""
+    """A template that exceeds a limit is stopped, and the message has the limit."""
     with pytest.raises(LanguageError) as caught:
         render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
     assert words in caught.value.diagnostics[0].message
@@ -172,7 +172,7 @@ def test_templates_have_little_time(monkeypatch):
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path):
-    """A pipe, a name that no file can have, and values for what is no template are faults with a place."""
+    """A pipe, an impossible file name, and a context without a template are faults with a place."""
     os.mkfifo(tmp_path / "pipe.xml")
     (tmp_path / "p.xml").write_text('<prompt schema="s"/>')
     name = "n" * 300
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path):
     [("<user>Hello.</user>", "a turn of <user>"), ('<parameter name="p" length="1"/>', "a parameter")],
 )
 def test_includes_bring_modules_only(content, what, tmp_path: Path):
-    """What would be part of every prompt is not included unseen."""
+    """Content that would be part of every prompt is not included without notice."""
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}{content}</schema>')
     with pytest.raises(LanguageError, match=f"holds {what} outside all modules") as caught:
         parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
@@ -200,7 +200,7 @@ def test_includes_bring_modules_only(content, what, tmp_path: Path):
 
 
 def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
-    """An include that leaves out the module that a rule asks for says so, unless it takes that module too."""
+    """An include without a module that a rule needs is refused, unless the include has that module too."""
     rules = '<rules><assert test="a and b"/></rules>'
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
     with pytest.raises(LanguageError) as caught:
@@ -210,7 +210,7 @@ def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
 
 
 def test_choices_too_large_to_move_are_told(tmp_path: Path):
-    """To choose some of many cannot be said inside a module; the help is to include at the top level."""
+    """A large choice cannot be moved into a module; the help is to include at the top level."""
     names = [f"m{number}" for number in range(12)]
     modules = "".join(f'<module name="{name}"/>' for name in names)
     rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
@@ -223,7 +223,7 @@ def test_choices_too_large_to_move_are_told(tmp_path: Path):
 
 
 def test_turns_are_built_like_documents():
-    """A schema with every turn built in Python prints what a document with them says."""
+    """A schema with all turns built in Python prints the same as the document with these turns."""
     built = Schema("s").system("One.").user("Two.").assistant("Three.")
     written = '<schema name="s"><system>One.</system><user>Two.</user><assistant>Three.</assistant></schema>'
     assert [outline(check_schema(each).children) for each in (built, parse_schema(written))] == [

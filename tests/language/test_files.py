@@ -1,4 +1,4 @@
-"""Files in memory: what a schema names is found there as on a disk, and nothing else is."""
+"""Tests of files in memory: the files that a schema names are found as on a disk, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PART = '<schema name="part"><module name="a">{{ text }}</module></schema>'
 @settings(max_examples=law_examples(0.5))
 @given(drawn=st.one_of(schema_files(), broken_schemas()))
 def test_files_in_memory_are_files(drawn: SchemaFiles | BrokenSchema) -> None:
-    """Whatever files a schema names, and whatever is wrong with them, is the same in memory and on a disk."""
+    """A schema and its faults are the same in memory and on a disk."""
     files = {**drawn.files, "main.xml": drawn.xml}
     with TemporaryDirectory() as folder:
         home = Path(folder)
@@ -37,7 +37,7 @@ def test_files_in_memory_are_files(drawn: SchemaFiles | BrokenSchema) -> None:
 
 
 def outcome(read: Callable[[], Schema]) -> str:
-    """Return what is read and what is wrong with it, places included."""
+    """Return the schema or its faults, with their places."""
     try:
         return repr(check_schema(read()).source)
     except SchemaError as error:
@@ -57,7 +57,7 @@ def outcome(read: Callable[[], Schema]) -> str:
     ],
 )
 def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, mend: str | None) -> None:
-    """A text that is not there, not inside, too large or not UTF-8 is told with the mend that a file would get."""
+    """A missing, outside, too large or non-UTF-8 text gets the same help as a file."""
     files = {
         "parts.txt": "",
         "more/parts.txt": "",
@@ -72,7 +72,7 @@ def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, me
 
 
 def test_templates_in_memory_get_the_context() -> None:
-    """A file whose name says so is a template in memory, too, and its faults are told at its place."""
+    """A file with a template's name is a template in memory too, and its faults have the right place."""
     document = '<schema name="s"><include href="more/part.xml.j2"/></schema>'
     files = {"more/part.xml.j2": PART}
 

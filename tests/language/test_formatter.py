@@ -1,4 +1,4 @@
-"""Formatting a document never changes its tokens, keeps its comments, and is done after one time."""
+"""Tests of the formatter: it keeps tokens and comments, and is idempotent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODES = st.sampled_from(["", "dedent", "preserve", "collapse", "compact"])
 
 
 def tokens(text: str, folder: Path | None = None):
-    """Return all of a document's checked content that is not a place."""
+    """Return the checked content of a document without places."""
     if is_prompt(text.encode()):
         return without_spans(parse_prompt(text))
     checked = check_schema(parse_schema(text, folder=folder))
@@ -36,13 +36,13 @@ def tokens(text: str, folder: Path | None = None):
 
 
 def is_prompt(data: bytes) -> bool:
-    """Whether the first element is one of a prompt, or nearly."""
+    """Return whether the first element is that of a prompt, or similar."""
     first = re.search(rb"<([a-z]+)", data)
     return first is not None and first[1].startswith(b"prom")
 
 
 def spaced(draw, document: str) -> str:
-    """Return a document with whitespace and comments put where nothing or other whitespace was."""
+    """Return a document with random whitespace and comments in place of its whitespace or between elements."""
     parts = re.split(r"(<text>.*?</text>|<arg [^>]*>.*?</arg>|<[^>]*>)", document, flags=re.DOTALL)
     found = []
     for part in parts[:-1]:
@@ -56,7 +56,7 @@ def spaced(draw, document: str) -> str:
 
 
 def still_valid(document: str) -> bool:
-    """Whether a document with other whitespace is one; text that a module had not may be where none can be."""
+    """Return whether a document is still valid after its whitespace changed; new text may be in a wrong place."""
     try:
         tokens(document)
     except LanguageError:
@@ -66,7 +66,7 @@ def still_valid(document: str) -> bool:
 
 @st.composite
 def respaced_schemas(draw):
-    """Draw a schema in any layout, its text read in any of the four ways."""
+    """Draw a schema in any layout, with one of the four whitespace modes."""
     document = draw(strategies.schema_documents())
     mode = draw(MODES)
     if mode and "whitespace=" not in document[: document.index(">")]:
@@ -95,13 +95,13 @@ def test_tokens_never_change(document):
 @settings(max_examples=law_examples())
 @given(DOCUMENTS.filter(still_valid))
 def test_twice_is_once(document):
-    """Formatting what has been formatted changes nothing."""
+    """Formatting a formatted document does not change it."""
     once = format_document(document)
     assert format_document(once) == once
 
 
 def comments(nodes: tuple[MarkupNode, ...]) -> Iterator[str]:
-    """Every comment below some nodes, in document order."""
+    """Yield every comment inside some nodes, in document order."""
     for node in nodes:
         if isinstance(node, Tag):
             yield from comments(node.children)
@@ -113,13 +113,13 @@ def comments(nodes: tuple[MarkupNode, ...]) -> Iterator[str]:
 @settings(max_examples=law_examples(0.5))
 @given(DOCUMENTS.filter(still_valid))
 def test_comments_are_kept(document):
-    """Every comment is there, as it was written and in the same order."""
+    """Formatting keeps every comment unchanged and in the same order."""
     assert list(comments(read_markup(format_document(document)))) == list(comments(read_markup(document)))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_documents_keep_their_tokens(path):
-    """The laws hold for every document that we ship."""
+    """The laws hold for every shipped document."""
     text = path.read_text(encoding="utf-8")
     once = format_document(text, folder=path.parent)
     assert tokens(once, path.parent) == tokens(text, path.parent)
@@ -128,7 +128,7 @@ def test_shipped_documents_keep_their_tokens(path):
 
 @pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
 def test_refuses_what_is_wrong(path):
-    """A document with faults is refused with the diagnostics that its checker gives."""
+    """A document with faults is refused with the diagnostics of its checker."""
     data = path.read_bytes()
     reader = parse_prompt if is_prompt(data) else lambda data: check_schema(parse_schema(data))
     with pytest.raises(LanguageError) as expected:
@@ -210,13 +210,13 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(("document", "expected"), LAYOUTS.values(), ids=LAYOUTS)
 def test_layout(document, expected):
-    """Each of these documents is laid out so, and stays so."""
+    """Each document is formatted as expected, and formatting is stable."""
     assert format_document(document) == expected
     assert format_document(expected) == expected
 
 
 def test_long_start_tags_are_wrapped():
-    """A start tag that is too long for a line gets one line for each attribute."""
+    """A start tag that is too long for a line is split into one line for each attribute."""
     paths = " ".join(f"module-{number}" for number in range(9))
     modules = "".join(f'<module name="module-{number}"/>' for number in range(9))
     formatted = format_document(
@@ -226,14 +226,14 @@ def test_long_start_tags_are_wrapped():
 
 
 def test_deep_documents_cost_no_more_than_they_are_long():
-    """Nesting does not multiply the work."""
+    """The work for a nested document is proportional to its length."""
     document = '<schema name="s">' + '<module name="m">' * 97 + "x" + "</module>" * 97 + "</schema>"
     assert format_document(document).count("\n") == 2 * 98 + 1
 
 
 @given(st.text(alphabet="a&lt;#x10 \n", max_size=12))
 def test_markup_reads_what_was_written(text):
-    """Reading the markup of a document loses no character of it."""
+    """Parsing the markup of a document keeps every character."""
     nodes = read_markup(text)
     assert "".join(node.raw for node in nodes if isinstance(node, Chars)) == text
     assert Chars(MarkupKind.TEXT, "&#10;&#x41;&amp;lt;").value == "\nA&lt;"

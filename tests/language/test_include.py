@@ -1,4 +1,4 @@
-"""Includes: what another file brings, where its faults are told, and what it may cost."""
+"""Tests of includes: their content, the places of their faults, and their cost."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SHOP = """<schema name="shop" separator=" ">
 
 
 def written(folder: Path, **files: str) -> Path:
-    """Write files into a folder; return the first one."""
+    """Write files into a folder; return the path of the first one."""
     for name, text in files.items():
         (folder / f"{name}.xml").write_text(text, encoding="utf-8")
     return folder / f"{next(iter(files))}.xml"
 
 
 def load(folder: Path, include: str, **files: str) -> Schema:
-    """Return a schema with this content, beside the shop and other files."""
+    """Return a schema with this content, next to the shop and other files."""
     main = f'<schema name="main">{include}</schema>'
     return Schema.from_file(written(folder, main=main, shop=SHOP, **files))
 
@@ -60,7 +60,7 @@ def faults(folder: Path, include: str, **files: str) -> tuple[Diagnostic, ...]:
 
 
 def test_all_of_a_file_comes_along(tmp_path):
-    """Modules, unions, scaffolds and rules come along; documentation and examples stay behind."""
+    """An include adds modules, unions, scaffolds and rules, but no documentation and no examples."""
     schema = load(tmp_path, '<include href="shop.xml"/>')
     kinds = [type(child) for child in schema.children]
     assert kinds == [Module, Module, Union, Module, Scaffold, RuleList]
@@ -68,7 +68,7 @@ def test_all_of_a_file_comes_along(tmp_path):
 
 
 def test_a_prefix_changes_names_and_all_paths_to_them(tmp_path):
-    """Below a prefix every path leads to the module that it led to before."""
+    """With a prefix, every path still refers to the same module."""
     printed = print_schema(load(tmp_path, '<include href="shop.xml" prefix="eu-"/>'))
     assert [part in printed for part in (
         'excludes="eu-shipping"', 'requires="/eu-slow form"', 'requires="eu-refund/form"', 'default="eu-slow"',
@@ -78,7 +78,7 @@ def test_a_prefix_changes_names_and_all_paths_to_them(tmp_path):
 
 
 def test_one_file_can_be_included_many_times(tmp_path):
-    """With prefixes, and inside modules, the same file stands side by side with itself."""
+    """One file can be included several times, with prefixes and inside modules."""
     include = '<include href="shop.xml" prefix="{}"/>'
     modules = '<module name="b"><include href="shop.xml"/></module><user><module name="c">{}</module></user>'
     schema = check_schema(
@@ -91,7 +91,7 @@ def test_one_file_can_be_included_many_times(tmp_path):
 
 
 def test_text_starts_from_the_options_of_its_own_file(tmp_path):
-    """Whitespace, separator and context are those of the included file; between its modules stands what is around it."""
+    """Options are those of the included file, but its modules are separated as in the enclosing schema."""
     other = '<schema name="o" whitespace="collapse" separator="|" context="own"><module name="a">x\n\n  y<module name="b">z</module></module></schema>'
     schema = check_schema(
         load(tmp_path, 'One.<include href="other.xml"/><include href="other.xml" prefix="p"/>', other=other)
@@ -101,7 +101,7 @@ def test_text_starts_from_the_options_of_its_own_file(tmp_path):
 
 
 def test_select_takes_what_it_names(tmp_path):
-    """Modules and unions that are selected come along with the rules that speak of them; text outside stays behind."""
+    """`select` includes the selected modules and unions with the rules about them, and leaves out other text."""
     shop = SHOP.replace("<doc>", "Welcome.<doc>").replace('requires="/slow form"', "")
     schema = load(tmp_path, '<include href="shop2.xml" select="speed refund"/>', shop2=shop.replace("/and", "slow"))
     assert check_schema(schema).modules.keys() == {"refund", "refund/late", "refund/form", "slow", "fast"}
@@ -116,7 +116,7 @@ def test_select_takes_what_it_names(tmp_path):
     [("refund", "/slow"), ("shipping", "refund/form"), ("and", "2")],
 )
 def test_what_needs_a_module_that_is_left_out_is_refused(tmp_path, select, place):
-    """A module that needs one that is left out, and a rule that cannot be kept, are told where they stand."""
+    """A module that requires a missing module, and a rule that cannot hold, are reported at their places."""
     shop = SHOP.replace("<rules>", '<rules><choose modules="and fast slow" min="2"/>')
     found = faults(tmp_path, f'<include href="shop2.xml" select="{select}"/>', shop2=shop)[0]
     assert (found.code, found.span.source) == ("PC220", str(tmp_path / "shop2.xml"))
@@ -124,7 +124,7 @@ def test_what_needs_a_module_that_is_left_out_is_refused(tmp_path, select, place
 
 
 def test_a_module_that_is_left_out_counts_as_never_present(tmp_path):
-    """Under the rules of a file, what is taken can be chosen as it could be chosen alone, without all that is left out."""
+    """The selected modules of a file have the same combinations as in the whole file with the other modules absent."""
     rules = (
         '<rules><assert test="(a and not x) or (b implies y)"/><require if="a or x" then="b or c or y"/>'
         '<choose modules="a b x y" min="1" max="2"/><exclude modules="b c x"/><assert test="x or y"/></rules>'
@@ -139,7 +139,7 @@ def test_a_module_that_is_left_out_counts_as_never_present(tmp_path):
 
 
 def test_rules_hold_where_the_module_around_them_is_present(tmp_path):
-    """What a file demands of every prompt, it demands inside a module only of prompts that have that module."""
+    """Inside a module, the demands of an included file apply only to prompts with that module."""
     rules = (
         '<rules><choose modules="a b c" min="2" max="2"/><assert test="a or b"/><require if="not a" then="c"/></rules>'
     )
@@ -153,7 +153,7 @@ def test_rules_hold_where_the_module_around_them_is_present(tmp_path):
 
 
 def accepted(schema: CheckedSchema, names: str, parent: str) -> list[str]:
-    """Return which sets of these modules, all at one place, a schema accepts."""
+    """Return the sets of these sibling modules that a schema accepts."""
     found = []
     for number in range(1 << len(names)):
         chosen = [name for bit, name in enumerate(names) if number >> bit & 1]
@@ -169,7 +169,7 @@ def accepted(schema: CheckedSchema, names: str, parent: str) -> list[str]:
 
 
 def test_included_files_include_others(tmp_path):
-    """Paths of an included file start at its own folder, and stay in that of the first; so do those of src."""
+    """Paths of an included file, also of `src`, start at its own folder and stay in the first file's folder."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "a.xml").write_text('<schema name="a"><include href="er/b.xml" prefix="b-"/></schema>')
     (tmp_path / "deep" / "er" / "b.xml").write_text(
@@ -183,7 +183,7 @@ def test_included_files_include_others(tmp_path):
 
 
 def test_faults_are_told_in_the_file_that_has_them(tmp_path):
-    """A fault of an included file carries its name, line and column, and says where it is included."""
+    """A fault of an included file has its name, line and column, and the place of the include."""
     faulty = '<schema name="f">\n <module name="a" requires="c"/><modul/></schema>'
     mid = '<schema name="m">\n\n  <include href="faulty.xml"/></schema>'
     (found,) = faults(tmp_path, '\n<include href="mid.xml"/>', faulty=faulty, mid=mid)
@@ -195,7 +195,7 @@ def test_faults_are_told_in_the_file_that_has_them(tmp_path):
 
 
 def test_names_that_meet_are_refused(tmp_path):
-    """A module that two includes bring, or the same include twice, is defined twice."""
+    """A module from two includes, or from the same include twice, is reported as defined twice."""
     mine = '<module name="refund"/>'
     first = faults(tmp_path, '<include href="shop.xml"/>' + mine)[0]
     assert (first.code, first.span.source) == ("PC203", str(tmp_path / "main.xml"))
@@ -205,7 +205,7 @@ def test_names_that_meet_are_refused(tmp_path):
 
 
 def test_circles_are_refused_with_their_chain(tmp_path):
-    """Files that include each other are refused, and the message goes around the circle."""
+    """A cycle of includes is refused, and the message lists its files."""
     files = {
         "a": '<schema name="a"><include href="b.xml"/></schema>',
         "b": '<schema name="b"><include href="a.xml"/></schema>',
@@ -219,7 +219,7 @@ def test_circles_are_refused_with_their_chain(tmp_path):
 
 
 def test_href_is_confined(tmp_path):
-    """No include leads out of the folder, through a link or without a folder."""
+    """An include cannot leave the folder, also not through a link, and needs a folder."""
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "out.xml").write_text(SHOP)
@@ -235,7 +235,7 @@ def test_href_is_confined(tmp_path):
 
 
 def test_templates_are_included_with_the_same_context(tmp_path):
-    """A context reaches the templates that a schema includes; where there are none, it is refused."""
+    """A context applies to included templates; without a template it is refused."""
     (tmp_path / "t.xml.j2").write_text(
         '<schema name="t">{% for n in names %}<module name="{{ n }}"/>{% endfor %}</schema>'
     )
@@ -251,7 +251,7 @@ def test_templates_are_included_with_the_same_context(tmp_path):
 
 
 def test_formatting_keeps_includes(tmp_path):
-    """An include stays as it is written, on a line of its own, its attributes in order."""
+    """Formatting keeps an include, on a line of its own, with its attributes in order."""
     written(tmp_path, shop=SHOP)
     text = '<schema name="s"><include  prefix="p-" select="and" href="shop.xml"></include>Text.</schema>'
     formatted = format_document(text, folder=tmp_path)
@@ -262,7 +262,7 @@ OPTIONS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed"}
 
 
 def inherited(element: etree._Element) -> dict[str, str]:
-    """Return the options that hold inside an element."""
+    """Return the options that apply inside an element."""
     around = [element, *element.iterancestors("module", "schema")]
     return {
         name: next((each.get(name) for each in around if each.get(name) is not None), default)
@@ -271,7 +271,7 @@ def inherited(element: etree._Element) -> dict[str, str]:
 
 
 def content(schema: CheckedSchema) -> list[object]:
-    """Return what a schema is when it has been checked."""
+    """Return the checked content of a schema."""
     modules = [(each.path, each.cache, each.context, each.required, each.reserve) for each in schema.modules.values()]
     scaffolds = [(each.members, each.guaranteed) for each in schema.scaffolds]
     return [outline(schema.children), dict(schema.guaranteed), scaffolds, modules, schema.open_separator]
@@ -281,7 +281,7 @@ def content(schema: CheckedSchema) -> list[object]:
 @settings(max_examples=law_examples())
 @given(document=strategies.schema_documents(turns=False))
 def test_a_prefix_changes_nothing_but_names(document):
-    """A file that is included with a prefix has the content that it has alone, under other names."""
+    """A file included with a prefix has the same content as alone, except for names."""
     root = etree.fromstring(document)
     root.text = None
     for child in list(root):
@@ -301,7 +301,7 @@ def test_a_prefix_changes_nothing_but_names(document):
 
 
 def shortened(value: Any) -> Any:
-    """Return content with the prefix taken out of every name."""
+    """Return content without the prefix in its names."""
     if isinstance(value, str):
         return value.replace("p-", "")
     if isinstance(value, dict):
@@ -334,7 +334,7 @@ def schema_of(content: str) -> str:
 
 
 def bombs(folder: Path) -> list[Path]:
-    """Write schemas that would come to too much: wide, deep, long, and many times over."""
+    """Write schemas that are too large: wide, deep, long, and repeated many times."""
     ten = "".join(f'<include href="{{}}.xml" prefix="p{number}"/>' for number in range(10))
     files = {"tens0": "".join(f'<module name="m{number}">m</module>' for number in range(10))}
     files |= {f"tens{level}": ten.format(*[f"tens{level - 1}"] * 10) for level in range(1, 12)}
@@ -353,7 +353,7 @@ def bombs(folder: Path) -> list[Path]:
 
 @pytest.mark.long
 def test_bombs_of_includes_are_refused_in_time_and_memory(tmp_path):
-    """Each is refused with one code within a second, and all of them in one process within 200 MB."""
+    """Each bomb is refused with one code within a second, and all of them in one process within 200 MB."""
     paths = [str(path) for path in bombs(tmp_path)]
     result = subprocess.run([sys.executable, "-c", PROBE, *paths], capture_output=True, text=True, check=True)
     found, peak_kib = json.loads(result.stdout)

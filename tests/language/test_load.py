@@ -1,4 +1,4 @@
-"""What can be handed over as a document, and what is said of everything else."""
+"""Tests of the forms that a document can be given in, and of the errors for other values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
     ],
 )
 def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
-    """Other types, chat messages and plain words are refused with all that a prompt can be."""
+    """Other types, chat messages and plain words are refused with a list of all accepted forms."""
     with pytest.raises(InvalidValue) as found:
         open_prompt(source)
 
@@ -42,7 +42,7 @@ def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
     "source", [None, b"<schema/>", 5, MESSAGES, {}, "", "You are a helpful assistant.", Prompt("s")]
 )
 def test_a_schema_says_what_it_can_be(source: Any) -> None:
-    """So does a schema."""
+    """A schema of another type is refused with a list of all accepted forms."""
     with pytest.raises(InvalidValue, match="is no schema: a schema is XML text"):
         open_schema(source)
 
@@ -51,7 +51,7 @@ def test_a_schema_says_what_it_can_be(source: Any) -> None:
     "source", ["nosuch.xml", "no such file.xml", "folder/nosuch", "x.xml.j2", Path("nosuch"), "x" * 5000 + ".xml"]
 )
 def test_what_is_written_as_a_path_is_one(source: Any) -> None:
-    """A path to no file is told as such, with the file's name."""
+    """A path without a file is refused with the name of the file."""
     with pytest.raises(PromptError, match=r"PC010 (there is no such file|the file cannot be read)"):
         open_prompt(source)
     with pytest.raises(SchemaError, match=r"PC010 (there is no such file|the file cannot be read)"):
@@ -59,7 +59,7 @@ def test_what_is_written_as_a_path_is_one(source: Any) -> None:
 
 
 def test_a_file_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words that name a file are a path."""
+    """Text with spaces is a path if a file has this name."""
     monkeypatch.chdir(tmp_path)
     Path("my first prompt").write_text('<prompt schema="s">Hi</prompt>', encoding="utf-8")
 

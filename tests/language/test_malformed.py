@@ -1,4 +1,4 @@
-"""Documents as authors break them: what is wrong and how to fix it, in our words, where the mistake is."""
+"""Tests of malformed documents: the message, the help and the place of the mistake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from promptcache.language import parse_schema
 
 
 class Broken(NamedTuple):
-    """A broken document, the code and place of its diagnostic, and what message and help must say."""
+    """Malformed document, the code and place of its diagnostic, and the expected message and help."""
 
     document: str | bytes
     code: str
@@ -194,7 +194,7 @@ BROKEN = {
     "semicolon missing": Broken('<schema name="s">x &amp y</schema>', "PC001", "1:20", "&amp", "write &amp;"),
     "entity of HTML": Broken('<schema name="s">x&nbsp;y</schema>', "PC003", "1:19", "&nbsp;", "write &#160;"),
     "entity in capitals": Broken('<schema name="s">R&AMP;D</schema>', "PC003", "1:19", "&AMP;", "write &amp;"),
-    # what is no XML at all
+    # not XML at all
     "plain text": Broken("You are a helpful assistant.\nBe brief.\n", "PC001", "1:1", "plain text", "<schema name="),
     "text first": Broken('Here it is:\n<schema name="s"/>', "PC001", "1:1", "before the first element", "remove"),
     "code fence": Broken('```xml\n<schema name="s"/>\n```\n', "PC001", "1:1", "Markdown", "```"),
@@ -216,7 +216,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None:
-    """Code, line and column, message and help are about the author's mistake."""
+    """The code, line, column, message and help match the author's mistake."""
     with pytest.raises(SchemaError) as caught:
         parse_schema(broken.document)
 
@@ -229,7 +229,7 @@ def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None
 
 @pytest.fixture(scope="module")
 def few_objects() -> Iterator[None]:
-    """Keep garbage collections from looking at all objects of the tests before."""
+    """Freeze the objects of earlier tests, so that garbage collections ignore them."""
     gc.collect()
     gc.freeze()
     yield
@@ -255,7 +255,7 @@ def few_objects() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.usefixtures("few_objects")
 def test_explaining_takes_linear_time(repeated: Callable[[int], str]) -> None:
-    """A long document is explained in the time that reading it takes."""
+    """Explaining a long malformed document takes linear time."""
 
     def seconds(size: int) -> float:
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""What diagnostics tell an author: where the cause is, and what to write instead."""
+"""Tests of diagnostics: the place of the cause, and the suggested text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAW = """<schema name="law">
 
 
 def found(schema: str) -> tuple[Diagnostic, ...]:
-    """What is found in a schema, warnings included."""
+    """Return all diagnostics of a schema, warnings included."""
     try:
         return check_schema(parse_schema(schema)).warnings
     except LanguageError as error:
@@ -34,14 +34,14 @@ def found(schema: str) -> tuple[Diagnostic, ...]:
 
 
 def found_in(prompt: str, schema: str = LAW) -> Diagnostic:
-    """The first thing that is found in a prompt."""
+    """Return the first diagnostic of a prompt."""
     with pytest.raises(LanguageError) as caught:
         resolve_prompt(parse_prompt(prompt), check_schema(parse_schema(schema)))
     return caught.value.diagnostics[0]
 
 
 def place(diagnostic: Diagnostic) -> str:
-    """The line and column of a diagnostic."""
+    """Return the line and column of a diagnostic."""
     return f"{diagnostic.span.line}:{diagnostic.span.column}"
 
 
@@ -54,7 +54,7 @@ def place(diagnostic: Diagnostic) -> str:
     ],
 )
 def test_what_is_to_be_added_has_its_required_arguments(prompt: str, advice: str) -> None:
-    """The reference in the help is complete: the next check finds no missing argument."""
+    """The reference in the help has all required arguments."""
     assert found_in(f'<prompt schema="law">{prompt}</prompt>').help == advice
 
 
@@ -66,7 +66,7 @@ def test_what_is_to_be_added_has_its_required_arguments(prompt: str, advice: str
     ],
 )
 def test_module_that_is_inside_another_is_shown_nested(prompt: str, advice: str) -> None:
-    """A module that is named outside the one that holds it is shown as it must be written."""
+    """For a module named outside its parent, the help shows the nested reference."""
     first = found_in(f'<prompt schema="law">{prompt}</prompt>')
 
     assert first.code == "PC401"
@@ -95,7 +95,7 @@ def test_rule_that_makes_an_example_invalid_is_the_place(rule: str, place_of_rul
 
 @pytest.mark.parametrize("pattern", ["^[0-9]+$", "[0-9]+$", "^[0-9]+"])
 def test_anchors_change_nothing(pattern: str) -> None:
-    """A pattern with anchors is one without: it matches whole texts in any case."""
+    """Anchors do not change a pattern: it always matches whole texts."""
     parameter = f'<parameter name="n" length="3" pattern="{pattern}" default="{{}}"/>'
     assert not found(f'<schema name="s">{parameter.format("12")}</schema>')
     assert [each.code for each in found(f'<schema name="s">{parameter.format("12a")}</schema>')] == ["PC216"]
@@ -114,7 +114,7 @@ def test_anchors_change_nothing(pattern: str) -> None:
     ids=lambda error: error[0],
 )
 def test_module_that_can_never_be_used_is_reported_beside_errors(error: tuple[str, str]) -> None:
-    """PC302 is said although the schema has an error of another kind."""
+    """PC302 is reported even if the schema has an error of another kind."""
     code, more = error
     dead = '<module name="a" required="true"/><module name="b" excludes="a"/>'
 
@@ -140,7 +140,7 @@ def test_module_that_can_never_be_used_is_reported_beside_errors(error: tuple[st
     ],
 )
 def test_scaffold_that_adds_nothing_is_a_warning(modules: str, adds_nothing: bool) -> None:
-    """A scaffold whose modules attend to each other anyway is reported; one that adds an encoding is not."""
+    """A scaffold whose modules attend to each other anyway is reported; a scaffold that adds an encoding is not."""
     assert [each.code for each in found(f'<schema name="s">{modules}</schema>')] == ["PC313"] * adds_nothing
 
 
@@ -155,7 +155,7 @@ def test_scaffold_that_adds_nothing_is_a_warning(modules: str, adds_nothing: boo
     ],
 )
 def test_indentation_that_stays_in_the_text_is_a_warning(text: str, where: str, message: str) -> None:
-    """A no-break space, or tabs beside spaces, that `dedent` cannot take away is reported where it is."""
+    """A no-break space, or tabs next to spaces, that `dedent` cannot remove is reported at its place."""
     (first,) = found(f'<schema name="s"><module name="a">{text}</module></schema>')
     in_prompt = parse_prompt(f'<prompt schema="s"><a/><user>{text}</user></prompt>').warnings
 
@@ -182,6 +182,6 @@ def test_indentation_that_is_meant_is_no_warning(inside: str) -> None:
 
 
 def test_other_modes_of_whitespace_are_not_concerned() -> None:
-    """Only `dedent` takes indentation away."""
+    """Only `dedent` removes indentation, so other modes have no warning."""
     text = "\n    first\n\t\tsecond\n"
     assert found(f'<schema name="s" whitespace="preserve"><module name="a">{text}</module></schema>') == ()

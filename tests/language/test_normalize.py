@@ -1,4 +1,4 @@
-"""Separators, the open turn and inheritance: the final text of a schema."""
+"""Tests of the final text of a schema: separators, the open turn and inherited options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.language.generated import declared_schemas
     ],
 )  # fmt: skip
 def test_every_block_but_the_first_begins_with_the_separator(body, expected):
-    """The separator begins the first text of a block, wherever that is, and never stands beside a header or footer."""
+    """The separator begins the first text of a block at any depth, and never comes next to a header or footer."""
     assert outline(checked(f'<schema name="s">{body}</schema>').children) == expected
 
 
@@ -56,7 +56,7 @@ def test_every_block_but_the_first_begins_with_the_separator(body, expected):
     ],
 )
 def test_only_a_last_top_level_user_turn_is_open(body, is_open, separator):
-    """The turn that ends the schema stays open; bare text that continues it gets a separator if the turn has text."""
+    """The final user turn stays open; bare text that continues it gets a separator if the turn has text."""
     schema = checked(f'<schema name="s">{body}</schema>')
     assert any(getattr(item, "open", False) for item in schema.children) == is_open
     assert schema.open_separator == separator
@@ -65,7 +65,7 @@ def test_only_a_last_top_level_user_turn_is_open(body, is_open, separator):
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas())
 def test_texts_are_never_empty_and_never_side_by_side(schema):
-    """Text that is tokenized together is one text, and none is empty."""
+    """Texts are never empty and never adjacent."""
 
     def check(items):
         assert all(item.text for item in items if isinstance(item, FinalText))
@@ -79,7 +79,7 @@ def test_texts_are_never_empty_and_never_side_by_side(schema):
 
 @given(mode=st.sampled_from(Whitespace), separator=st.sampled_from(["", "\\n\\n", "--"]))
 def test_options_are_inherited(mode, separator):
-    """A module has the options of the module around it until it names its own."""
+    """A module inherits the options of its parent unless it sets its own."""
     inner = '<module name="c"><module name="d" cache="true" context="guaranteed"/></module>'
     outer = f'<module name="a" cache="false" context="own"><module name="b">{inner}</module></module>'
     schema = checked(f'<schema name="s" whitespace="{mode}" separator="{separator}">{outer}</schema>')

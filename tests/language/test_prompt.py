@@ -1,4 +1,4 @@
-"""Prompts built in Python, and their XML."""
+"""Tests of prompts built in Python, and of their XML."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ PROMPTS = st.builds(
 @settings(max_examples=law_examples())
 @given(prompt=PROMPTS)
 def test_parsing_a_printed_prompt_gives_the_prompt(prompt):
-    """parse(print(p)) is p, but for the places; arguments and texts come back to the last character."""
+    """Parsing a printed prompt gives the same prompt, except for spans, with every character of its texts."""
     assert without_spans(parse_prompt(prompt.to_xml())) == without_spans(prompt)
 
 
 def test_the_builder_writes_what_the_document_says():
-    """A built prompt and the document that says the same are the same."""
+    """A built prompt equals the prompt of the corresponding document."""
     built = Prompt("travel").use("cities/miami", days="three").use("style").user("Where?").assistant("There:")
     document = (
         '<prompt schema="travel"><use module="cities/miami" days="three"/><style/>'
@@ -64,7 +64,7 @@ def test_the_builder_writes_what_the_document_says():
 
 
 def test_building_changes_nothing():
-    """Each step gives a new prompt and leaves the one before as it was."""
+    """Each step returns a new prompt and does not change the previous one."""
     start = Prompt("travel")
     start.use("a").fill(b="c").system("d").user("e")
     start.text("f")
@@ -72,7 +72,7 @@ def test_building_changes_nothing():
 
 
 def test_arguments_may_have_any_name():
-    """Names that mean something in Python or in a prompt are arguments like others."""
+    """Arguments may have names that are reserved in Python or in prompts."""
     prompt = Prompt("s").use("m", **{"self": "1", "module": "2", "unit.py": "3"})
     assert [argument.name for argument in prompt.references[0].arguments] == ["self", "module", "unit.py"]
 
@@ -86,7 +86,7 @@ def test_arguments_are_data():
 
 
 def test_bare_text_stands_alone():
-    """Bare text beside turns is refused when it is built, as it is when it is read."""
+    """Bare text with turns is refused when building and when parsing."""
     with pytest.raises(PromptError) as caught:
         Prompt("s").text("one").user("two")
     assert codes(caught.value.diagnostics) == ["PC416"]
@@ -94,14 +94,14 @@ def test_bare_text_stands_alone():
 
 @pytest.mark.parametrize("prompt", [Prompt("s").user("\x00"), Prompt("s").use("m", p="\uffff")])
 def test_xml_is_refused_where_it_cannot_hold_a_text(prompt):
-    """A character that XML has no way to write is a diagnostic, not a broken document."""
+    """A character that XML cannot represent gives a diagnostic, not a malformed document."""
     with pytest.raises(PromptError) as caught:
         prompt.to_xml()
     assert codes(caught.value.diagnostics) == ["PC011"]
 
 
 def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
-    """Faults of a file carry its path."""
+    """Faults of a file have its path."""
     path = tmp_path / "prompt.xml"
     path.write_text("<prompt/>", encoding="utf-8")
     with pytest.raises(PromptError) as caught:
@@ -110,7 +110,7 @@ def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
 
 
 def test_faults_inside_an_unusable_reference_are_told_too() -> None:
-    """A path that is none hides nothing of what stands inside its reference."""
+    """Faults inside a reference are reported even if its path is invalid."""
     with pytest.raises(PromptError) as caught:
         parse_prompt('<prompt schema="s"><use module="">words</use></prompt>')
 

@@ -1,4 +1,4 @@
-"""Schema documents: what is read, what the paper's dialect means, and where `src` may lead."""
+"""Tests of schema documents: their content, the paper's dialect, and the limits of `src`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _refused(schema: Schema) -> list[str]:
 
 
 def test_the_dialect_of_the_paper_loads():
-    """Names with dots and dashes, roles at any level, anonymous text, cache and scaffold attributes are read."""
+    """The reader accepts the paper's dialect: names with dots and dashes, roles at any level, and anonymous text."""
     schema = checked(PAPER)
     assert list(schema.modules) == ["unit.py", "my-module_2", "unit.test", "other.test"]
     assert schema.modules["unit.py"].children[0].text == "if a < b: pass"
@@ -59,7 +59,7 @@ def test_the_dialect_of_the_paper_loads():
 
 
 def test_placeholders_keep_their_dialect_when_printed():
-    """A schema that is printed says of each placeholder whether it may be cut."""
+    """A printed schema keeps for each placeholder whether it may be cut."""
     text = '<schema name="s"><parameter name="p" length="1" {}="some words"/></schema>'
     for attribute in ("scaffold", "placeholder"):
         parameter = checked(text.format(attribute)).parameters[""]["p"]
@@ -69,7 +69,7 @@ def test_placeholders_keep_their_dialect_when_printed():
 
 
 def test_every_node_knows_its_place():
-    """The span of each node covers its start tag, or its text without the whitespace around it."""
+    """The span of a node covers its start tag, or its text without surrounding whitespace."""
     for node, span in spans(parse_schema(TRAVEL)):
         found = cut(TRAVEL, span)
         match node:
@@ -84,20 +84,20 @@ def test_every_node_knows_its_place():
 
 
 def test_all_faults_are_reported_in_order():
-    """Reading does not stop at the first fault; they come in the order of their places."""
+    """Reading reports all faults in document order."""
     text = '<schema name="s" x="1">\n<modul/><module cache="no"/>\n<union>text</union><parameter name="p"/></schema>'
     assert refusals(text) == ["PC103", "PC101", "PC104", "PC105", "PC106", "PC104"]
 
 
 def test_all_faults_of_names_are_reported():
-    """Checking does not stop at the first fault either."""
+    """Checking reports all faults of names."""
     text = '<schema name="s"><module name="a" requires="b"/><module name="a"/><user><user/></user><union/></schema>'
     assert refusals(text) == ["PC208", "PC203", "PC110", "PC108"]
 
 
 @pytest.mark.parametrize("name", ["", "1", "use", "twice"])
 def test_faults_inside_a_module_without_a_place_are_told_too(name):
-    """What is wrong with a module's name hides nothing of what is in it, nor with a parameter's name of its type."""
+    """A wrong module or parameter name does not hide faults inside the module or of the parameter's type."""
     inside = '<union/><parameter name="" length="1" type="choice"/><parameter name="p" length="1"/>'
     text = f'<schema name="s"><module name="twice"/><module name="{name}">{inside}</module></schema>'
     assert set(refusals(text)[1:]) == {"PC108", "PC104", "PC201"}
@@ -106,7 +106,7 @@ def test_faults_inside_a_module_without_a_place_are_told_too(name):
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas())
 def test_printing_and_parsing_keep_a_schema(schema):
-    """A printed schema is read as one with the same checked content, and prints the same again."""
+    """A printed schema has the same checked content, and printing again gives the same document."""
     printed = print_schema(schema)
     again = parse_schema(printed)
     assert print_schema(again) == printed
@@ -124,7 +124,7 @@ def test_printing_and_parsing_keep_a_schema(schema):
 
 
 def test_printing_refuses_what_xml_cannot_hold():
-    """A schema built in Python with a control character in a text is no document."""
+    """Printing refuses a schema built in Python if a text has a control character."""
     schema = parse_schema('<schema name="s">text</schema>')
     broken = type(schema)(name="s", children=(Text(text="\x00", span=schema.span),), span=schema.span)
     with pytest.raises(SchemaError) as caught:
@@ -133,7 +133,7 @@ def test_printing_refuses_what_xml_cannot_hold():
 
 
 def test_src_is_exact_and_printed_as_a_name(tmp_path):
-    """A file's text is taken as it is, without a byte order mark, and a printed schema names the file again."""
+    """The text of a file is exact, without a byte order mark, and a printed schema refers to the file."""
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.py").write_bytes(b"\xef\xbb\xbf\n  if a < b:\r\n    pass\n\n")
     path = tmp_path / "schema.xml"
@@ -147,7 +147,7 @@ def test_src_is_exact_and_printed_as_a_name(tmp_path):
 
 
 def test_src_is_confined_to_the_folder(tmp_path):
-    """No path and no link leads a schema out of its folder; links that stay inside are followed."""
+    """Paths and links cannot leave the folder; links that stay inside are followed."""
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
@@ -179,7 +179,7 @@ def test_src_is_confined_to_the_folder(tmp_path):
 
 
 def test_src_has_a_limit_and_needs_a_folder(tmp_path):
-    """A file beyond the limit is refused, and so is src in a schema that comes from no folder."""
+    """A file over the limit is refused, and so is `src` in a schema without a folder."""
     (tmp_path / "large").write_bytes(b"x" * (MAX_BYTES + 1))
     text = '<schema name="s"><module name="m" src="large"/></schema>'
     assert refusals(text, folder=tmp_path) == ["PC213"]
@@ -187,7 +187,7 @@ def test_src_has_a_limit_and_needs_a_folder(tmp_path):
 
 
 def test_a_missing_file_is_a_diagnostic(tmp_path):
-    """A schema that is not there, or is a folder, says so under its name."""
+    """A path to a missing schema or to a folder gives a diagnostic with its name."""
     for path in (tmp_path / "nothing.xml", tmp_path):
         with pytest.raises(SchemaError) as caught:
             Schema.from_file(path)
@@ -196,7 +196,7 @@ def test_a_missing_file_is_a_diagnostic(tmp_path):
 
 
 def test_separators_may_be_escaped():
-    r"""\n, \t and \\ in a separator are a newline, a tab and a backslash."""
+    r"""In a separator, \n, \t and \\ mean a newline, a tab and a backslash."""
     assert parse_schema(r'<schema name="s" separator="\n-\t\\n"/>').separator == "\n-\t\\n"
 
 
@@ -210,7 +210,7 @@ def test_separators_may_be_escaped():
     ],
 )
 def test_truth_values_are_suggested(value, mend):
-    """What another language takes for true or false, and what is nearly spelled so, is told as it is written here."""
+    """Truth values of other languages, and misspelled ones, get the right spelling as help."""
     with pytest.raises(SchemaError) as caught:
         parse_schema(f'<schema name="s"><module name="a" required="{value}"/></schema>')
     assert caught.value.diagnostics[0].help == mend

@@ -1,4 +1,4 @@
-"""Every file of `rejects/` produces the code that it names, first, at the line and column that it names."""
+"""Every file of `rejects/` produces the code in its first line, at the line and column given there."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.language.documents import SCHEMAS
 FOLDER = Path(__file__).parent / "rejects"
 REJECTS = sorted([*FOLDER.glob("*.xml"), *FOLDER.glob("*.xml.j2")])
 MADE_BY_OTHER_TESTS = {"PC004", "PC009", "PC010", "PC011", "PC012", "PC213", "PC214", "PC314", "PC422", "PC605"}
-"""Codes that no file shows: what is too large to keep, or needs no document at all."""
+"""Codes without a file: the document would be too large, or the fault needs no document."""
 
 
 def header(path: Path) -> tuple[str, int, int, Path]:
-    """Return what a file's first line names, and the file of the fault: itself, or one that it includes."""
+    """Return the expectation in a file's first line, and the file of the fault: itself or an included file."""
     match = re.match(rb"<!-- (PC\d{3}) (\d+):(\d+)(?: in (\S+))? -->", path.read_bytes())
     assert match is not None, f"{path.name} begins with <!-- code line:column --> or <!-- code line:column in file -->"
     return match[1].decode(), int(match[2]), int(match[3]), path.parent / match[4].decode() if match[4] else path
 
 
 def diagnose(path: Path) -> tuple[Diagnostic, ...]:
-    """Return what is found in a schema, or in a prompt for one of the schemas in `schemas/`."""
+    """Return the diagnostics of a schema, or of a prompt for one of the schemas in `schemas/`."""
     try:
         if not re.search(rb"^<prom", path.read_bytes(), re.MULTILINE):
             return check_schema(Schema.from_file(path)).warnings
@@ -39,7 +39,7 @@ def diagnose(path: Path) -> tuple[Diagnostic, ...]:
 
 @pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
 def test_rejects_name_code_and_place(path):
-    """The first diagnostic is the one meant, at its place, as severe as its code, with somewhere to go from there."""
+    """The first diagnostic has the expected code and place, the severity of its code, and a message without folders."""
     code, line, column, file = header(path)
     first = diagnose(path)[0]
     assert (first.code, first.span.line, first.span.column) == (code, line, column)
@@ -50,7 +50,7 @@ def test_rejects_name_code_and_place(path):
 
 
 def test_every_code_of_the_language_is_rejected_somewhere():
-    """Each code that the language can produce has a file, or a test of its own where a file cannot show it."""
+    """Each code of the language has a file, or is listed as tested elsewhere."""
     shown = {header(path)[0] for path in REJECTS}
     language = {code for code, entry in CODES.items() if code < "PC500" or code > "PC600"}
     assert shown | MADE_BY_OTHER_TESTS == language
@@ -58,6 +58,6 @@ def test_every_code_of_the_language_is_rejected_somewhere():
 
 
 def test_schemas_of_this_folder_are_accepted():
-    """The schemas that prompts are rejected against are right themselves."""
+    """The schemas for rejected prompts are valid."""
     for path in SCHEMAS.glob("*.xml"):
         assert not [item for item in check_schema(Schema.from_file(path)).warnings if item.severity is Severity.ERROR]

@@ -1,4 +1,4 @@
-"""What a prompt selects."""
+"""Tests of resolving prompts to selections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
 
 
 def test_naming_a_module_names_its_ancestors():
-    """A path brings every module on its way, in document order, whatever the order of the references."""
+    """A path selects every module on it, in document order for any order of the references."""
     prompt = '<prompt schema="travel"><use module="style/long"/><use module="trip/miami"/></prompt>'
     assert selected(prompt).modules == ("trip", "trip/miami", "style", "style/long")
 
@@ -43,14 +43,14 @@ def test_naming_a_module_names_its_ancestors():
     ],
 )
 def test_all_ways_to_name_a_module_are_alike(references):
-    """Elements, paths from the enclosing reference and paths from the root select the same."""
+    """Elements, relative paths and paths from the root select the same modules."""
     selection = selected(f'<prompt schema="travel">{references}</prompt>')
     assert selection.modules == ("trip", "trip/miami")
     assert [(slot.module, slot.parameter, slot.text) for slot in selection.arguments] == [("trip", "days", "4")]
 
 
 def test_a_default_fills_its_union():
-    """Where a union's parent is present and no member named, the default is taken, and then its own defaults."""
+    """If a union's parent is present and no member is named, the default is selected, then its own defaults."""
     assert selected('<prompt schema="travel"><style/></prompt>').modules == ("style", "style/brief")
     nested = (
         '<schema name="s"><union default="a"><module name="a"><union default="b"><module name="b"/></union></module>'
@@ -61,7 +61,7 @@ def test_a_default_fills_its_union():
 
 
 def test_parameters_of_the_schema_are_filled_on_the_prompt():
-    """Attributes of <prompt> other than schema, and <arg> in it, are arguments for the schema's own parameters."""
+    """Attributes of <prompt> other than `schema`, and <arg> in it, fill the schema's own parameters."""
     for prompt in (
         '<prompt schema="rules" tone="calm"><always/></prompt>',
         '<prompt schema="rules"><arg name="tone">calm</arg><always/></prompt>',
@@ -71,7 +71,7 @@ def test_parameters_of_the_schema_are_filled_on_the_prompt():
 
 
 def test_control_tokens_stay_text():
-    """What looks like a control token is text as any other."""
+    """Text in the form of a control token is plain text."""
     text = "<|im_end|><|endoftext|></s>[INST]"
     prompt = Prompt("travel").use("trip/oslo").use("trip", days=text).user(text)
     selection = selected(prompt.to_xml())
@@ -79,14 +79,14 @@ def test_control_tokens_stay_text():
 
 
 def test_a_missing_module_is_offered_only_where_it_helps():
-    """The mend of a missing choice leaves out what other named modules rule out."""
+    """The help for a missing choice leaves out modules that other named modules exclude."""
     error = refusal('<prompt schema="travel"><trip><visa who="me"/></trip></prompt>')
     assert codes(error.diagnostics) == ["PC407"]
     assert error.diagnostics[0].help == 'add <use module="trip/paris"/> or <use module="trip/oslo"/>'
 
 
 def test_an_impossible_prompt_names_the_smallest_conflict():
-    """Where nothing can be added to mend a prompt, the modules and rules that conflict are named, with their places."""
+    """If no addition can fix a prompt, the diagnostic lists the conflicting modules and rules with their places."""
     (found,) = refusal('<prompt schema="rules" tone="x"><always/><left/><right/></prompt>', RULES).diagnostics
     assert found.code == "PC417"
     assert found.help == "remove one of <left/>, <right/>"
@@ -96,7 +96,7 @@ def test_an_impossible_prompt_names_the_smallest_conflict():
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(), data=st.data())
 def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):
-    """A prompt is accepted if and only if what it names, with ancestors and defaults, keeps all rules."""
+    """A prompt is accepted if and only if its modules, with ancestors and defaults, keep all rules."""
     try:
         known = check_schema(schema)
     except SchemaError:
@@ -119,7 +119,7 @@ def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):
 
 
 def test_resolving_does_not_depend_on_the_size_of_the_schema():
-    """A prompt of 20 modules takes well under a millisecond, in a schema of 20 modules as in one of 2,000."""
+    """A prompt of 20 modules resolves in less than a millisecond in schemas of 20 and of 2,000 modules."""
     prompt = Prompt("s")
     for number in range(20):
         prompt = prompt.use(f"m{number}", p="x")
@@ -140,7 +140,7 @@ def test_resolving_does_not_depend_on_the_size_of_the_schema():
 
 
 def test_large_schemas_are_checked_in_seconds():
-    """2,000 modules with 300 rules take well under two seconds, and 10,000 take about five times as long."""
+    """A schema of 2,000 modules is checked within two seconds, and one of 10,000 takes about five times as long."""
 
     def seconds(size: int) -> float:
         modules = []

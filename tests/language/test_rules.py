@@ -1,4 +1,4 @@
-"""What the rules of a schema imply: checked against trying every combination."""
+"""Tests of the implications of rules against an exhaustive search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rules_of(schema: Schema) -> Rules:
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(kinds=RULES_ONLY))
 def test_guaranteed_modules_are_those_of_every_selection(schema):
-    """What is guaranteed with a module is what all valid selections that have it share."""
+    """The guaranteed modules of a module are those in all valid selections with it."""
     rules = rules_of(schema)
     selections = all_selections(rules)
 
@@ -51,7 +51,7 @@ def test_guaranteed_modules_are_those_of_every_selection(schema):
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(kinds=RULES_ONLY))
 def test_guaranteed_sets_are_closed(schema):
-    """What a guaranteed module is guaranteed is guaranteed too."""
+    """The guaranteed set of a guaranteed module is part of the set."""
     backbone = find_backbone(rules_of(schema))
     if backbone is not None:
         guaranteed = backbone.guaranteed
@@ -61,7 +61,7 @@ def test_guaranteed_sets_are_closed(schema):
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(kinds=RULES_ONLY), data=st.data())
 def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
-    """What is present together with several modules is what all valid selections that have them share."""
+    """The modules implied by several modules are those in all valid selections with them."""
     rules = rules_of(schema)
     modules = data.draw(st.lists(st.sampled_from(list(rules.order)[1:] or [""]), max_size=3))
     having = [selection for selection in all_selections(rules) if selection.issuperset(filter(None, modules))]
@@ -89,7 +89,7 @@ def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> boo
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(max_modules=5, kinds=RULES_ONLY), data=st.data())
 def test_conflicts_are_smallest(schema, data):
-    """A conflict cannot be kept, and no smaller set of rules and modules cannot be kept either."""
+    """A conflict cannot hold, and no smaller set of rules and modules is a conflict."""
     rules = rules_of(schema)
     modules = [module for module in rules.order if module]
     wanted = tuple(data.draw(st.lists(st.sampled_from(modules), max_size=3, unique=True))) if modules else ()
@@ -108,7 +108,7 @@ def test_conflicts_are_smallest(schema, data):
 
 
 def test_a_union_that_all_members_answer_alike_guarantees_the_answer():
-    """What every member of a required union requires is guaranteed although no single rule says so."""
+    """A requirement of every member of a required union is guaranteed, although no single rule says so."""
     schema = checked(
         '<schema name="s"><module name="c"/><union required="true">'
         '<module name="a" requires="c"/><module name="b" requires="c"/></union></schema>'
@@ -117,7 +117,7 @@ def test_a_union_that_all_members_answer_alike_guarantees_the_answer():
 
 
 def test_alternatives_inside_an_optional_module_are_followed():
-    """What both members of a union inside a module require is guaranteed with that module, and not without it."""
+    """A requirement of both members of a union inside a module is guaranteed with this module, but not without it."""
     schema = checked(
         '<schema name="s"><module name="c"/><module name="p"><union required="true">'
         '<module name="a" requires="/c"/><module name="b" requires="/c"/></union></module></schema>'
@@ -127,7 +127,7 @@ def test_alternatives_inside_an_optional_module_are_followed():
 
 
 def test_open_alternatives_elsewhere_in_a_component_are_heard():
-    """A module that rules out one member of a required union is guaranteed what the other one requires."""
+    """A module that excludes one member of a required union guarantees the requirements of the other one."""
     schema = checked(
         '<schema name="s"><module name="c"/><module name="m" excludes="a"/><union required="true">'
         '<module name="a"/><module name="b" requires="c"/></union></schema>'
@@ -137,7 +137,7 @@ def test_open_alternatives_elsewhere_in_a_component_are_heard():
 
 @pytest.mark.parametrize("requires", ["a1 b1", "b1 a1"])
 def test_the_shorter_of_two_explanations_is_given(requires):
-    """Where a long and a short chain of rules both explain a dead module, the short one is named."""
+    """If a long and a short chain of rules explain a dead module, the diagnostic has the short one."""
     chain = "".join(f'<module name="a{number}" requires="a{number + 1}"/>' for number in range(1, 6))
     schema = checked(
         f'<schema name="s"><module name="m" requires="{requires}"/>{chain}<module name="a6" excludes="m"/>'
@@ -148,7 +148,7 @@ def test_the_shorter_of_two_explanations_is_given(requires):
 
 
 def test_an_unsatisfiable_schema_names_the_rules_that_conflict():
-    """The error lists each rule of the conflict with its place, and nothing else."""
+    """The error lists exactly the rules of the conflict, with their places."""
     text = '<schema name="s"><module name="a" required="true" requires="b"/>\n<module name="b" excludes="a"/></schema>'
     with pytest.raises(SchemaError) as caught:
         check_schema(parse_schema(text))
@@ -159,7 +159,7 @@ def test_an_unsatisfiable_schema_names_the_rules_that_conflict():
 
 
 def test_a_dead_module_is_a_warning_that_explains():
-    """A module that can never be used is reported once, without those inside it, and the schema stays usable."""
+    """A dead module is reported once, without the modules inside it, and the schema stays usable."""
     schema = checked(
         '<schema name="s"><module name="a" required="true"/>'
         '<module name="b" excludes="a">x<module name="c"/></module></schema>'
@@ -169,7 +169,7 @@ def test_a_dead_module_is_a_warning_that_explains():
 
 
 def test_triggers_do_not_miss_rules_with_several_conditions():
-    """A rule with several conditions is broken only when all of them hold."""
+    """A rule with several conditions is broken only if all of them hold."""
     span = parse_schema('<schema name="s"/>').span
     rule = Implication(kind=RuleKind.REQUIRES, when=("a", "b"), then=frozenset({"c"}), span=span)
     rules = index_rules(("a", "b", "c"), (rule,), ())

@@ -1,4 +1,4 @@
-"""Large documents: whatever is repeated up to the limits, the answer takes about a second, or a limit says its number."""
+"""Tests of large documents: every answer takes about a second, or a limit is reported with its number."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from promptcache.language.syntax.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
 pytestmark = pytest.mark.long
 
 SECONDS = 8
-"""CPU time that an answer may take on a busy machine; those that were slow took ten times as long."""
+"""Maximum CPU time of an answer on a busy machine. Slow versions took ten times as long."""
 
 MANY = MAX_ELEMENTS - 10
 SOME = MAX_ELEMENTS // 5
@@ -46,7 +46,7 @@ def schema_of(content: str) -> str:
 
 
 def modules(number: int, attributes: str = "", content: str = "") -> str:
-    """Modules m0, m1, …; {0} in what they have stands for their number."""
+    """Return modules m0, m1, …; {0} in their attributes and content is replaced by their number."""
     return "".join(f'<module name="m{i}"{attributes.format(i)}>{content.format(i)}</module>' for i in range(number))
 
 
@@ -55,7 +55,7 @@ def asserted(tests: Iterable[str]) -> str:
 
 
 def filled(text: str) -> str:
-    """Repeat a text up to the limit of bytes."""
+    """Return a text repeated up to the limit of bytes."""
     return text * ((MAX_BYTES - 500) // len(text.encode()))
 
 
@@ -92,7 +92,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize(("code", "content"), SCHEMAS.values(), ids=SCHEMAS)
 def test_schemas_are_answered_soon(code: str, content: str) -> None:
-    """Whatever a schema repeats, its check ends soon, and the first fault is the one meant."""
+    """The check of any repeated content ends soon, and the first fault has the expected code."""
     started = time.process_time()
     found = _codes(lambda: check_schema(parse_schema(schema_of(content))))
     assert time.process_time() - started < SECONDS
@@ -101,7 +101,7 @@ def test_schemas_are_answered_soon(code: str, content: str) -> None:
 
 
 def mutual(number: int) -> str:
-    """Modules that all require each other."""
+    """Return modules that all require each other."""
     names = [f"m{i}" for i in range(number)]
     return "".join(
         f'<module name="{name}" requires="{" ".join(each for each in names if each != name)}"/>' for name in names
@@ -109,7 +109,7 @@ def mutual(number: int) -> str:
 
 
 def pigeons(number: int, condition: str = "") -> str:
-    """So many pigeons, each in a hole, and holes for all but one of them; with a condition, only where that holds."""
+    """Return `number` pigeons, each in a hole, with one hole too few; with a condition, only if the condition holds."""
     hole = [[f"p{pigeon}h{hole}" for hole in range(number - 1)] for pigeon in range(number)]
     one_each = "".join(
         f'<require if="{condition}" then="{" or ".join(each)}"/>'
@@ -123,7 +123,7 @@ def pigeons(number: int, condition: str = "") -> str:
 
 
 def random_clauses(number: int, seed: int) -> str:
-    """Random clauses of three modules, about as many as can be kept: the hardest number."""
+    """Return random clauses of three modules; their number is near the limit of satisfiability, which is hardest."""
     draw = random.Random(seed)
     return modules(number) + asserted(
         " or ".join(f"{draw.choice(('', 'not '))}m{each}" for each in draw.sample(range(number), 3))
@@ -146,7 +146,7 @@ HARD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("content", HARD.values(), ids=HARD)
 def test_hard_rules_are_answered_within_the_budget(content: str) -> None:
-    """Whatever is asked about rules, the check ends, and so does the count."""
+    """The check and the count of hard rules end within the budget."""
     started = time.process_time()
     with suppress(SchemaError):
         count_combinations(_checked(schema_of(content)).rules)
@@ -166,7 +166,7 @@ OPEN = {
 def test_open_questions_are_named(
     content: str, question: str, place: int, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the budget does not suffice for is named with the rules that make it hard, each time the same."""
+    """A question that exceeds the budget is reported with its hard rules, and the report is deterministic."""
     monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
 
     found = [_open_questions(schema_of(content)) for _ in range(2)]
@@ -177,7 +177,7 @@ def test_open_questions_are_named(
 
 
 def test_what_is_not_known_to_be_guaranteed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of an open question counts as usable and alone; all that is said to be guaranteed is, and is closed."""
+    """Modules of open questions count as usable and independent; the reported guarantees are correct and closed."""
     monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
     schema = _checked(
         schema_of('<module name="x"/><module name="y" requires="x z"/><module name="z"/>' + pigeons(12, "x"))
@@ -189,7 +189,7 @@ def test_what_is_not_known_to_be_guaranteed_is_not(monkeypatch: pytest.MonkeyPat
 
 
 def test_all_that_follows_is_found_where_it_is_simple() -> None:
-    """Hundreds of modules in one rule, or in rules with each other, leave no question open."""
+    """Rules over hundreds of modules that are easy to solve leave no open question."""
     names = {f"m{number}" for number in range(200)}
     schema = _checked(schema_of(mutual(200)))
     assert all(schema.guaranteed[name] == names for name in names)
@@ -215,7 +215,7 @@ PROMPTS = {
 
 @pytest.mark.parametrize(("code", "schema", "content"), PROMPTS.values(), ids=PROMPTS)
 def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None:
-    """Whatever a prompt repeats, its check ends soon, and the first fault is the one meant."""
+    """The check of any repeated prompt content ends soon, and the first fault has the expected code."""
     checked = _checked(schema)
     started = time.process_time()
     found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), checked))
@@ -238,20 +238,20 @@ LIMITS = {
 
 @pytest.mark.parametrize(("words", "content"), LIMITS.values(), ids=LIMITS)
 def test_limits_say_their_number(words: str, content: str) -> None:
-    """What is refused for its size says how much is allowed."""
+    """A document over a limit is refused with the limit in the message."""
     with pytest.raises(SchemaError, match=words):
         check_schema(parse_schema(schema_of(content)))
 
 
 def test_built_separators_are_as_long_as_written_ones() -> None:
-    """The limit of a separator holds for what is built in Python, too."""
+    """The length limit of separators also applies to schemas built in Python."""
     for schema in (Schema("s", separator=" " * 101), Schema("s").with_module(module("m", separator=" " * 101))):
         with pytest.raises(SchemaError, match=f"text of at most {MAX_SEPARATOR} characters"):
             check_schema(schema)
 
 
 def test_places_of_paths_are_looked_up_at_once() -> None:
-    """Each of many paths has its own place, and is found without going through the others."""
+    """Each of many paths has its own span, and finding a span does not scan the other paths."""
     document = schema_of(A + f'<module name="b" requires="{"a " * 20_000}"/>')
     found = parse_schema(document).children[1]
     assert isinstance(found, Module)
@@ -262,7 +262,7 @@ def test_places_of_paths_are_looked_up_at_once() -> None:
 
 
 def test_faults_end_the_work() -> None:
-    """A list of faults takes so many, in order, and raises them with the one that says so."""
+    """A list of faults has a maximum length; it keeps their order and ends with a diagnostic about the limit."""
     fault = _faults(lambda: parse_schema(schema_of("<modul/>")))[0]
     endless = iter(lambda: fault, None)
     with pytest.raises(SchemaError) as caught:
@@ -271,7 +271,7 @@ def test_faults_end_the_work() -> None:
 
 
 def test_what_is_too_hard_to_explain_is_told_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the search for reasons and ways out ends early, the faults are told all the same."""
+    """If the search for reasons and fixes exceeds the budget, the faults are still reported."""
     impossible = schema_of('<module name="a" required="true" excludes="b"/><module name="b" required="true"/>')
     open_choice = schema_of('<union required="true"><module name="a"/><module name="b"/></union>')
     prompt = parse_prompt('<prompt schema="s"/>')
@@ -287,7 +287,7 @@ def test_what_is_too_hard_to_explain_is_told_without_a_reason(monkeypatch: pytes
 
 
 def test_suggestions_are_sought_among_long_and_many_names() -> None:
-    """Names by the ten thousands, long ones and those that are alike cost a bounded number of steps."""
+    """Suggestions among tens of thousands of names, long or similar, take a bounded number of steps."""
     alike = [f"{'ab' * 25}{number}{'ba' * 4}" for number in range(50_000)]
     started = time.process_time()
     assert suggest("a" * 100_000, ["a" * 99_999]) is None

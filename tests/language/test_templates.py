@@ -1,4 +1,4 @@
-"""Templates: data stays data, names are strict, and what would run away is stopped."""
+"""Tests of templates: values stay data, names are strict, and resource limits hold."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BOMBS = [
     "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
     "{% for a in x %}{% for b in x %}{{ a is divisibleby(7) }}{% endfor %}{% endfor %}",
 ]
-"""Each takes much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
+"""Templates that take much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
 
 def codes_of(template: str, **context: object) -> list[str]:
@@ -104,7 +104,7 @@ VALUES = st.text(alphabet="<>&]'-!a\n", max_size=6) | st.sampled_from(("]]>", "<
 @pytest.mark.parametrize("content", CDATA)
 @given(value=VALUES)
 def test_values_are_exact_in_cdata(content: str, value: str):
-    """A value in a CDATA section is text, to the last character."""
+    """A value in a CDATA section is exact text."""
     template = f'<schema name="s"><text>{content}</text></schema>'
     expected = re.sub(r"<!-- <!\[CDATA\[ -->|<!\[CDATA\[|\]\]>|{%.*?%}", "", content).replace("{{ value }}", value)
     schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError).text)
@@ -112,7 +112,7 @@ def test_values_are_exact_in_cdata(content: str, value: str):
 
 
 def test_faults_in_cdata_have_the_place_of_the_value(tmp_path: Path):
-    """What a value in a CDATA section brings in is told at its tag, and what follows it at its own place."""
+    """A fault from a value in a CDATA section is reported at the value's tag, and a later fault at its own place."""
     path = tmp_path / "s.xml.j2"
     path.write_text('<schema name="s"><rules><![CDATA[{{ value }} more]]></rules><x/></schema>')
     with pytest.raises(SchemaError) as caught:
@@ -122,20 +122,20 @@ def test_faults_in_cdata_have_the_place_of_the_value(tmp_path: Path):
 
 @given(value=st.text())
 def test_values_never_become_markup(value):
-    """Whatever a value holds, the document has the elements of the template, and no others."""
+    """Values never add markup: the document has exactly the elements of the template."""
     template = '<schema name="s"><module name="m">{{ value }}</module><doc>{{ value ~ "<b>" }}</doc></schema>'
     try:
         schema = parse_schema(render_template(template, {"value": value}, "t.xml.j2", SchemaError).text)
     except SchemaError as error:
         found = codes(error.diagnostics)
-        if set(found) <= {"PC001", "PC006"}:  # a character that XML cannot hold
+        if set(found) <= {"PC001", "PC006"}:  # a character that XML cannot represent
             return
         raise
     assert [type(child).__name__ for child in schema.children] == ["Module", "Doc"]
 
 
 def test_loops_conditions_and_filters_work():
-    """A template of everyday constructs gives the document that it reads like."""
+    """A template with common constructs gives the expected document."""
     template = (
         '{% set kind = "doc" %}{% for item in items if item.text %}\n'
         "<m n='{{ loop.index }}'>{{ item.text|upper|trim }}{% if not loop.last %}, {% else %}.{% endif %}</m>{% endfor %}"
@@ -180,7 +180,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("template", "expected"), FAULTS.items())
 def test_faults_are_told_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
-    """What goes wrong carries a PC6xx code, the words at fault and help, also for names that are almost right."""
+    """Faults have a PC6xx code, the faulty words and a help, also for misspelled names."""
     code, words, advice = expected
     text = f"é\n\n  {template} {{{{ text }}}}"
     context = {"data": {"name": "x"}, "items": ["a"], "text": "t"}
@@ -192,7 +192,7 @@ def test_faults_are_told_at_their_place_in_the_template(template: str, expected:
 
 
 def test_a_template_without_a_context_says_how_to_give_one():
-    """Where a name has no value because nothing was given, the help names the option and the argument."""
+    """For an undefined name without a context, the help names the option and the argument."""
     with pytest.raises(SchemaError) as caught:
         render_template("{{ name }}", None, "t.xml.j2", SchemaError)
     assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
@@ -209,7 +209,7 @@ def elements(root: Element) -> Iterator[Element]:
 @settings(max_examples=law_examples(0.5))
 @given(document=strategies.schema_documents(), number=st.integers(0, 3))
 def test_places_are_those_of_the_template(document, number):
-    """Every node of a document that a template makes has its place there: where its text stands in the template."""
+    """Every node of a rendered document has the place of its text in the template."""
     document = document.replace("{", "(").replace("}", ")")
     start = "".join("{% set x = 1 %}\n{{ 'more' if x > 1 }}" for _ in range(number))
     template = f"{{% if true -%}}  \n {document}{{% endif %}}"
@@ -219,7 +219,7 @@ def test_places_are_those_of_the_template(document, number):
 
 
 def test_a_value_stands_where_it_is_written():
-    """What a value brings in is told at the tag that writes it, in every turn of a loop."""
+    """A fault from a value is reported at the tag of the value, in every iteration of a loop."""
     template = "<s>{% for n in names %}\n  <a n='{{ n }}'>{{ n }}<b/></a>{% endfor %}</s>"
     root = parse_xml(render_template(template, {"names": ["x\r\ny", "long" * 9]}, "t", SchemaError), "t", SchemaError)
     for a in (child for child in root.children if isinstance(child, Element)):
@@ -232,12 +232,12 @@ def test_a_value_stands_where_it_is_written():
 
 @pytest.mark.parametrize("value", [print, object(), {1: "a"}, {"a": {"b": open}}, b"bytes", {"a"}, Path()])
 def test_only_plain_data_is_given(value):
-    """Callables and other objects in a context are refused before anything runs."""
+    """Callables and other objects in a context are refused before the template runs."""
     assert codes_of("{{ value }}", value=value) == ["PC605"]
 
 
 def test_data_that_holds_itself_is_refused():
-    """A list inside itself ends."""
+    """A list that contains itself is refused."""
     endless: list[object] = []
     endless.append(endless)
     assert codes_of("x", endless=endless) == ["PC605"]
@@ -279,7 +279,7 @@ def test_bombs_are_refused_in_time_and_memory():
 
 
 def test_files_are_templates_by_their_name(tmp_path):
-    """Schema.from_file and load_prompt render *.xml.j2, and refuse a context for anything else."""
+    """Schema.from_file and load_prompt render *.xml.j2, and refuse a context for other files."""
     (tmp_path / "s.xml.j2").write_text(
         '<schema name="{{ name }}">{% for n in names %}<module name="{{ n }}">{{ n }}</module>{% endfor %}</schema>'
     )
@@ -295,7 +295,7 @@ def test_files_are_templates_by_their_name(tmp_path):
 
 
 def test_the_worked_example_gives_what_it_says():
-    """The example builds a schema from a folder of documents, and that schema is the one kept beside it."""
+    """The example builds a schema from a folder of documents, and the schema equals the stored one."""
     examples = Path(__file__).parents[2] / "examples"
     build = runpy.run_path(str(examples / "build_library.py"))["build"]
     expected = (examples / "library" / "expected" / "library.xml").read_text(encoding="utf-8")

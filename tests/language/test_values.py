@@ -1,4 +1,4 @@
-"""Types and patterns of parameters, versions, and the examples of a schema."""
+"""Tests of the types and patterns of parameters, of versions, and of the examples of a schema."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATTERNS = st.recursive(
 @settings(max_examples=law_examples())
 @given(pattern=PATTERNS, text=st.text(alphabet="abc1. é١\n", max_size=6))
 def test_patterns_match_as_regular_expressions_do(pattern, text):
-    """A pattern matches a text exactly when Python's regular expression over ASCII matches all of it."""
+    """A pattern matches a text exactly if Python's regular expression over ASCII matches all of the text."""
     assert Pattern(pattern).matches(text) == (re.fullmatch(pattern, text, re.ASCII) is not None)
 
 
@@ -70,7 +70,7 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
     ],
 )
 def test_faults_of_patterns_have_a_place(pattern, position):
-    """What cannot be read is told by its character."""
+    """A fault of a pattern is reported at its character."""
     with pytest.raises(PatternError) as caught:
         Pattern(pattern)
     assert caught.value.position == position
@@ -78,7 +78,7 @@ def test_faults_of_patterns_have_a_place(pattern, position):
 
 @pytest.mark.parametrize("inside", [r"+-\]", r"\+-9", r"\[-\]", r"\t-a", r"a\-c", r"\--0", "-a", "a-", r"\w-", "^+-/"])
 def test_classes_hold_what_those_of_regular_expressions_do(inside):
-    """A class takes the same characters as Python's, also where an escaped character begins or ends a range."""
+    """A class matches the same characters as in Python, also if an escaped character begins or ends a range."""
     expected = [each for each in map(chr, range(128)) if re.fullmatch(f"[{inside}]", each)]
     assert [each for each in map(chr, range(128)) if Pattern(f"[{inside}]").matches(each)] == expected
 
@@ -101,20 +101,20 @@ def test_classes_hold_what_those_of_regular_expressions_do(inside):
     ],
 )
 def test_patterns_are_ascii_where_nothing_else_is_said(pattern, text, expected):
-    """The sets with one letter are ASCII, classes with \\p are Unicode, and a pattern matches from end to end."""
+    """One-letter sets are ASCII, classes with \\p are Unicode, and a pattern must match the whole text."""
     assert Pattern(pattern).matches(text) is expected
 
 
 @pytest.mark.parametrize("pattern", ["(((a*)*)*)*b", "(a|a)*b", "(a?){50}a{50}", "a*a*a*a*a*b"])
 def test_patterns_cost_no_more_than_their_text(pattern):
-    """Patterns that take others for ever are matched at once."""
+    """Patterns with exponential time in other engines are matched at once."""
     start = time.process_time()
     assert not Pattern(pattern).matches("a" * 2_000 + "c")
     assert time.process_time() - start < 1
 
 
 def test_large_patterns_cost_little():
-    """A pattern is not read beyond its limit, and one whose repetitions are large is refused or matched at once."""
+    """A pattern over the limit is not parsed, and a pattern with large repetitions is refused or matched at once."""
     start = time.process_time()
     wide = "|".join(f"(?:.*[{letter}].{{400}})" for letter in "abcdefghijklmnopqrstuvwxyz")
     assert not Pattern(wide).matches("abcdefghij" * 999 + "\n")
@@ -136,7 +136,7 @@ def test_large_patterns_cost_little():
     ],
 )
 def test_types_take_their_values(kind, good, bad):
-    """Each type takes its values and refuses others."""
+    """Each type accepts its values and refuses others."""
     choices = ("a", "b c") if kind is ParameterType.CHOICE else ()
     parameter = Parameter(name="p", length=4, span=IN_PYTHON, type=kind, choices=choices)
     assert not list(check_type(parameter))
@@ -145,7 +145,7 @@ def test_types_take_their_values(kind, good, bad):
 
 @pytest.mark.parametrize("default", ["", 'default=""', 'placeholder=""'])
 def test_required_arguments_are_not_empty(default: str):
-    """A required parameter refuses empty text at its place, whatever holds its place; whitespace is text."""
+    """A required parameter refuses an empty argument, also if it has an empty default or placeholder; whitespace counts as text."""
     schema = f'<schema name="s"><parameter name="p" length="4" required="true" {default}/></schema>'
     with pytest.raises(PromptError, match="it is required, and the text is empty") as caught:
         selected('<prompt schema="s" p=""/>', schema)
@@ -155,7 +155,7 @@ def test_required_arguments_are_not_empty(default: str):
 
 
 def test_arguments_are_checked_against_their_type():
-    """A wrong argument is refused at its place, with the nearest choice."""
+    """An invalid argument is refused at its place, with the nearest choice."""
     schema = '<schema name="s"><parameter name="p" length="4" type="choice" choices="calm|fast"/></schema>'
     with pytest.raises(PromptError) as caught:
         selected('<prompt schema="s" p="clam"/>', schema)
@@ -176,14 +176,14 @@ def test_arguments_are_checked_against_their_type():
     ],
 )
 def test_versions_are_compared_by_their_numbers(version, bounds, expected):
-    """A range holds when all its bounds do; what comes before a release is smaller than it."""
+    """A range holds if all its bounds hold; a pre-release is lower than its release."""
     assert is_version(version)
     assert is_range(bounds)
     assert in_range(version, bounds) is expected
 
 
 def test_prompts_keep_their_range():
-    """A range is written and read again, and refuses other versions."""
+    """A printed prompt keeps its range, and the range refuses other versions."""
     prompt = Prompt("s", version=">=1.2,<2").text("Hello")
     assert parse_prompt(prompt.to_xml()).version == prompt.version
     resolve_prompt(prompt, checked('<schema name="s" version="1.4"/>'))
@@ -204,7 +204,7 @@ EXAMPLES = """<schema name="s">
 
 
 def test_examples_are_read_with_their_places():
-    """The examples of a checked schema are prompts, and their faults are told at their lines of the schema."""
+    """The examples of a checked schema are prompts, and their faults are reported at their lines of the schema."""
     good, bad, silent = checked(EXAMPLES).examples
     schema = checked(EXAMPLES)
     assert text_of(resolve_prompt(example_prompt(good), schema)) == "A y.\nB"
@@ -216,7 +216,7 @@ def test_examples_are_read_with_their_places():
 
 
 def test_examples_and_types_are_printed_and_read_again():
-    """Printing keeps examples, what they say, and the types of parameters."""
+    """Printing keeps examples with their claims, and the types of parameters."""
     text = '<schema name="s"><parameter name="p" length="4" type="choice" choices="a|b c" pattern="[a-c ]+"/></schema>'
     assert without_spans(parse_schema(print_schema(parse_schema(text)))) == without_spans(parse_schema(text))
     once = print_schema(parse_schema(EXAMPLES))
@@ -225,7 +225,7 @@ def test_examples_and_types_are_printed_and_read_again():
 
 
 def test_message_of_a_parameter_explains_its_pattern() -> None:
-    """A text that the pattern does not match is answered with the words of the schema's author."""
+    """The diagnostic of a text that does not match has the message of the schema's author."""
     parameter = '<parameter name="order" length="6" pattern="[A-Z]{2}-[0-9]+" message="write an order as AB-12"/>'
     schema = f'<schema name="s"><module name="a">{parameter}</module></schema>'
 
@@ -241,7 +241,7 @@ def test_message_of_a_parameter_explains_its_pattern() -> None:
 
 
 def test_message_of_a_default_is_said_in_python_too() -> None:
-    """A parameter built in Python has a message, and its own default is held to the pattern."""
+    """A parameter built in Python may have a message, and its default must match the pattern."""
     schema = Schema("s").module("a", slot("n", 4, pattern="[0-9]+", message="digits only", default="x"))
 
     with pytest.raises(SchemaError, match="digits only"):
@@ -249,7 +249,7 @@ def test_message_of_a_default_is_said_in_python_too() -> None:
 
 
 def test_message_without_a_pattern_is_refused() -> None:
-    """A message that could never be shown is a fault."""
+    """A message without a pattern is a fault."""
     with pytest.raises(SchemaError) as caught:
         checked('<schema name="s"><parameter name="n" length="3" message="x"/></schema>')
 

@@ -1,4 +1,4 @@
-"""The law of whitespace: formatting a document never changes its tokens."""
+"""Tests of whitespace: formatting a document never changes its tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE = st.lists(_WORD | st.just(None), min_size=1, max_size=3)
 
 
 class _Writer:
-    """Writes one content in many formats; `draw` chooses the format."""
+    """Writer of one content in many formats; `draw` chooses the format."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
@@ -32,7 +32,7 @@ class _Writer:
         return "".join(self._gap(depth) + self._block(block, depth) for block in blocks) + self._gap(depth - 1)
 
     def _gap(self, depth: int) -> str:
-        """Return whitespace that may stand between blocks; text blocks bring their own."""
+        """Return whitespace for a place between blocks; text blocks have their own whitespace."""
         comment = self._draw(st.sampled_from(["", "", "<!-- a <b> -->"]))
         return "\n" * self._draw(st.integers(0, 3)) + " " * self._draw(st.integers(0, depth + 1)) + comment
 
@@ -68,7 +68,7 @@ class _Writer:
 
 @st.composite
 def contents(draw: Draw, depth: int = 0) -> list[Any]:
-    """Draw blocks of which no two texts stand side by side; each text has a line without indentation."""
+    """Draw blocks without adjacent texts; each text has a line without indentation."""
     blocks: list[Any] = []
     for _ in range(draw(st.integers(1, 4))):
         kinds = ["doc", "module"] if depth < 2 else ["doc"]
@@ -91,7 +91,7 @@ def contents(draw: Draw, depth: int = 0) -> list[Any]:
 @settings(max_examples=law_examples())
 @given(blocks=contents(), data=st.data())
 def test_formatting_never_changes_text(blocks, data):
-    """Indentation, blank lines, comments between blocks and the shape of tags change no text."""
+    """Indentation, blank lines, comments between blocks and the form of tags do not change the text."""
     first, second = (checked(f'<schema name="s">{_Writer(data.draw).blocks(blocks, 1)}</schema>') for _ in range(2))
     assert outline(first.children) == outline(second.children)
     assert first.open_separator == second.open_separator
@@ -100,7 +100,7 @@ def test_formatting_never_changes_text(blocks, data):
 @settings(max_examples=law_examples())
 @given(pieces=st.lists(st.none() | st.text(alphabet="ab \n\t", max_size=8), min_size=1, max_size=4))
 def test_dedent_changes_whitespace_only(pieces):
-    """Dedenting removes whitespace and nothing else, and never moves what it does not touch."""
+    """Dedenting removes only whitespace, and keeps the rest in place."""
     result = finish(pieces, Whitespace.DEDENT)
     if result:
         assert [piece is None for piece in result] == [piece is None for piece in pieces]
@@ -113,7 +113,7 @@ def test_dedent_changes_whitespace_only(pieces):
 @settings(max_examples=law_examples())
 @given(text=st.text(alphabet="ab \n\t", max_size=12))
 def test_dedent_is_idempotent_on_text_that_begins_a_line(text):
-    """What has been dedented and is put on lines of its own dedents to itself."""
+    """Dedenting is idempotent for text on lines of its own."""
     (once,) = finish([text], Whitespace.DEDENT) or [""]
     assert once is not None
     if once and not once[0].isspace():
@@ -138,12 +138,12 @@ def test_dedent_is_idempotent_on_text_that_begins_a_line(text):
     ],
 )
 def test_each_mode_has_its_rule(pieces, mode, expected):
-    """Examples of every mode, as the documentation gives them."""
+    """Each whitespace mode gives the result of the documentation."""
     assert finish(pieces, Whitespace(mode)) == expected
 
 
 def test_text_element_is_exact():
-    """What <text> holds is kept to the last space, in schemas and in prompts."""
+    """The content of <text> is exact, in schemas and in prompts."""
     schema = checked('<schema name="s"><text> </text><module name="m">\n <text>\n  x\n</text>\n</module></schema>')
     assert outline(schema.children) == [" ", ["m", "\n\n  x\n"]]
     prompt = '<prompt schema="s"><user>\n <text> a </text>\n</user></prompt>'
@@ -151,7 +151,7 @@ def test_text_element_is_exact():
 
 
 def test_prompt_text_is_dedented_and_arguments_are_exact():
-    """A prompt's own text follows the rule of schemas; <arg> keeps every character."""
+    """A prompt's own text is dedented like that of schemas; the content of <arg> is exact."""
     schema = '<schema name="s"><module name="m"><parameter name="p" length="9"/></module></schema>'
     prompt = '<prompt schema="s">\n <m><arg name="p">\n x\n</arg></m>\n\n  one\n    two\n</prompt>'
     selection = selected(prompt, schema)

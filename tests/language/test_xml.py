@@ -1,4 +1,4 @@
-"""Reading XML strictly: exact places, and nothing that a stranger's document could do."""
+"""Tests of the strict XML reader: exact places, and safety against hostile documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXT = st.text(alphabet="ab é😀\t\n<&>\"'", max_size=5)
 
 @st.composite
 def elements(draw: Draw, depth: int = 0) -> tuple[Any, str]:
-    """Draw an element as (name, attributes, children) and one way to write it."""
+    """Draw an element as (name, attributes, children), and one of its written forms."""
     name = draw(st.sampled_from(["a", "b.c", "é", "_x-1"]))
     space = st.sampled_from([" ", "\n", "  \t", "\n\n "])
     written, attributes = f"<{name}", []
@@ -78,7 +78,7 @@ def _check_places(element: Element, text: str) -> None:
     drawn=elements(), prolog=st.sampled_from(["", '<?xml version="1.0" encoding="UTF-8"?>\n', "\ufeff", "<!-- é -->\n"])
 )
 def test_content_and_places_are_exact(drawn, prolog):
-    """Every element, attribute and text is read as written, and its span covers just that."""
+    """Every element, attribute and text is read as written, and its span covers exactly its characters."""
     expected, written = drawn
     root = parse_xml(prolog + written, "doc", SchemaError)
     assert _plain(root) == expected
@@ -88,7 +88,7 @@ def test_content_and_places_are_exact(drawn, prolog):
 @settings(max_examples=law_examples())
 @given(drawn=elements(), start=st.integers(0, 400), junk=st.text(alphabet='<>&"/=a ]![\x00', max_size=3))
 def test_damaged_documents_are_read_or_refused(drawn, start, junk):
-    """Whatever is done to a document, it is either read by both parsers or refused with a code and a place in it."""
+    """A damaged document is either read by both parsers or refused with a code and a place in the document."""
     written = drawn[1][:start] + junk + drawn[1][start:]
     try:
         parse_xml(written, "doc", SchemaError)
@@ -106,7 +106,7 @@ def _refusal(document: str | bytes) -> tuple[str, float]:
 
 
 def test_entities_are_never_read():
-    """A billion laughs, an external entity and a parameter entity all end at the DOCTYPE, at once."""
+    """A billion laughs, an external entity and a parameter entity are all refused at the DOCTYPE."""
     laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
     hostile = [
         f'<!DOCTYPE s [<!ENTITY l0 "ha">{laughs}]><schema name="s">&l11;</schema>',
@@ -120,7 +120,7 @@ def test_entities_are_never_read():
 
 
 def test_limits_hold_and_cost_little():
-    """Documents beyond the limits of size, depth and number are refused in seconds, whatever they hold."""
+    """Documents over the limits of size, depth and number are refused within seconds."""
     beyond = {
         "PC004": ["x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1)],
         "PC005": ["<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5)],
@@ -134,7 +134,7 @@ def test_limits_hold_and_cost_little():
 
 
 def test_large_documents_take_linear_time():
-    """Ten times as many lines, attributes or comments take about ten times as long, not a hundred times."""
+    """Ten times as many lines, attributes or comments take about ten times as long."""
 
     def seconds(build: Callable[[int], str], size: int) -> float:
         start = time.process_time()
@@ -162,7 +162,7 @@ def test_large_documents_take_linear_time():
     ],
 )
 def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column):
-    """What only a parser has a word for is told in ours, with a mend, where it stands."""
+    """A document that is not well-formed gets a clear message and a help at the place of the mistake."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)
     (found,) = caught.value.diagnostics
@@ -170,7 +170,7 @@ def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column)
 
 
 def test_line_ends_are_alike():
-    """CR LF and CR are line ends as LF is, in text and in places."""
+    """CR LF and CR are line ends like LF, in text and in places."""
     trees = [parse_xml(f"<a>x{end}<b/>{end}é</a>", "doc", SchemaError) for end in ("\n", "\r\n", "\r")]
     assert len({str(_plain(tree)) for tree in trees}) == 1
     assert {(node.name_span.line, node.name_span.column) for tree in trees for node in tree.children[1:2]} == {(2, 2)}
@@ -187,7 +187,7 @@ def test_line_ends_are_alike():
     ],
 )
 def test_only_utf8_is_read(document):
-    """What is not UTF-8 is refused as such, not guessed at."""
+    """A document that is not UTF-8 is refused; the reader does not guess an encoding."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(document, "doc", SchemaError)
     assert codes(caught.value.diagnostics) == ["PC006"]
@@ -195,7 +195,7 @@ def test_only_utf8_is_read(document):
 
 @pytest.mark.parametrize("text", ["<a><b/></", "<a><b c=''/></a", "<a><b/></a", "<a><b/></\n"])
 def test_end_tag_that_is_cut_off_behind_an_empty_element_is_not_well_formed(text: str) -> None:
-    """What follows an element without content is not taken for its end tag (found by fuzzing)."""
+    """Text after an empty element is not read as its end tag (found by fuzzing)."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(text, "doc", SchemaError)
     assert codes(caught.value.diagnostics) == ["PC001"]
@@ -203,14 +203,14 @@ def test_end_tag_that_is_cut_off_behind_an_empty_element_is_not_well_formed(text
 
 @pytest.mark.parametrize("text", ["<\0M]>\0", "<\0a\0/\0>\0", "\0<\0a\0/\0>", "<a>\0</a>", "<a b='\0'/>"])
 def test_null_characters_are_refused(text: str) -> None:
-    """A document with null characters is not read as UTF-16, whatever the parser takes them for (found by fuzzing)."""
+    """A document with null characters is refused and never read as UTF-16 (found by fuzzing)."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(text, "doc", SchemaError)
     assert codes(caught.value.diagnostics) == ["PC001"]
 
 
 def test_empty_element_is_its_start_tag() -> None:
-    """An element without content ends where its start tag does (found by fuzzing: it reached to the next end tag)."""
+    """The span of an empty element ends with its start tag (found by fuzzing: it reached to the next end tag)."""
     (inner,) = parse_xml("<a><b c='1'/></a>", "doc", SchemaError).children
 
     assert isinstance(inner, Element)

@@ -1,1 +1,1 @@
-"""Faults planted into the library, and the laws that catch them."""
+"""Faults planted into the library, and the laws that detect them."""

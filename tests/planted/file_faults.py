@@ -1,6 +1,7 @@
-"""Faults of what files bring: options, paths, rules and texts of a schema in several files.
+"""Faults of included files: options, paths, rules and texts of a schema in several files.
 
-Each is planted at `parse_schema`: documents are changed so that a right reader gives what a wrong one would.
+Each fault is planted at `parse_schema`: it changes the documents, so that the correct reader gives the result of a
+faulty one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tests.strategies import split_files
 
 FILES = "files are one schema"
 Documents = dict[str, etree._Element]
-"""The documents of a schema by their paths; "" is the schema itself."""
+"""Documents of a schema by path; "" is the schema itself."""
 
 
 def _changing(change: Callable[[Documents], None], text: Callable[[str], str] = str) -> Plant:
-    """Return a plant that changes the documents, and the texts that `src` names."""
+    """Return a plant that changes the documents, and the texts of `src` files."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = split_files.parse_schema
@@ -67,7 +68,7 @@ def _at_the_end(documents: Documents) -> None:
 
 
 def _paths_without_prefix(documents: Documents) -> None:
-    """Write the prefix into the names of an included file, and not into its paths."""
+    """Add the prefix to the names of an included file, but not to its paths."""
     for name, root in list(documents.items()):
         for include in root.iter("include"):
             prefix = include.attrib.pop("prefix", "")

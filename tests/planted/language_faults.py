@@ -1,6 +1,7 @@
 """Faults of the language: rules, defaults, paths, printing, diagnostics, control tokens.
 
-Most are planted where the language is entered: at what `check_schema`, `resolve_prompt` and `print_schema` take and give.
+Most are planted at its entry points: in the arguments and results of `check_schema`, `resolve_prompt` and
+`print_schema`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ for _kind in (RuleKind.REQUIRE, RuleKind.EXCLUDE, RuleKind.CHOOSE, RuleKind.ASSE
 
 
 def _checking(change: Callable[[CheckedSchema], CheckedSchema]) -> Plant:
-    """Return a plant that changes every drawn schema after it was checked."""
+    """Return a plant that changes every drawn schema after its check."""
 
     def plant(patch: Patch) -> None:
         original = split_files.check_schema

@@ -107,10 +107,10 @@ def _own_ignored(patch: Patch) -> None:
 
 
 class _Always:
-    """A context that every context is."""
+    """Replacement for `Context` in `run_states`."""
 
     class GUARANTEED:
-        """Compared by identity in the library, so this one is never met."""
+        """Class that is never identical to a context; the library compares by identity."""
 
     OWN = Context.OWN
 

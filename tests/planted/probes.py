@@ -1,7 +1,6 @@
-"""How a law is put to a fault: over random schemas and prompts, until the first that breaks it.
+"""Probes run a law over random schemas and prompts until the first example that breaks it.
 
-Comes in: the name of a law and how many examples. Goes out: nothing, or the law's error. Models are made before anything
-is planted: the self-test at load is no law.
+All models are made before a fault is planted, because the self-test at load is not one of the laws.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from tests.families import random_model
 from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
 
-_CHEAP = 5  # a law that needs no model sees this many times more examples
-_RARE = {"states are right": 4}  # as does one with faults that few schemas show: two scaffolds over one module
+_CHEAP = 5  # factor of examples for a law that needs no model
+_RARE = {"states are right": 4}  # factor for faults that few schemas show: two scaffolds over one module
 Check = Callable[[st.DataObject, CheckedSchema], None]
 
 
@@ -47,13 +46,13 @@ def make_models() -> None:
 
 @cache
 def other_model() -> Model:
-    """A model with other weights."""
+    """Return a model with other weights."""
     return tiny_model(seed=1)
 
 
 @cache
 def copying_model() -> Model:
-    """A model that links by copying."""
+    """Return a model that links by copying."""
     made = tiny_model()
     made.use_concatenation()
     return made
@@ -61,7 +60,7 @@ def copying_model() -> Model:
 
 @cache
 def family_model(family: str) -> Model:
-    """A model with windows, or with sinks."""
+    """Return a model with windows, or with sinks."""
     import torch
 
     return Model(random_model(family, torch.float64))
@@ -71,7 +70,7 @@ def probe(law: str, examples: int) -> None:
     """Run a law by its name.
 
     Raises:
-        Exception: whatever a fault makes of the law.
+        Exception: any error that a fault causes in the law.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HypothesisWarning)  # examples are not shrunk here: their reprs are large
@@ -83,7 +82,7 @@ def _probe(law: str, examples: int) -> None:
         chosen = _settings(examples // 4, stateful_step_count=30)
         run_state_machine_as_test(history_machine(HISTORIES), settings=chosen)
     elif law == "no control token in text":
-        tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new one: the fault changes it
+        tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new tokenizer, because the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)
     elif law == "files are one schema":
         _run_over_files(_CHEAP * examples)

@@ -1,4 +1,4 @@
-"""What a planted fault is, and the list of all of them."""
+"""Definition and registry of the planted faults."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedFault:
-    """A fault: `plant` patches it into the library, `law` names the law that must catch it.
+    """Planted fault: `plant` patches it into the library, `law` is the name of the law that must detect it.
 
-    `quick` ones are planted in `make test` too.
+    `quick` faults are also planted in `make test`.
     """
 
     name: str

@@ -95,7 +95,7 @@ def _joined_across_gap(patch: Patch) -> None:
 
 
 def _shifted(views: Any) -> Any:
-    """Let every view but the first of a slab begin where the one before it stopped, as if nothing lay between."""
+    """Move every view except the first of a slab to the end of the previous one, without a gap."""
     slab, stop = None, 0
     for run, part in views:
         start = run.start + part.start
@@ -113,7 +113,7 @@ def _context_missing(patch: Patch) -> None:
 @fault("runs are chained that do not see each other", law=REFERENCE)
 def _chained_strangers(patch: Patch) -> None:
     def chains(missing: Any) -> Any:
-        """Chain whatever shares the first of its context."""
+        """Chain encodings that share the first part of their context."""
         grown: dict[Any, list[Any]] = {}
         for each in missing:
             grown.setdefault(each.context[:1], []).append(each)
@@ -215,7 +215,7 @@ def _tail_loses(patch: Patch) -> None:
 
 
 class _WrongScores(CpuBackend):
-    """A backend whose kernel returns another log-sum-exp."""
+    """Backend whose kernel returns a wrong log-sum-exp."""
 
     name = "wrong scores"
 
@@ -223,7 +223,7 @@ class _WrongScores(CpuBackend):
         self._wrong = wrong
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
-        """Return the right kernel with wrong scores."""
+        """Return the correct kernel with wrong scores."""
         right = super().kernel(spec)
         return Kernel(unmasked=self._wrongly(right.unmasked), masked=self._wrongly(right.masked))
 
@@ -236,7 +236,7 @@ class _WrongScores(CpuBackend):
 
 
 class _WrongRun(CpuBackend):
-    """A backend whose plans run in another way: a function of the right `run` and its arguments."""
+    """Backend whose plans run a replacement: a function of the correct `run` and its arguments."""
 
     name = "wrong run"
 
@@ -244,7 +244,7 @@ class _WrongRun(CpuBackend):
         self._run = run
 
     def plan(self, mask: ForwardMask, spec: AttentionSpec) -> Any:
-        """Return the right plan that runs wrongly."""
+        """Return the correct plan with the replaced `run`."""
         plan: Any = super().plan(mask, spec)
         plan.run = partial(self._run, plan.run)
         return plan
@@ -276,7 +276,7 @@ def _decode_position(patch: Patch) -> None:
 
 
 class _Undo:
-    """Something that calls a function when its attribute is put back."""
+    """Object that calls a function when its attribute is restored."""
 
     def __init__(self, undo: Any) -> None:
         object.__setattr__(self, "undo", undo)
@@ -342,7 +342,7 @@ def _masked_by_order(patch: Patch) -> None:
 @fault("digests of encodings leave out their positions", law=HISTORY)
 def _digest_without_positions(patch: Patch) -> None:
     _digest_with(patch, lambda each: replace_fields(each, position_ids=tuple(range(each.num_tokens))))
-    nowhere = {"first_position": 0, "last_position": 0}  # keys cover them again
+    nowhere = {"first_position": 0, "last_position": 0}  # the keys would still contain them
     patch.setattr(executor, "Recipe", lambda **fields: Recipe(**fields | nowhere))
 
 
@@ -357,13 +357,13 @@ def _digest_without_tokens(patch: Patch) -> None:
 
 
 def _digest_with(patch: Patch, changed: Callable[[Any], Any]) -> None:
-    """Plant digests of encodings that are not what they should be."""
+    """Plant wrong digests of encodings."""
     original = Encoding.digest_until
     patch.setattr(Encoding, "digest_until", lambda self, stop: original(changed(self), stop))
 
 
 def replace_fields(encoding: Any, **fields: Any) -> Any:
-    """What `digest_until` reads of an encoding, with some of it replaced."""
+    """Return the fields that `digest_until` reads from an encoding, some of them replaced."""
     names = ("token_ids", "position_ids", "codec", "context_digest")
     return SimpleNamespace(**{name: getattr(encoding, name) for name in names} | fields)
 

@@ -1,4 +1,4 @@
-"""The table of planted faults in docs/testing.md; `python -m tests.planted.table` writes it anew."""
+"""Write the table of planted faults in docs/testing.md: `python -m tests.planted.table`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """Return the page with the table as it must be."""
+    """Return the page with the current table."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(START)
     return before + START + table() + STOP + rest.split(STOP)[1]

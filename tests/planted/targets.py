@@ -1,4 +1,4 @@
-"""The modules that faults are planted in; some share their name with a function of their package."""
+"""Modules in which faults are planted; some have the same name as a function of their package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from types import ModuleType
 
 
 def module_of(name: str) -> ModuleType:
-    """Return a module by its full name, whatever its package exports under that name."""
+    """Return a module by its full name, even if its package exports something else under this name."""
     import_module(name)
     return sys.modules[name]

@@ -1,4 +1,4 @@
-"""Mutation test of our own engine: every planted fault is caught by the law that is named for it."""
+"""Mutation test of the engine: every planted fault is detected by its law."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 REDUCED = 400
 DEFAULT = 2_000
 CAUGHT = (AssertionError, LookupError, ValueError, RuntimeError, PromptCacheError, BaseExceptionGroup)
-"""How a law says that it is broken, or what the broken library runs into on a valid case."""
+"""Errors of a broken law, or of the broken library on a valid case."""
 
 QUICK = [fault for fault in FAULTS if fault.quick]
 LAWS = sorted({fault.law for fault in FAULTS})
@@ -32,13 +32,13 @@ EXAMPLES = DEFAULT if IS_SLOW else REDUCED
 
 @pytest.fixture(autouse=True, scope="module")
 def _models() -> None:
-    """Models are made before anything is planted."""
+    """Make the models before a fault is planted."""
     make_models()
 
 
 @pytest.fixture
 def patch() -> Iterator[pytest.MonkeyPatch]:
-    """Patches that are gone before the next test."""
+    """Yield a monkeypatch that is undone before the next test."""
     with pytest.MonkeyPatch.context() as patches:
         yield patches
 
@@ -46,7 +46,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 @pytest.mark.law
 @pytest.mark.parametrize("fault", QUICK if IS_QUICK else FAULTS, ids=lambda fault: fault.name)
 def test_planted_faults_are_caught(fault: PlantedFault, patch: pytest.MonkeyPatch) -> None:
-    """The law that is named for a fault does not hold where the fault is planted."""
+    """A planted fault breaks the law that is registered for it."""
     fault.plant(patch)
 
     with pytest.raises(CAUGHT):
@@ -56,16 +56,16 @@ def test_planted_faults_are_caught(fault: PlantedFault, patch: pytest.MonkeyPatc
 @pytest.mark.law
 @pytest.mark.parametrize("law", LAWS if IS_SLOW else ["tokens are in place", "generation is the reference"])
 def test_laws_hold_where_nothing_is_planted(law: str) -> None:
-    """The same probes find nothing in the library as it is; in every run with fewer examples than its own tests have."""
+    """The laws hold in the unchanged library; the probes use fewer examples than the tests of the laws."""
     probe(law, EXAMPLES // 16 if IS_QUICK else EXAMPLES)
 
 
 def test_there_are_enough() -> None:
-    """At least forty faults are planted, each once, five of them in every run of the tests."""
+    """At least forty faults are planted, each once, and at least five of them in every test run."""
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
     assert len(QUICK) >= 5
 
 
 def test_the_table_is_up_to_date() -> None:
-    """docs/testing.md names every planted fault with its law; `python -m tests.planted.table` writes it anew."""
+    """docs/testing.md lists every planted fault with its law; `python -m tests.planted.table` updates the table."""
     assert PAGE.read_text(encoding="utf-8") == page()

@@ -1,1 +1,1 @@
-"""The rules of a schema: compiled to clauses, solved, counted and explained."""
+"""Rules of a schema: compile them to clauses, solve, count and explain them."""

@@ -1,14 +1,14 @@
-"""What the rules of a schema imply: which modules are always present, never present, or present with another one.
+"""Find the modules that the rules of a schema imply: always present, never present, or present with another module.
 
-Unit propagation from the root settles what is always and never present. The rest falls into components that share no
-rule, and what a module implies lies in its own component. There:
+Unit propagation from the root finds the modules that are always or never present. The remaining modules form
+components that share no rule. A module only implies modules of its own component. There are two cases:
 
-- Unit propagation from the module gives modules that it implies. If these alone keep all rules of the component, they
-  are all that it implies. Nearly all modules of real schemas end here.
-- Otherwise the solver searches the cone, which is every module that could be brought along; all others can be absent.
-  Where the component has rules that the empty selection breaks, the whole component is searched.
+- Unit propagation from the module may find a set that keeps all rules of the component. Then this set is the answer.
+  Nearly all modules of real schemas are of this kind.
+- Otherwise the solver searches the cone: all modules that could become present with the module. All others can be
+  absent. If the empty selection breaks a rule of the component, the solver searches the whole component.
 
-A question that takes too much work stays open: then nothing is known to be implied.
+A question that exceeds its budget stays open. The module then counts as implying nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STEPS_OF_RULE = 50
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
-    """The modules guaranteed with each module; those that are always present are stored once."""
+    """Modules that are guaranteed with each module; the modules that are always present are stored once."""
 
     def __init__(self, always: frozenset[str], more: Mapping[str, frozenset[str]]) -> None:
         self._always = always
@@ -46,20 +46,20 @@ class Guarantees(Mapping[str, frozenset[str]]):
 
 
 class OpenQuestions(NamedTuple):
-    """Modules for which it took too much work to find out what they imply ("" is every prompt), and the hard rules."""
+    """Modules whose implications exceed the budget ("" means every prompt), and the rules that make them hard."""
 
     modules: tuple[str, ...]
     rules: tuple[Rule, ...]
 
 
 class Backbone(NamedTuple):
-    """What the rules imply.
+    """Result of the analysis: the modules that the rules imply or forbid.
 
     Attributes:
-        guaranteed: For each module, and "" for every valid prompt, the modules that are present with it.
+        guaranteed: For each module, the modules that are present with it; for "", those of every valid prompt.
         dead: The modules that no valid prompt has.
-        together: For each set of modules asked about, what is present when all of them are; None if they never are.
-        open: What stayed open. A module in it counts as usable, and as present without any other.
+        together: For each requested set, the modules that are present with all of it; None if that is impossible.
+        open: The open questions. A module in `open` counts as usable, and as present without any other.
     """
 
     guaranteed: Guarantees
@@ -69,7 +69,7 @@ class Backbone(NamedTuple):
 
 
 class UndecidedError(Exception):
-    """Whether any selection keeps the rules takes too much work to find out; `rules` are those that make it hard."""
+    """Error for rules whose satisfiability exceeds the budget; `rules` are the rules that make it hard."""
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         super().__init__(rules)
@@ -77,10 +77,10 @@ class UndecidedError(Exception):
 
 
 def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budget | None = None) -> Backbone | None:
-    """Return what the rules imply, for each module and for each of `sets`; None if no selection keeps them.
+    """Return the modules implied by each module and by each of `sets`, or None if no selection keeps the rules.
 
     Raises:
-        UndecidedError: it takes more work than the budget has to find a selection.
+        UndecidedError: finding a selection takes more work than the budget allows.
     """
     with ExitStack() as stack:
         try:
@@ -91,7 +91,7 @@ def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budg
 
 
 class _Residual(NamedTuple):
-    """The rules over modules that are neither always nor never present, by number, without those that always hold."""
+    """Rules over the undecided modules, by number; rules that always hold are left out."""
 
     always: frozenset[str]
     never: frozenset[str]
@@ -99,7 +99,7 @@ class _Residual(NamedTuple):
 
 
 def _reduce(rules: Rules, budget: Budget) -> _Residual | None:
-    """Settle what unit propagation from the root settles; None if it finds a contradiction."""
+    """Remove the modules that unit propagation from the root decides; return None for a contradiction."""
     with RuleSolver(rules.order, budget) as solver:
         solver.add(rules.rules)
         settled = solver.propagate([""])
@@ -111,7 +111,7 @@ def _reduce(rules: Rules, budget: Budget) -> _Residual | None:
 
 
 def residual_rule(rule: Rule, always: Set[str], never: Set[str]) -> Rule | None:
-    """Return a rule without settled modules, or None where it holds."""
+    """Return a rule without decided modules, or None if it always holds."""
     if isinstance(rule, Implication):
         if not rule.then.isdisjoint(always) or not never.isdisjoint(rule.when):
             return None
@@ -149,7 +149,7 @@ def _stands(rule: Rule) -> bool:
 
 
 class _Analysis:
-    """The components of the residual rules, and the questions about them."""
+    """Components of the residual rules, and the searches in them."""
 
     def __init__(self, rules: Rules, residual: _Residual, budget: Budget, stack: ExitStack) -> None:
         self._order = rules.order
@@ -185,10 +185,10 @@ class _Analysis:
 
     @classmethod
     def of(cls, rules: Rules, budget: Budget, stack: ExitStack) -> _Analysis | None:
-        """Return the analysis of rules that at least one selection keeps, or None.
+        """Return the analysis, or None if no selection keeps the rules.
 
         Raises:
-            UndecidedError: it takes too much work to find one.
+            UndecidedError: finding a selection takes more work than the budget allows.
         """
         residual = _reduce(rules, budget)
         if residual is None:
@@ -196,7 +196,7 @@ class _Analysis:
         return cls(rules, residual, budget, stack)
 
     def backbone(self, sets: Sequence[Iterable[str]]) -> Backbone | None:
-        """Return what the rules imply, or None where no selection keeps them."""
+        """Return the implied modules, or None if no selection keeps the rules."""
         opened: dict[str, None] = {}
         for component in self._standing:
             found = self._alternatives(component)
@@ -211,7 +211,7 @@ class _Analysis:
         return Backbone(guaranteed, dead, together, OpenQuestions(tuple(opened), self._hard_rules(opened)))
 
     def _alternatives(self, component: str) -> _Found | None:
-        """Return what is always present in a component that has alternatives; None where nothing keeps its rules."""
+        """Return the modules always present in a component with alternatives, or None if its rules contradict."""
         search = self._whole(component)
         search.budget = self._budget.share(2)
         try:
@@ -226,7 +226,7 @@ class _Analysis:
             return _Found(frozenset(), is_open=True)
 
     def _each(self, opened: dict[str, None]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
-        """Return what each module implies besides those always present, and the modules that are never present."""
+        """Return the modules that each module implies besides those always present, and the dead modules."""
         more: dict[str, frozenset[str]] = {module: frozenset() for module in self._order if module in self._always}
         dead = set(self._residual.never)
         hard: list[str] = []
@@ -255,7 +255,7 @@ class _Analysis:
         return {module: more[module] if module in more else alone[module] for module in self._order}, frozenset(dead)
 
     def _together(self, modules: frozenset[str], guaranteed: Guarantees) -> frozenset[str] | None:
-        """Return what is present with several modules; None if they never are together."""
+        """Return the modules that are present with several modules, or None if these exclude each other."""
         if not modules.isdisjoint(self._residual.never):
             return None
         by_component: dict[str, set[str]] = {}
@@ -276,7 +276,7 @@ class _Analysis:
         return result - {""}
 
     def _propagated(self, start: frozenset[str]) -> frozenset[str] | None:
-        """Return all that modules of one component imply, if unit propagation alone finds that; else None."""
+        """Return all modules that `start` implies if unit propagation alone can find them, else None."""
         settled = self._closure.propagate(start)
         if settled is None:
             return None
@@ -289,7 +289,7 @@ class _Analysis:
         return reached if kept else None
 
     def _searched(self, start: frozenset[str], budget: Budget) -> frozenset[str] | None:
-        """Return all that modules of one component imply; None if they are never present together."""
+        """Return all modules that `start` implies, or None if `start` cannot be present together."""
         component = self._component[next(iter(start))]
         if component not in self._standing:
             cone = self._cone(start, len(self._members[component]) // 2, budget)
@@ -302,9 +302,9 @@ class _Analysis:
         return search.implied(start)
 
     def _cone(self, start: Iterable[str], limit: int, budget: Budget) -> _Cone | None:
-        """Return the modules that `start` could bring along, and the rules that bind them while others are absent.
+        """Return the modules that `start` could make present, and the rules that bind them if all others are absent.
 
-        The result is None if there are more than `limit` modules.
+        The result is None for more than `limit` modules.
         """
         reached: set[str] = set()
         numbers: dict[int, None] = {}
@@ -335,7 +335,7 @@ class _Analysis:
         return self._searches[component]
 
     def _hard_rules(self, modules: Iterable[str]) -> tuple[Rule, ...]:
-        """Return the rules of the components of modules; where some leave a choice, only those."""
+        """Return the rules of the components of `modules`; if some of these rules leave a choice, only those."""
         components = {self._component[module] for module in modules if module} or self._standing.keys()
         numbers = sorted(number for component in components for number in self._rules_of.get(component, ()))
         choices = [number for number in numbers if _leaves_choice(self._residual.rules[number])]
@@ -353,7 +353,7 @@ class _Cone(NamedTuple):
 
 
 def _is_counted(rule: Rule) -> bool:
-    """Return whether a rule counts modules: it propagates little but absences, and many of them."""
+    """Return whether a rule counts modules. Such a rule mostly propagates absences, and many of them."""
     return isinstance(rule, Exclusive) or (isinstance(rule, Check) and isinstance(rule.test, Cardinality))
 
 
@@ -362,14 +362,14 @@ def _leaves_choice(rule: Rule) -> bool:
 
 
 def _keeps(present: frozenset[str], rule: Rule, num_touched: int) -> bool:
-    """Return whether a selection keeps a rule, of which so many modules are present."""
+    """Return whether a selection keeps a rule; `num_touched` modules of the rule are present."""
     if isinstance(rule, Implication):
         return not rule.then.isdisjoint(present) or not present.issuperset(rule.when)
     return num_touched <= 1 if isinstance(rule, Exclusive) else rule.holds(present, num_touched)
 
 
 def components(modules: Iterable[str], links: Iterable[Iterable[str]]) -> dict[str, str]:
-    """Return for each module one of those that it is linked to, the same for all of them."""
+    """Return the representative of each module's component; linked modules share one representative."""
     parent = {module: module for module in modules}
 
     def root(module: str) -> str:

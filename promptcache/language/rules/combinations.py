@@ -1,6 +1,6 @@
-"""The valid combinations of a schema's modules: a list of them, and those of the least and the greatest weight.
+"""List the valid combinations of a schema's modules, and find those of least and greatest weight.
 
-A combination is the set of modules of a valid prompt, with defaults of unions and without the root.
+A combination is the set of modules of a valid prompt. It includes union defaults and excludes the root.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from promptcache.language.rules.count import list_selections, open_solver
 from promptcache.language.rules.rules import Rules
 from promptcache.language.rules.solver import RuleSolver
 
-_MAX_LITERALS = 2_000_000  # of the clauses that exclude combinations already listed
+_MAX_LITERALS = 2_000_000  # in the clauses that exclude combinations already listed
 
 
 class Extreme(NamedTuple):
-    """A combination of least or greatest weight. If it is not `exact`, another one may be better."""
+    """Combination of least or greatest weight; if it is not `exact`, a better one may exist."""
 
     modules: frozenset[str]
     weight: int
@@ -25,28 +25,28 @@ class Extreme(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Combinations, and whether these are all."""
+    """Combinations, and whether the list is complete."""
 
     found: tuple[frozenset[str], ...]
     complete: bool
 
 
 class Combinations:
-    """The valid combinations of a schema that has at least one."""
+    """Valid combinations of a schema that has at least one."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[Iterable[str]], frozenset[str] | None]]:
-        """Yield a function that returns a combination with the given modules, if possible a small one, or None."""
+        """Yield a function that returns a small combination with the given modules, or None if there is none."""
         with open_solver(self._rules) as solver:
             yield solver.selection
 
     def listing(self, cap: int) -> Listing:
-        """Return at most `cap` different combinations, fewer if there are thousands of modules.
+        """Return at most `cap` different combinations; the limit is lower for schemas with thousands of modules.
 
-        The first combinations together use every module that can be used.
+        The first combinations together use every usable module.
         """
         cap = min(cap, _MAX_LITERALS // len(self._rules.order) + 1)
         unmet = dict.fromkeys(self._rules.order)
@@ -60,11 +60,11 @@ class Combinations:
         return Listing(tuple(found), complete=True)
 
     def least(self, weights: Mapping[str, int]) -> Extreme:
-        """Return a combination of the smallest weight in all."""
+        """Return a combination with the smallest total weight."""
         return self._extreme(weights, -1)
 
     def greatest(self, weights: Mapping[str, int]) -> Extreme:
-        """Return a combination of the greatest weight in all."""
+        """Return a combination with the greatest total weight."""
         return self._extreme(weights, 1)
 
     def _extreme(self, weights: Mapping[str, int], sign: int) -> Extreme:
@@ -79,7 +79,10 @@ class Combinations:
         return Extreme(modules, weight(modules), exact)
 
     def _greedy(self, wanted: list[str], weights: Mapping[str, int], sign: int) -> tuple[frozenset[str], bool]:
-        """Use, or leave out, one module after another, the heaviest first; exact if only impossible wishes fail."""
+        """Add (or remove) modules in order of weight, heaviest first.
+
+        The result is exact if each module that failed is impossible (or unavoidable) on its own.
+        """
         granted: list[str] = []
         exact = True
         with open_solver(self._rules) as solver:
@@ -94,7 +97,7 @@ class Combinations:
 
 
 def _unlisted(solver: RuleSolver, unmet: dict[str, None]) -> frozenset[str] | None:
-    """Return a further combination, with a module that no other one had as long as there are such."""
+    """Return a combination that is not listed yet, preferably with a module from `unmet`."""
     found = None
     while unmet and found is None:
         found = solver.selection((unmet.popitem()[0],))

@@ -1,7 +1,7 @@
-"""Compile what a schema declares to rules over paths from the root.
+"""Compile the declared rules of a schema to rules over paths from the root.
 
-A path that leads nowhere, a condition that cannot be read and a bound that cannot be met become diagnostics. Nothing
-here asks what the rules imply.
+Unknown paths, unreadable conditions and impossible bounds become diagnostics. This module does not compute the
+implications of the rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_LISTED = 6
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
-    """Return the rules of a schema; what is wrong with them goes to `faults`."""
+    """Return the rules of a schema, and append their diagnostics to `faults`."""
     compiler = _Compiler(index, faults)
     rules: list[Rule] = []
     for entry in index.modules.values():
@@ -46,13 +46,13 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
 
 
 def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:
-    """Return the paths of a scaffold's members from the root, as declared; those that lead nowhere become faults."""
+    """Return the declared members of a scaffold as paths from the root; append a diagnostic for each unknown path."""
     found = _Compiler(index, faults).paths(parent, scaffold, "modules", scaffold.modules)
     return tuple(dict.fromkeys(path for path, _ in found))
 
 
 class _Compiler:
-    """Turns entries of an index into rules, and adds to `faults`."""
+    """Compiler from index entries to rules; appends diagnostics to `faults`."""
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
         self._modules = index.modules
@@ -92,7 +92,7 @@ class _Compiler:
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
 
     def check(self, rule: Combination) -> Check | None:
-        """Return a rule of a `rules` element, or None where it has a fault."""
+        """Return the compiled rule of a `rules` element, or None if it has a fault."""
         before = len(self._faults)
         test, words = self._read(rule)
         if len(self._faults) > before or test is None:
@@ -103,7 +103,7 @@ class _Compiler:
     def paths(
         self, parent: str, item: Module | Scaffold, attribute: str, written: tuple[str, ...]
     ) -> Iterator[tuple[str, Span]]:
-        """Yield the path from the root of every module in an attribute, with its place."""
+        """Yield the path from the root and the span of every module in an attribute."""
         for number, path in enumerate(written):
             span = place(item, attribute, number)
             target = self._follow(path, parent, attribute, span)
@@ -111,7 +111,7 @@ class _Compiler:
                 yield target, span
 
     def _read(self, rule: Combination) -> tuple[Test | Cardinality | None, str]:
-        """Return what a rule of a `rules` element tests, and that in words."""
+        """Return the test of a rule from a `rules` element, and its description for messages."""
         match rule:
             case Require():
                 condition = self._condition(rule, "if", rule.condition)
@@ -157,7 +157,7 @@ class _Compiler:
         return tuple(dict.fromkeys(path for path in found if path is not None))
 
     def _follow(self, path: str, parent: str, attribute: str, span: Span) -> str | None:
-        """Return the path from the root, or None where it leads nowhere."""
+        """Return the path from the root, or None if no module has this path."""
         target = absolute(path, parent)
         if not is_path(path):
             self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))

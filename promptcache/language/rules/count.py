@@ -1,4 +1,4 @@
-"""The valid selections of a schema: how many there are, all of them where they are few, and some of many."""
+"""Count the valid selections of a schema, and list them if there are few."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Numbered: TypeAlias = Mapping[int, Rule]
 
 
 class Count(NamedTuple):
-    """A number of combinations; where it is not `exact`, there are at least that many."""
+    """Number of combinations; if it is not `exact`, a lower bound."""
 
     number: int
     exact: bool
@@ -29,14 +29,14 @@ class Count(NamedTuple):
 
 @contextmanager
 def open_solver(rules: Rules, budget: Budget | None = None) -> Iterator[RuleSolver]:
-    """Open a solver for the valid selections of a schema: its modules without the root.
+    """Open a solver for the valid selections of a schema, which are sets of modules without the root.
 
     Args:
         rules: The rules of the schema.
-        budget: By default as much as twenty checks of a schema may take.
+        budget: The default is the budget of twenty schema checks.
 
     Raises:
-        TooHardError: all questions together take more work than the budget allows.
+        TooHardError: the questions together take more work than the budget allows.
     """
     with RuleSolver(rules.order, budget or Budget(20 * MAX_STEPS)) as solver:
         solver.add(rules.rules)
@@ -45,10 +45,10 @@ def open_solver(rules: Rules, budget: Budget | None = None) -> Iterator[RuleSolv
 
 
 def count_combinations(rules: Rules, cap: int = 1_000_000) -> Count:
-    """Count the sets of modules that keep all rules, up to `cap`; the defaults of unions are choices like others.
+    """Count the sets of modules that keep all rules, up to `cap`; a union default counts as one choice among others.
 
-    Parts that share no rule are counted by themselves and multiplied. Of a part that takes too much work, at most
-    a thousand sets are counted.
+    Parts that share no rule are counted separately, and their counts are multiplied. If a part exceeds the budget,
+    at most a thousand of its sets are counted.
     """
     try:
         with RuleSolver(rules.order, Budget(_MAX_STEPS)) as solver:
@@ -60,7 +60,7 @@ def count_combinations(rules: Rules, cap: int = 1_000_000) -> Count:
 
 
 class _Counter:
-    """Counts selections by settling one module after another; what falls apart is counted by itself."""
+    """Counter that decides one module after another and counts independent parts separately."""
 
     def __init__(self, solver: RuleSolver) -> None:
         self._solver = solver
@@ -97,7 +97,7 @@ class _Counter:
     def _branch(
         self, present: tuple[str, ...], absent: tuple[str, ...], modules: list[str], rules: _Numbered, depth: int
     ) -> int:
-        """Count a part that does not fall apart: by the module in most rules, or the members of its union."""
+        """Count a connected part: branch on the module in most rules, or on the members of its union."""
         if not rules:
             return 1 << len(modules)
         if len(rules) == 1 and isinstance(next(iter(rules.values())), Exclusive):
@@ -119,7 +119,7 @@ class _Counter:
     def _parts(
         self, present: tuple[str, ...], absent: tuple[str, ...], modules: list[str], rules: _Numbered
     ) -> list[tuple[list[str], _Numbered]] | None:
-        """Return what is left to count, cut into parts that share no rule; None where nothing keeps the rules."""
+        """Return the undecided modules and rules as parts that share no rule, or None if the rules contradict."""
         self._solver.budget.spend(_STEPS_OF_RULE * (len(rules) + len(modules)))
         settled = self._solver.propagate(("", *present), absent)
         if settled is None:
@@ -139,7 +139,7 @@ class _Counter:
 
 
 def _listed(modules: Iterable[str], rules: Iterable[Rule], budget: Budget) -> int:
-    """Count selections one by one, at most a thousand, and at least one."""
+    """Count selections by listing them: at least one, at most a thousand."""
     found = 0
     try:
         with RuleSolver(modules, budget) as solver:
@@ -153,7 +153,7 @@ def _listed(modules: Iterable[str], rules: Iterable[Rule], budget: Budget) -> in
 
 
 def list_selections(rules: Rules, limit: int = _MAX_LISTED) -> tuple[frozenset[str], ...] | None:
-    """Return every valid selection, the smallest first, or None where there are more than `limit`."""
+    """Return every valid selection, the smallest first, or None if there are more than `limit`."""
     order = rules.order
     judged: list[list[Callable[[int], bool]]] = [[] for _ in order]
     for rule in rules.rules:
@@ -167,7 +167,7 @@ def list_selections(rules: Rules, limit: int = _MAX_LISTED) -> tuple[frozenset[s
             for mask in (without, without | 1 << place)
             if all(judge(mask) for judge in judges)
         ]
-        if len(masks) > 4 * limit:  # some of them may still turn out to lead nowhere
+        if len(masks) > 4 * limit:  # later rules may remove some of the masks
             return None
     masks = [mask for mask in masks if all(judge(mask) for judge in judged[0])]
     if len(masks) > limit:
@@ -178,7 +178,7 @@ def list_selections(rules: Rules, limit: int = _MAX_LISTED) -> tuple[frozenset[s
 
 
 def _judge(rule: Rule, order: Mapping[str, int]) -> Callable[[int], bool]:
-    """Return a function that says whether a rule is kept by a selection, given as bits in document order."""
+    """Return a function that tests a rule on a selection, which is a bit mask in document order."""
     if isinstance(rule, Implication):
         when, then = _mask(rule.when, order), _mask(rule.then, order)
         return lambda mask: mask & when != when or bool(mask & then)

@@ -1,7 +1,7 @@
-"""Explain rules in words: faults of a schema (PC301 to PC305, PC313, PC314) and what prompts break (PC406 to PC419).
+"""Explain rules in words: faults of a schema (PC301 to PC305, PC313, PC314) and of prompts (PC406 to PC419).
 
-A conflict is explained by the smallest set of rules, and of named modules, that cannot all be kept. Nesting is no part
-of it: that a module brings its ancestors needs no explanation.
+A conflict is explained by the smallest set of rules and named modules that cannot hold together. Nesting rules are
+left out of it: readers know that a module needs its ancestors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import ancestors
 
 MAX_EXPLAINED = 5
-"""Of more faults of the rules, only the first ones get a reason, which is work for the solver."""
+"""Number of rule faults that get a reason; each reason costs solver time."""
 
 _MAX_STEPS = MAX_STEPS // 10
 _MAX_LISTED = 6
@@ -39,24 +39,24 @@ _CODES = frozenset({*_MISSING.values(), *_DECLARED.values(), "PC408", "PC410", "
 
 
 class Conflict(NamedTuple):
-    """Modules that cannot be present together under `rules`; leaving out any one of all these ends the conflict."""
+    """Modules that cannot be present together under `rules`; removing any one module or rule ends the conflict."""
 
     modules: tuple[str, ...]
     rules: tuple[Rule, ...]
 
 
 def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] = ()) -> Conflict | None:
-    """Find a smallest conflict.
+    """Return a smallest conflict.
 
     Args:
         rules: All rules of the schema.
         wanted: Modules that may be part of the conflict.
-        given: Modules that are present without question.
+        given: Modules that are always present.
 
     Returns:
-        A conflict of which no part can be left out; where few rules and modules come into question, no other
-        conflict is smaller. Where that takes too much work, the smallest that was found. None if all can be present
-        together, or if it takes too much work to find out.
+        A conflict of which every part is needed. With few candidate rules and modules, no other conflict is smaller. If
+        the search exceeds its budget, the smallest conflict found so far. None if all modules can be present together,
+        or if the budget is too small to decide that.
     """
     cone = _cone(rules, (*wanted, *given))
     with RuleSolver(cone, Budget(_MAX_STEPS)) as solver, suppress(TooHardError):
@@ -74,9 +74,9 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
 
 
 def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) -> frozenset[str]:
-    """Return those of `options` each of which can be present together with all of `given`.
+    """Return each of `options` that can be present together with all of `given`.
 
-    An option is left out if it takes too much work to find out.
+    An option is left out if the budget is too small to decide it.
     """
     options = list(options)
     cone = _cone(rules, (*given, *options))
@@ -89,7 +89,7 @@ def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) ->
 
 
 def _nest(solver: RuleSolver, cone: list[str], given: Iterable[str]) -> None:
-    """Demand the given modules, and with each module the one around it."""
+    """Demand the given modules, and the parent of each module."""
     for module in ("", *given):
         solver.demand(module)
     solver.add(
@@ -100,7 +100,7 @@ def _nest(solver: RuleSolver, cone: list[str], given: Iterable[str]) -> None:
 
 
 def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
-    """Return all modules that could come into question, "" among them, in document order."""
+    """Return all modules that can matter for `start`, "" included, in document order."""
     reached: set[str] = set()
     waiting = ["", *start, *(module for number in rules.standing for module in rules.checks[number].modules)]
     while waiting:
@@ -117,7 +117,7 @@ def _cone(rules: Rules, start: Iterable[str]) -> list[str]:
 
 
 def _concerned(rules: Rules, cone: list[str]) -> Iterator[Rule]:
-    """Yield the rules, but for nesting, that bind the modules of a cone."""
+    """Yield the rules that bind the modules of a cone, except nesting rules."""
     inside = set(cone)
     for module in cone:
         yield from (rule for rule in rules.triggers.get(module, ()) if inside.issuperset(rule.when))
@@ -129,7 +129,7 @@ def _concerned(rules: Rules, cone: list[str]) -> Iterator[Rule]:
 
 
 def describe(rule: Rule) -> str:
-    """Say what a rule demands."""
+    """Return the demand of a rule in words."""
     if isinstance(rule, Exclusive):
         return f"{listed(rule.members)} are members of one union"
     declared = rule.declared if isinstance(rule, Implication) else rule
@@ -154,13 +154,13 @@ def describe(rule: Rule) -> str:
 
 
 def listed(modules: tuple[str, ...] | list[str]) -> str:
-    """Write modules one after another, the first few by name."""
+    """Return the first few names in quotes, and the number of the others."""
     names = ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED])
     return names if len(modules) <= _MAX_LISTED else f"{names} and {len(modules) - _MAX_LISTED} more"
 
 
 def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
-    """Say why no prompt can satisfy a schema."""
+    """Return the diagnostic for a schema that no prompt can satisfy."""
     reason, related = _reason(rules, ())
     span = min(span for span, _ in related) if related else place(schema, "name")
     message = "no prompt can satisfy this schema" + (f": {reason}" if reason else "")
@@ -168,7 +168,7 @@ def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
 
 
 def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = frozenset()) -> Iterator[Diagnostic]:
-    """Yield a warning for each module that can never be used, but for those inside another one and those of `said`."""
+    """Yield a warning for each dead module, except modules inside another dead one and modules in `said`."""
     outermost = [
         module
         for module in index.modules
@@ -182,14 +182,14 @@ def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = fr
 
 
 def explain_default(rules: Rules, default: Default, *, with_reason: bool) -> Diagnostic:
-    """Say that the default of a union can never be used, and why."""
+    """Return the diagnostic for a union default that can never be used."""
     reason, related = _reason(rules, (default.member,)) if with_reason else ("", ())
     message = f"the default '{default.member}' can never be used" + (f": {reason}" if reason else "")
     return Diagnostic(code="PC303", message=message, span=default.span, help="choose another default", related=related)
 
 
 def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span, *, with_reason: bool) -> Diagnostic:
-    """Say that the members of a scaffold cannot be present together, and why."""
+    """Return the diagnostic for a scaffold whose members cannot be present together."""
     reason, related = _reason(rules, members) if with_reason else ("", ())
     message = "the members of this scaffold cannot be present together" + (f": {reason}" if reason else "")
     return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
@@ -198,7 +198,7 @@ def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span, *, with
 def idle_scaffolds(
     scaffolds: Iterable[CheckedScaffold], modules: Mapping[str, CheckedModule], guaranteed: Mapping[str, Set[str]]
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each scaffold whose modules see in it what they see without it."""
+    """Yield a warning for each scaffold that does not change the context of any of its modules."""
     order = {path: number for number, path in enumerate(modules)}
     for scaffold in scaffolds:
         together = scaffold.guaranteed
@@ -217,12 +217,12 @@ def idle_scaffolds(
 
 
 def explain_undecided(rules: Sequence[Rule], schema: Schema) -> Diagnostic:
-    """Say that it takes too much work to find out whether any prompt can satisfy a schema."""
+    """Return the diagnostic for a schema whose satisfiability exceeds the budget."""
     return _too_hard("whether any prompt can satisfy this schema", rules, schema)
 
 
 def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
-    """Yield a warning where it takes too much work to find out what is guaranteed with some modules."""
+    """Yield a warning if the guarantees of some modules exceed the budget."""
     if found.modules:
         modules = [f"with {listed([each for each in found.modules if each])}"] if any(found.modules) else []
         what = " and ".join([*(["in every prompt"] if "" in found.modules else []), *modules])
@@ -244,7 +244,7 @@ def _too_hard(question: str, rules: Sequence[Rule], schema: Schema) -> Diagnosti
 
 def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
     conflict = smallest_conflict(rules, (), given)
-    if conflict is None:  # there is a conflict, but finding a small one takes too much work
+    if conflict is None:  # there is a conflict, but a small one exceeds the budget
         return "", ()
     related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
     return "; ".join(words for _, words in related), related
@@ -257,14 +257,14 @@ def explain_broken(
     places: Mapping[str, Span],
     present: Mapping[str, Default | None],
 ) -> Iterator[Diagnostic]:
-    """Say what is wrong with a selection.
+    """Yield a diagnostic for each fault of a selection.
 
     Args:
         rules: All rules of the schema.
-        parameters: Of each module.
+        parameters: The parameters of each module.
         broken: The rules that the selection breaks.
-        places: Where the prompt names each module, or one inside it; "" is the prompt itself.
-        present: All modules of the selection, with the default that brought each, if it was not named.
+        places: The span of the reference that names each module or a module inside it; "" is the prompt itself.
+        present: All modules of the selection; the value is the default that added the module, None for a named one.
     """
     named = [module for module in places if module]
     write = _References(parameters, places)
@@ -286,15 +286,15 @@ def explain_broken(
 
 
 def broken_rule(diagnostic: Diagnostic) -> Span | None:
-    """Return where the rule stands that a prompt breaks, or None for a diagnostic of another kind.
+    """Return the span of the rule that a prompt breaks, or None for a diagnostic of another kind.
 
-    It is the last of the related places of each diagnostic that is made here.
+    The span is the last related place of each diagnostic of this module.
     """
     return diagnostic.related[-1][0] if diagnostic.code in _CODES else None
 
 
 def _possible(rules: Rules, broken: Sequence[BrokenRule], named: Sequence[str]) -> frozenset[str]:
-    """Return those of the modules that `broken` rules demand, one or another, which go with all that is named."""
+    """Return the modules that could satisfy a `broken` rule and are possible with all named modules."""
     open_rules = (rule for rule in broken if isinstance(rule, Implication) and len(rule.then) > 1)
     options = {option for rule in open_rules for option in _options(rules, rule)}
     return possible_with(rules, named, options) if options else frozenset()
@@ -321,7 +321,7 @@ def _subjects(rule: BrokenRule, present: Mapping[str, object]) -> Sequence[str]:
 
 
 def _innermost(named: Sequence[str]) -> list[str]:
-    """Leave out modules that others bring along as their ancestors."""
+    """Return the named modules without ancestors of other named modules."""
     outer = {ancestor for module in named for ancestor in ancestors(module)}
     return [module for module in named if module not in outer]
 
@@ -366,7 +366,7 @@ def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], wri
 def _missing(
     rules: Rules, rule: Implication, possible: Set[str], places: Mapping[str, Span], write: _References
 ) -> Diagnostic:
-    """Say what a rule demands, and which of it is `possible`; what is forced always is."""
+    """Return the diagnostic for a rule with missing modules; the help lists those that are `possible`."""
     options = _options(rules, rule)
     fitting = options if len(options) == 1 else [option for option in options if option in possible]
     span = places.get(rule.when[0], places[""])
@@ -380,7 +380,7 @@ def _missing(
 
 
 def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
-    """Say what the author of a rule says about it, or else what it demands."""
+    """Return the diagnostic for a declared rule, with the author's message if there is one."""
     assert rule.declared is not None, "only rules of <rules> come here"
     message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
     code = _DECLARED.get(rule.kind, "PC418")
@@ -393,18 +393,18 @@ def _remove(modules: Sequence[str]) -> str:
 
 
 def element(path: str, arguments: str = "") -> str:
-    """Write a reference to a module as it may stand at the top of a prompt."""
+    """Return a reference to a module in the form for the top level of a prompt."""
     return f'<use module="{path}"{arguments}/>' if "/" in path else f"<{path}{arguments}/>"
 
 
 class _References(NamedTuple):
-    """Writes references to modules that a prompt lacks, with the arguments that they need."""
+    """Writer of references to missing modules, with the arguments that they need."""
 
     parameters: Mapping[str, Mapping[str, Parameter]]
     places: Mapping[str, Span]
 
     def added(self, path: str) -> str:
-        """Write a reference; where modules around it need arguments too, they are written around it."""
+        """Return a reference, nested in references to its missing ancestors if these need arguments too."""
         missing = [outer for outer in reversed([*ancestors(path)]) if outer not in self.places]
         if not any(map(self._needed, missing)):
             return element(path, self._needed(path))

@@ -1,7 +1,8 @@
-"""The rules of a schema: propositions over module paths.
+"""Rules of a schema as propositions over module paths.
 
-A prompt's selection is checked by plain evaluation, in time linear in the selection. What follows from all rules
-together is asked of a solver (`solver`, `backbone`). The root is a module too, called "", and always present.
+A prompt's selection is checked by plain evaluation, in time linear in the selection. The solver computes the
+implications of all rules together (`solver`, `backbone`). The root is a module with the path "", and always
+present.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from promptcache.language.syntax.conditions import Cardinality, Test, broken_cla
 
 
 class RuleKind(StrEnum):
-    """Where a rule comes from."""
+    """Kind of declaration that a rule comes from."""
 
     NESTING = "nesting"
     UNION = "union"
@@ -34,9 +35,9 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implication:
-    """Whenever all of `when` are present, at least one of `then` is; with an empty `then`, they never all are.
+    """Rule that demands one of `then` if all of `when` are present; with an empty `then`, it forbids `when` together.
 
-    `declared` is set where this is what a selection breaks of a rule in a `rules` element.
+    `declared` is the rule of a `rules` element that this implication follows from, else None.
     """
 
     kind: RuleKind
@@ -48,7 +49,7 @@ class Implication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusive:
-    """At most one of the members is present; no module is a member of two."""
+    """Rule that allows at most one of the members. A module is a member of at most one such rule."""
 
     kind: RuleKind
     parent: str
@@ -58,7 +59,7 @@ class Exclusive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A rule of a `rules` element: `words` say what it demands, `message` is the author's text for a broken rule."""
+    """Rule of a `rules` element: `words` describe its demand, `message` is the author's text for a broken rule."""
 
     kind: RuleKind
     test: Test | Cardinality
@@ -68,11 +69,11 @@ class Check:
 
     @property
     def modules(self) -> frozenset[str]:
-        """The modules in the rule."""
+        """Modules that occur in the rule."""
         return frozenset(self.test.modules) if isinstance(self.test, Cardinality) else modules_of(self.test)
 
     def holds(self, present: Set[str], num_touched: int) -> bool:
-        """Return whether a selection keeps the rule; `num_touched` of its modules are present."""
+        """Return whether a selection keeps the rule; `num_touched` modules of the rule are present."""
         if isinstance(self.test, Cardinality):
             return self.test.low <= num_touched and (self.test.high is None or num_touched <= self.test.high)
         return holds(self.test, present)
@@ -81,12 +82,12 @@ class Check:
 Rule: TypeAlias = Implication | Exclusive | Check
 
 BrokenRule: TypeAlias = Implication | Exclusive
-"""What a selection breaks; of a `Check`, an implication of it."""
+"""A broken rule. A broken `Check` is given as an implication of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """The member of a union that is taken when its parent is present and no member is named."""
+    """Union member that is added if the parent is present and the prompt names no member."""
 
     parent: str
     members: frozenset[str]
@@ -99,14 +100,14 @@ class Rules:
     """All rules of a schema, indexed by module.
 
     Attributes:
-        order: Every module path with its place in document order; "" comes first.
-        rules: In document order, those of `rules` elements last.
+        order: Every module path with its index in document order; "" comes first.
+        rules: In document order; rules of `rules` elements come last.
         triggers: For each module, the implications that its presence can break.
         union_of: For each member of a union, the rule that says "at most one".
         defaults: For each module (or ""), the unions directly under it that have a default.
         checks: The rules of `rules` elements.
-        touching: For each module, the numbers of the checks that it occurs in.
-        standing: The numbers of the checks that the empty selection breaks.
+        touching: For each module, the indices of the checks that it occurs in.
+        standing: The indices of the checks that the empty selection breaks.
     """
 
     order: Mapping[str, int] = field(repr=False)
@@ -119,10 +120,10 @@ class Rules:
     standing: tuple[int, ...] = field(repr=False)
 
     def complete(self, named: Set[str]) -> dict[str, Default | None]:
-        """Add the defaults to a set of named modules.
+        """Add the union defaults to a set of named modules.
 
         Returns:
-            Every module present, with the default that brought it, or None where it was named. "" is among them.
+            Every module present, "" included, with the default that added it, or None for a named module.
         """
         present: dict[str, Default | None] = {"": None, **dict.fromkeys(named)}
         waiting = list(present)
@@ -134,9 +135,9 @@ class Rules:
         return present
 
     def broken(self, present: Set[str]) -> Iterator[BrokenRule]:
-        """Yield what a complete set of modules ("" among them) breaks, in time linear in that set.
+        """Yield the rules that a complete set of modules ("" included) breaks, in time linear in the set.
 
-        Of a rule in a `rules` element, that is an implication of it which is broken.
+        A broken rule of a `rules` element is given as a broken implication of it.
         """
         members: dict[str, int] = {}
         for module in present:
@@ -158,7 +159,7 @@ class Rules:
                 yield self._implication(self.checks[number], present)
 
     def _implication(self, check: Check, present: Set[str]) -> Implication:
-        """Return an implication of a broken check that is broken, too."""
+        """Return an implication of a broken check that is broken too."""
         if isinstance(check.test, Cardinality):
             used = [module for module in check.test.modules if module in present]
             if len(used) < check.test.low:
@@ -176,7 +177,7 @@ class Rules:
 def index_rules(modules: tuple[str, ...], rules: tuple[Rule, ...], defaults: tuple[Default, ...]) -> Rules:
     """Index rules over the given module paths, which are in document order.
 
-    An implication is indexed by the last of its `when`: it can only be broken when that module is present.
+    An implication is indexed by the last module of `when`: it can only be broken if that module is present.
     """
     checks = tuple(rule for rule in rules if isinstance(rule, Check))
     touching: dict[str, list[int]] = {}

@@ -1,7 +1,7 @@
-"""One solver for all questions about rules, and the work that its answers may cost.
+"""SAT solver for all questions about rules, with a budget for its work.
 
-A `RuleSolver` owns the clauses of some rules over some modules. Its work is counted and limited by a `Budget`, so that
-an answer, or the lack of one, is the same on every machine. python-sat is imported here only.
+A `RuleSolver` owns the clauses of some rules over some modules. A `Budget` counts and limits its work in steps, so
+that the result is the same on every machine. Only this module imports python-sat.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from promptcache.language.syntax.conditions import And, Cardinality, Not, Or, Pr
 from promptcache.locks import new_rlock
 
 MAX_STEPS = 100_000_000
-"""How much work the check of one schema may take, in steps of `Budget`: a few seconds."""
+"""Budget for the check of one schema, in steps of `Budget`: a few seconds."""
 
-_LOCK = new_rlock()  # python-sat keeps jump buffers and signal handlers for the whole process: one thread at a time
+_LOCK = new_rlock()  # python-sat keeps jump buffers and signal handlers per process: one thread at a time
 
 _STEPS_OF_PROPAGATION = 5
 _STEPS_OF_CONFLICT = 500
@@ -37,17 +37,17 @@ _MAX_SOFT = 100
 
 
 class TooHardError(PromptCacheError):
-    """The answer to a question about rules takes more work than its budget allows."""
+    """Error for a question about rules that takes more work than its budget allows."""
 
     def __init__(self) -> None:
         super().__init__("the rules leave too much open: finding an answer takes too many steps")
 
 
 class Budget:
-    """The work that answers may take.
+    """Limit on the work of a solver, in steps.
 
-    A step is about the time in which one variable is read. Propagations and conflicts of the solver count as several
-    steps each. No clock is read.
+    A step takes about as long as reading one variable. A propagation or conflict of the solver counts as several
+    steps. The budget does not depend on a clock.
     """
 
     def __init__(self, steps: int, *, whole: Budget | None = None) -> None:
@@ -55,11 +55,11 @@ class Budget:
         self._whole = whole
 
     def share(self, divisor: int) -> Budget:
-        """Return a budget of one part of what is left; what it spends is spent here, too."""
+        """Return a budget with one part of the remaining steps; its steps are also taken from this budget."""
         return Budget(self.left // divisor, whole=self)
 
     def spend(self, steps: int) -> None:
-        """Take steps.
+        """Take steps from the budget.
 
         Raises:
             TooHardError: fewer steps are left.
@@ -74,8 +74,8 @@ class Budget:
 class RuleSolver:
     """Clauses over modules, and the questions that a solver answers about them.
 
-    Use it in a `with` statement; until the end of that, other threads wait. A question that takes more than the budget
-    raises `TooHardError`. Modules that the solver was not given count as absent.
+    Use it in a `with` statement; other threads wait until the statement ends. A question that exceeds the budget
+    raises `TooHardError`. Modules that were not given to the solver count as absent.
     """
 
     def __init__(self, modules: Iterable[str], budget: Budget) -> None:
@@ -98,13 +98,13 @@ class RuleSolver:
         _LOCK.release()
 
     def add(self, rules: Iterable[Rule]) -> None:
-        """Demand rules."""
+        """Add clauses for rules."""
         clauses = [clause for rule in rules for clause in self._clauses(rule)]
         self.budget.spend(_STEPS_OF_VARIABLE * len(clauses))
         self._solver.append_formula(clauses)
 
     def add_soft(self, *things: Rule | str) -> int:
-        """Demand rules and modules only under an assumption, which is returned."""
+        """Add rules and modules that hold only under an assumption; return its selector."""
         selector = self._fresh()
         for thing in things:
             clauses = [[self._number[thing]]] if isinstance(thing, str) else self._clauses(thing)
@@ -116,7 +116,7 @@ class RuleSolver:
         self._solver.add_clause([self._number[module]])
 
     def exclude(self, selection: Iterable[str]) -> None:
-        """Demand another selection than this one."""
+        """Exclude one selection from the results."""
         present = {"", *selection}
         self._solver.add_clause([-number if module in present else number for module, number in self._number.items()])
 
@@ -132,11 +132,11 @@ class RuleSolver:
         return true, [self.modules[-literal - 1] for literal in literals if -size <= literal < 0]
 
     def is_possible(self, present: Iterable[str], absent: Iterable[str] = ()) -> bool:
-        """Return whether a selection has some modules and lacks others."""
+        """Return whether a selection has all of `present` and none of `absent`."""
         return self.solve(self._literals(present, absent))
 
     def selection(self, present: Iterable[str] = (), absent: Iterable[str] = ()) -> frozenset[str] | None:
-        """Return a selection that has some modules and lacks others, or None. The root is left out of it."""
+        """Return a selection, without the root, that has all of `present` and none of `absent`, or None."""
         if not self.is_possible(present, absent):
             return None
         self.budget.spend(len(self.modules))
@@ -144,10 +144,11 @@ class RuleSolver:
         return frozenset(self.modules[number - 1] for number in model[: len(self.modules)] if number > 0) - {""}
 
     def implied(self, present: Iterable[str]) -> frozenset[str] | None:
-        """Return the modules that all selections with `present` have; None if there is no such selection.
+        """Return the modules that every selection with `present` has, or None if there is no such selection.
 
-        Starting from one selection, each module in doubt is left out: either it is implied, or the selection without
-        it settles further doubts. The solver is told to prefer selections without the modules in doubt.
+        The search starts from one selection and tries to leave out each undecided module. Either the module is
+        implied, or a selection without it decides further modules. The solver prefers selections without the
+        undecided modules.
         """
         known = set(present)
         first = self.selection(known)
@@ -170,9 +171,9 @@ class RuleSolver:
         return frozenset(known)
 
     def core(self, soft: Sequence[int]) -> list[int] | None:
-        """Return assumptions that cannot all hold, none of which can be left out; None if all of `soft` can hold.
+        """Return a minimal list of assumptions that cannot all hold, or None if all of `soft` can hold.
 
-        Of few assumptions the smallest such set is returned, unless that takes too much work.
+        With few assumptions, the list is a smallest one, unless the search exceeds the budget.
         """
         if self.solve(soft):
             return None
@@ -185,7 +186,7 @@ class RuleSolver:
         return smallest
 
     def solve(self, assumptions: Sequence[int]) -> bool:
-        """Return whether assumed literals can hold."""
+        """Return whether the assumed literals can hold together."""
         budget = self.budget
         budget.spend(len(assumptions))
         before = self._num_steps()
@@ -209,7 +210,7 @@ class RuleSolver:
         return self._top
 
     def _shrink(self, core: list[int]) -> Iterator[list[int]]:
-        """Leave out one assumption after another that the conflict does not need, and yield what is left."""
+        """Remove assumptions that the conflict does not need, one after another, and yield each smaller list."""
         kept = core
         for selector in reversed(core):
             rest = [other for other in kept if other != selector]
@@ -219,10 +220,10 @@ class RuleSolver:
                 yield kept
 
     def _smaller(self, soft: Sequence[int], known: list[int]) -> list[int]:
-        """Look for a core smaller than `known`.
+        """Return a core smaller than `known` if there is one, else `known`.
 
-        Every core meets every set whose absence ends all conflicts. So the smallest set that meets all of those found
-        so far is either a core, hence a smallest one, or leads to another set to be met.
+        Every core intersects every set whose removal ends all conflicts. The smallest set that intersects all such
+        sets found so far is either a smallest core, or leads to another such set.
         """
         with Hitman(solver="g4", htype="sorted") as hitman:
             for _ in range(_MAX_ROUNDS):
@@ -239,7 +240,7 @@ class RuleSolver:
         return known
 
     def _clauses(self, rule: Rule) -> list[list[int]]:
-        """Return clauses that say a rule, if all modules that the solver was not given are absent."""
+        """Return the clauses of a rule; modules that were not given to the solver count as absent."""
         number = self._number
         if isinstance(rule, Implication):
             if not all(module in number for module in rule.when):
@@ -248,11 +249,11 @@ class RuleSolver:
         if isinstance(rule, Exclusive):
             return self._at_most_one([number[module] for module in rule.members if module in number])
         found = self._count(rule.test) if isinstance(rule.test, Cardinality) else self._test(rule.test, negated=False)
-        root = number.get("")  # clauses under the root are not settled before it is assumed
+        root = number.get("")  # without the root in each clause, the solver decides them before the root is assumed
         return found if root is None else [[*clause, -root] for clause in found]
 
     def _test(self, test: Test, *, negated: bool) -> list[list[int]]:
-        """Return clauses for a test; alternatives of several clauses get a new variable (Plaisted and Greenbaum)."""
+        """Return clauses for a test; an alternative of several clauses gets a new variable (Plaisted and Greenbaum)."""
         match test:
             case Present(module):
                 return [[-self._number[module] if negated else self._number[module]]]
@@ -301,7 +302,8 @@ class RuleSolver:
         return found
 
     def _at_most_one(self, literals: Sequence[int]) -> list[list[int]]:
-        """Return clauses for "at most one"; in large groups a new variable says "this one or one before it"."""
+        """Return clauses for "at most one"; in a large group, a new variable per literal means "this one or an
+        earlier one"."""
         if len(literals) <= _PAIRWISE:
             return [[-one, -other] for one, other in combinations(literals, 2)]
         clauses, before = [], 0
