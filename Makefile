@@ -38,7 +38,7 @@ test-pythons: $(STAMP)  ## the tests on each of PYTHONS, with the installed whee
 	rm -rf .venv-wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel .
 	set -e; for python in $(PYTHONS); do \
 		folder=$$(mktemp -d); \
-		git ls-files | grep -v '^promptcache/' | tar --create --files-from=- | tar --extract --directory $$folder; \
+		git ls-files | grep -v '^promptcache/.*\.py$$' | tar --create --files-from=- | tar --extract --directory $$folder; \
 		$$python -m venv $$folder/.venv; \
 		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt torch; \
 		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls .venv-wheel/*.whl)[dev]"; \

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import promptcache
+
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(promptcache.__file__).parent
 
 
 @pytest.mark.process
@@ -22,5 +25,5 @@ def test_no_module_is_left_to_load_under_ci() -> None:
         command, env={**os.environ, "CI": "1"}, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
 
-    modules = {str(path) for path in (ROOT / "promptcache").rglob("*.py")} - {str(ROOT / "promptcache/__main__.py")}
+    modules = {str(path) for path in PACKAGE.rglob("*.py")} - {str(PACKAGE / "__main__.py")}
     assert modules <= set(printed.splitlines())

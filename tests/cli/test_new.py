@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import promptcache
 from promptcache.cli.new import FOLDERS, shipped_schemas
 from tests.cli.conftest import Command
 
@@ -71,4 +72,5 @@ def test_the_wheel_has_the_schemas() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
-    assert (ROOT / included["schemas"], ROOT / "schemas") == FOLDERS
+    around = Path(promptcache.__file__).parents[1]
+    assert (around / included["schemas"], around / "schemas") == FOLDERS

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import promptcache
 from promptcache.cli.why import PAGES, explanations
 from promptcache.diagnostics import CODES
 from tests.cli.conftest import Command
@@ -80,4 +81,5 @@ def test_page_is_in_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
-    assert (ROOT / included["docs/errors.md"], ROOT / "docs" / "errors.md") == PAGES
+    around = Path(promptcache.__file__).parents[1]
+    assert (around / included["docs/errors.md"], around / "docs" / "errors.md") == PAGES

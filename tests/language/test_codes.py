@@ -12,7 +12,7 @@ import promptcache.language
 from promptcache.diagnostics import CODES, suggest
 
 ROOT = Path(promptcache.__file__).parent
-ERRORS = ROOT.parent / "docs" / "errors.md"
+ERRORS = Path(__file__).parents[2] / "docs" / "errors.md"
 
 
 def test_every_code_in_use_is_in_the_table():

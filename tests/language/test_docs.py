@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import promptcache
 from promptcache.diagnostics import CODES, LanguageError
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from tests.language.documents import TRAVEL, codes, outline
 
-DOCS = Path(promptcache.__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 LANGUAGE = (DOCS / "language.md").read_text(encoding="utf-8")
 ERRORS = (DOCS / "errors.md").read_text(encoding="utf-8")
 

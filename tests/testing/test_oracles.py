@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+import promptcache
+
+ROOT = Path(promptcache.__file__).parents[1]
 ORACLES: dict[str, set[str]] = {
     "promptcache/testing/level_oracle.py": set(),
     "promptcache/testing/position_oracle.py": set(),
