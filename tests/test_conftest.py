@@ -25,5 +25,7 @@ def test_no_module_is_left_to_load_under_ci() -> None:
         command, env={**os.environ, "CI": "1"}, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
 
-    modules = {str(path) for path in PACKAGE.rglob("*.py")} - {str(PACKAGE / "__main__.py")}
+    modules = {str(path) for path in PACKAGE.rglob("*.py") if "schemas" not in path.parts} - {
+        str(PACKAGE / "__main__.py")
+    }
     assert modules <= set(printed.splitlines())

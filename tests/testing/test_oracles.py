@@ -9,7 +9,7 @@ import pytest
 
 import promptcache
 
-ROOT = Path(promptcache.__file__).parents[1]
+TESTS, PACKAGE = Path(__file__).parents[1], Path(promptcache.__file__).parent
 ORACLES: dict[str, set[str]] = {
     "promptcache/testing/level_oracle.py": set(),
     "promptcache/testing/position_oracle.py": set(),
@@ -22,9 +22,10 @@ ORACLES: dict[str, set[str]] = {
 @pytest.mark.parametrize("file", ORACLES)
 def test_oracles_import_types_only(file: str) -> None:
     """What an oracle takes from the rooms below is a type, whose name begins with a capital, or a named function."""
+    folder = PACKAGE if file.startswith("promptcache") else TESTS
     functions = {
         alias.name
-        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse((folder.parent / file).read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("promptcache.")
         if not (node.module or "").startswith("promptcache.testing")
         for alias in node.names
