@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -225,15 +224,6 @@ def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None
     assert broken.message in found.message
     assert found.help is not None
     assert broken.help in found.help
-
-
-@pytest.fixture(scope="module")
-def few_objects() -> Iterator[None]:
-    """Freeze the objects of earlier tests, so that garbage collections ignore them."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
