@@ -5,7 +5,9 @@ PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow.
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import walk_packages
 
@@ -42,6 +44,15 @@ def _one_thread_each() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def few_objects() -> Iterator[None]:
+    """Keep garbage collections in timed tests from traversing the objects of all tests before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def law_examples(share: float = 1.0) -> int:

@@ -269,13 +269,13 @@ print(json.dumps([found, int(peak[1])]))
 
 @pytest.mark.process
 def test_bombs_are_refused_in_time_and_memory():
-    """Each bomb is refused within the time limit, here half a second, and all of them in one process within 250 MB."""
+    """Each bomb is refused within the time limit, here half a second, and all of them in one process within 200 MB."""
     result = subprocess.run(
         [sys.executable, "-c", PROBE], input=json.dumps(BOMBS), capture_output=True, text=True, check=True
     )
     found, peak_kib = json.loads(result.stdout)
     assert all(code is not None and seconds < 2.0 for code, seconds in found), found
-    assert peak_kib < 250 * 1024
+    assert peak_kib < 200 * 1024
 
 
 def test_files_are_templates_by_their_name(tmp_path):
