@@ -68,8 +68,8 @@ class RunTokens:
 
     - Slots of a run with no token between them form a group. From the first changed slot on, the contents of the group
       follow one another and are new.
-    - The boundary tokens (`num_boundary_tokens`) of the text behind the group follow its last content. They are new, and
-      the stored ones are left out. The text may be that of the next run.
+    - The boundary tokens (`num_boundary_tokens`) of the text behind the group follow its last content. They are new,
+      and the stored ones are left out. The text may be that of the next run.
     """
 
     def __init__(self, contents: SlotContents, *, moves: bool) -> None:
