@@ -34,9 +34,9 @@ from promptcache.cli.options import (
     schemas_argument,
     store_option,
 )
-from promptcache.cli.output import counted, size_text, write_json, write_text
+from promptcache.cli.output import write_json, write_text
 from promptcache.cli.warm import loss_facts, loss_text, read_schemas
-from promptcache.diagnostics import CorruptEncoding, did_you_mean
+from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
     from promptcache.kv import DiskTier, Header, VerifyResult

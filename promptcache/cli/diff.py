@@ -16,9 +16,9 @@ from promptcache.cli.console import stdout
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import context_option, json_option, model_option
-from promptcache.cli.output import counted, write_json
+from promptcache.cli.output import write_json
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import PromptError
+from promptcache.diagnostics import PromptError, counted
 from promptcache.language import CheckedSchema, Combinations, SlotArguments, prompt_for, resolve_prompt
 from promptcache.layout import (
     EncodingChanges,

@@ -14,8 +14,9 @@ from promptcache.cli.console import stdout
 from promptcache.cli.exits import ending
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import context_option, json_option, model_option, schema_argument
-from promptcache.cli.output import counted, write_json
+from promptcache.cli.output import write_json
 from promptcache.cli.request import accepted
+from promptcache.diagnostics import counted, listed
 from promptcache.language import (
     CheckedSchema,
     Combinations,
@@ -234,10 +235,7 @@ def _head(words: str) -> Text:
 
 
 def _module_line(module: ModuleFacts) -> Text:
-    brought = ""
-    if module.brings:
-        more = len(module.brings) - _MAX_BROUGHT
-        brought = f"always with {', '.join(module.brings[:_MAX_BROUGHT])}" + (f" and {more} more" if more > 0 else "")
+    brought = f"always with {listed(module.brings, _MAX_BROUGHT)}" if module.brings else ""
     cached = "" if module.cached else "not cached"
     words = [counted(module.num_tokens, "token"), _PRESENCE[module.presence], cached, brought]
     text = Text(f"  {module.path or '(root)'}", style="default" if module.presence != "never" else "red")

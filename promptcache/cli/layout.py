@@ -21,9 +21,9 @@ from promptcache.cli.console import stdout
 from promptcache.cli.exits import ExitCode, UsageMistake, ending
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
-from promptcache.cli.output import as_data, counted, print_diagnostics, size_text, tell, write_json
+from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, SchemaError, Severity
+from promptcache.diagnostics import Diagnostic, SchemaError, Severity, counted, listed, size_text
 from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
 from promptcache.layout import (
     Layout,
@@ -520,6 +520,4 @@ def _sees(modules: Sequence[str]) -> str:
     """Return in short what a text attends to besides its own earlier text."""
     if not modules:
         return ""
-    names = [module or _ROOT for module in modules[:_MAX_SEEN]]
-    more = [f"{len(modules) - _MAX_SEEN} more"] if len(modules) > _MAX_SEEN else []
-    return f" · sees {', '.join(names + more)}"
+    return f" · sees {listed([module or _ROOT for module in modules], _MAX_SEEN)}"

@@ -21,10 +21,10 @@ from promptcache.cli.options import (
     prompt_argument,
     schemas_option,
 )
-from promptcache.cli.output import counted, write_json, write_text
+from promptcache.cli.output import write_json, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import printable
+from promptcache.diagnostics import counted, printable
 from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 

@@ -27,8 +27,9 @@ from promptcache.cli.options import (
     schemas_option,
     store_option,
 )
-from promptcache.cli.output import counted, tell, write_json, write_text
+from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
+from promptcache.diagnostics import counted
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:

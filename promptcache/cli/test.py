@@ -25,9 +25,9 @@ from promptcache.cli.console import ShowProgress, progress, show_loading
 from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake, ending
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import context_option, json_option, model_option, schemas_argument
-from promptcache.cli.output import as_data, counted, print_diagnostics, write_json, write_text
+from promptcache.cli.output import as_data, print_diagnostics, write_json, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, LanguageError
+from promptcache.diagnostics import Diagnostic, LanguageError, counted
 from promptcache.language import example_prompt
 from promptcache.layout import check_length
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder

@@ -27,9 +27,9 @@ from promptcache.cli.options import (
     schemas_argument,
     store_option,
 )
-from promptcache.cli.output import counted, size_text, tell, write_json, write_text
+from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, example_prompt
 from promptcache.layout import check_length, lay_out, run_states
 from promptcache.tokenizer import Dtype, HubTokenizer, declared_positions, model_folder, read_kv_sizes

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from promptcache.diagnostics import listed
 from promptcache.picture.style import FADED, FILLS, INK, LIT, PAPER
-from promptcache.picture.text import columns, excerpt, fit, listed, shown
+from promptcache.picture.text import columns, excerpt, fit, shown
 
 LABELS = st.lists(st.text(), min_size=1, max_size=3)
 BEHIND = {**FILLS, "paper": PAPER, "lit": LIT}
