@@ -203,7 +203,7 @@ def test_nothing_to_plot_is_said() -> None:
 
 @pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"]], ids=" ".join)
 def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
-    """Whoever waits an hour for a drawing hears at once that it would have no axis."""
+    """A drawing without an axis is refused before anything is measured."""
     result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
 
     assert (result.exit_code, result.stdout) == (2, "")

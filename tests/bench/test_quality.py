@@ -60,7 +60,7 @@ def test_modules_that_have_not_seen_each_other_differ(engine: Engine) -> None:
 
 
 def test_quantized_kv_is_compared_with_what_it_came_from(engine: Engine) -> None:
-    """Quantized KV stands beside plain prefill and beside the same modules as computed, nearer to these the more bits."""
+    """Quantized KV is compared with plain prefill and with unquantized KV; more bits are nearer to the latter."""
     for each in chunk(engine, "facts", chosen=[Way.INT8, Way.INT4]).outcomes():
         assert list(each) == [Way.PLAIN, Way.GUARANTEED, Way.INT8, Way.INT4]
         near, far = (each[way].distances for way in (Way.INT8, Way.INT4))
@@ -82,7 +82,7 @@ def test_distances_count_places() -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
-    """All ways of serving a document give the model the same text, whatever is left out or filled in."""
+    """All ways of serving a document give the model the same text, for any arguments and any modules left out."""
     served = chunk(engine, name, num_cases=6, chosen=[*Way])
     served.add_schemas()
 
