@@ -50,7 +50,7 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
 def test_sizes_and_subjects_that_do_not_exist_are_told(
     command: Command, folder: Path, words: list[str], code: int, message: str
 ) -> None:
-    """What cannot be measured ends at once with a reason, before anything was measured."""
+    """Values that cannot be measured are refused with a reason before the first measurement."""
     result = command("bench", *words)
 
     assert (result.exit_code, result.stdout) == (code, "")
@@ -82,7 +82,7 @@ def test_shapes_are_in_the_help(command: Command, monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_are_json_under_json(command: Command, folder: Path) -> None:
-    """What cannot be measured is JSON where JSON was asked for, with the same exit code."""
+    """With --json a refusal is JSON, with the same exit code."""
     result = command("bench", "prompt", "prompts/typo.xml", "--schema", "travel.xml", "--json")
 
     assert (result.exit_code, result.stderr) == (1, "")

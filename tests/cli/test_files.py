@@ -21,7 +21,7 @@ SCHEMA = '<schema name="s"/>'
 
 
 def document(text: str | bytes) -> InputDocument:
-    """A document that lies nowhere."""
+    """A document without a file."""
     return InputDocument(name="d", path=None, data=text.encode() if isinstance(text, str) else text)
 
 
@@ -35,7 +35,7 @@ def test_prompts_are_told_by_their_root(root: str) -> None:
 
 @pytest.mark.parametrize("text", ["<schema", "<schem/>", "", "no XML", b"\xff\xfe<", "<!-- never closed"])
 def test_everything_else_is_read_as_a_schema(text: str | bytes) -> None:
-    """What is no prompt is a schema, well formed or not."""
+    """A document whose root cannot be read is a schema."""
     assert document(text).kind is DocumentKind.SCHEMA
 
 
@@ -113,7 +113,7 @@ def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
-    """What is made of documents is never written over one of them, included or given with --context, by any name."""
+    """Output never replaces a file that was read, included or given with --context, under any of its names."""
     (folder / "link.xml").symlink_to("travel.xml")
     (folder / "whole.xml").write_text('<schema name="w"><include href="support.xml"/></schema>', encoding="utf-8")
     (folder / "card.xml.j2").write_text('<schema name="card">{{ text }}</schema>', encoding="utf-8")

@@ -42,7 +42,7 @@ def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> N
 
 
 def test_output_says_where(command: Command, folder: Path) -> None:
-    """-o names the schema's file; the prompt lies beside it, and folders are made."""
+    """-o names the schema's file; the prompt is written to the same folder, and folders are created."""
     result = command("new", "R&D", "-o", "deep/down/lab.xml", "--json")
 
     assert json.loads(result.stdout) == {"schema": "R&D", "files": ["deep/down/lab.xml", "deep/down/lab-prompt.xml"]}

@@ -1,4 +1,4 @@
-"""`promptcache test` runs what a schema's author wrote down, and the laws."""
+"""`promptcache test` runs the examples of a schema, and the laws."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_prompts_only_examples_are_checked(command: Command, folder: Pat
 
 
 def test_a_wrong_example_is_a_finding(command: Command, folder: Path) -> None:
-    """An example that is not what it says stops the test, with its code."""
+    """An example whose validity is declared wrongly fails the test, with its code."""
     write(folder, valid="false")
     result = command("test", "greeting.xml", "--prompts", "0")
     assert result.exit_code == 1
@@ -76,11 +76,11 @@ def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path)
 
 
 def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that does not hold is named with what is wrong and a prompt; the other laws are still checked."""
+    """A broken law is reported with the fault and a prompt; the other laws are still checked."""
     from promptcache.testing import laws
 
     def broken(case: object) -> None:
-        """Nothing holds."""
+        """Break every law."""
         raise laws.BrokenLaw("as planned")
 
     law = laws.Law(name="nothing holds", over=laws.Over.PROMPT, check=broken)
@@ -105,7 +105,7 @@ def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch
     from promptcache.testing import laws
 
     def undrawn(subject: object) -> None:
-        """Nothing is drawn."""
+        """Draw no prompts."""
         raise Unsatisfiable("none found")
 
     monkeypatch.setattr(laws, "LAWS", (laws.Law(name="undrawn", over=laws.Over.SCHEMA, check=undrawn),))
@@ -131,7 +131,7 @@ def test_nothing_is_left_where_it_runs(folder: Path) -> None:
 
 
 def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody knows what `~` is, what Hypothesis keeps goes where passing files go."""
+    """Without a home folder, Hypothesis keeps its files in the temporary folder."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", "")  # so that what is set here is taken back
     monkeypatch.delenv("HYPOTHESIS_STORAGE_DIRECTORY")
