@@ -1,4 +1,4 @@
-"""What the checker says about the structure of a document, and documents that have their structure broken."""
+"""The checker's findings about the structure of a document, and documents with faults of structure."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def grammar_attributes(element: str) -> set[str]:
 
 
 def test_rng_is_made_from_rnc():
-    """The grammar in XML is that of the compact source as it stands."""
+    """The grammar in XML is the translation of the compact source."""
     digest = hashlib.sha256((GRAMMAR / "promptcache.rnc").read_bytes()).hexdigest()
     assert f"sha256 {digest}" in (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8"), "run grammar/make_rng.py"
 
