@@ -1,4 +1,4 @@
-"""What few schemas have: modules that nobody can use, nothing that is cached, tokens declared twice, pictures of little."""
+"""Rare schemas: modules that no prompt can use, no cached modules, tokens declared twice, small pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_module_that_no_prompt_can_use_attends_to_nothing_beside_it() -> None:
 
 
 def test_a_prompt_without_anything_cached_is_exact() -> None:
-    """Where all is computed anew, nothing was seen too early, and an empty slot brings no tokens."""
+    """A prompt without cached modules is exact, and an empty slot adds no tokens."""
     schema = '<schema name="s"><module name="a" cache="false">A<parameter name="p" length="3"/>z</module></schema>'
 
     plan = plan_of(schema, '<prompt schema="s"><a/></prompt>', bos=False)
