@@ -29,7 +29,7 @@ class Rect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A part of the picture: its outline, what it names of the layout, and what hovering tells."""
+    """A part of the picture: its outline, the part of the layout that it names, and its tooltip."""
 
     outline: Rect
     modules: frozenset[int]
@@ -79,7 +79,7 @@ class Picture:
             yield Words(x=x, y=float(text.get("y")), stop=x + columns(text.text) * CHAR_WIDTH, text=text.text)
 
     def overlapping(self) -> list[tuple[str, str]]:
-        """Labels that stand on the same height and reach into each other."""
+        """Return labels at the same height that overlap."""
         rows: dict[float, list[Words]] = {}
         for words in self.words():
             rows.setdefault(words.y, []).append(words)

@@ -1,4 +1,4 @@
-"""What the picture writes fits where it is written, and can be read there."""
+"""Labels of the picture fit into their boxes and are readable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_fits_is_no_wider_than_its_room(labels, room, keep_end):
 
 @given(text=st.text())
 def test_shown_text_can_stand_in_xml(text):
-    """Whatever the text, XML can hold what is shown of it, in one line."""
+    """XML can hold the shown form of any text, in one line."""
     element = etree.Element("text")
 
     element.text = shown(text)
