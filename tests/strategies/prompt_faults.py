@@ -141,7 +141,7 @@ def invalid_prompts(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Source:
-    """What invalid prompts of one schema are made from."""
+    """The parts from which invalid prompts of one schema are made."""
 
     schema: CheckedSchema
     trees: SearchStrategy[PromptTree]
