@@ -141,14 +141,14 @@ def test_selections_beyond_listing_are_valid(pair: tuple[frozenset[str], frozens
 
 
 def test_selections_beyond_listing_shrink() -> None:
-    """Beyond listing, too, a selection shrinks to what is wanted and the little that it needs."""
+    """Beyond listing, too, a selection shrinks to the wanted modules and the few that they need."""
     found = find(strategies.selections(wide), lambda selection: "m7" in selection, settings=SEARCH)
 
     assert found in ({"m7", "one"}, {"m7", "two"})
 
 
 def test_prompts_shrink_to_the_smallest() -> None:
-    """The prompt that is reported for a module names that module, what it needs, and nothing else."""
+    """The prompt that is reported for a module names that module, the modules it needs, and no other."""
     found = find(strategies.prompt_documents(rich), lambda document: "<rome" in document, settings=SEARCH)
 
     assert found == '<prompt schema="travel"><plan days="x"/><cities><rome/></cities></prompt>'

@@ -1,4 +1,4 @@
-"""What is reported is the smallest: fewest modules, then shortest XML, against an enumeration of all prompts."""
+"""A reported prompt is the smallest: fewest modules, then shortest XML, against an enumeration of all prompts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SEARCH = settings(
 
 
 def size(case: PromptCase) -> tuple[int, int]:
-    """What is to be smallest: first the modules, then the XML."""
+    """Return the size that shrinking reduces: first the modules, then the XML."""
     return len(case.selection.modules), len(case.xml.encode())
 
 
@@ -144,7 +144,7 @@ def test_planted_faults_shrink_to_the_smallest_prompt(name: str, monkeypatch: py
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data())
 def test_the_plainest_form_is_the_shortest(data: st.DataObject) -> None:
-    """Whatever a prompt chooses, no other way to write it is shorter than the one that zeros draw."""
+    """For any choices of a prompt, no other way to write it is shorter than the one that zeros draw."""
     schema = data.draw(strategies.schemas())
     case = data.draw(subject_prompts(Subject(schema, ByteTokenizer())))
     given_texts = {(each.module, each.parameter): each.text for each in case.selection.arguments}
