@@ -62,7 +62,7 @@ def texts() -> st.SearchStrategy[str]:
 @example(text="<<s>s>")
 @example(text="a<s>b</s>c<unk>☃<think>    <0x41>")
 def test_text_never_becomes_a_control_token(kind: str, text: str):
-    """No control token stands in tokenized text, whatever the text contains."""
+    """Tokenized text has no control token, for any text."""
     tokenizer = hub(kind)
 
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize(text))
@@ -240,7 +240,7 @@ def test_a_missing_folder_is_named(tmp_path: Path):
 
 
 def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
-    """A folder without tokenizer.json is a typed error that says what is missing."""
+    """A folder without tokenizer.json raises a typed error that names the missing file."""
     with pytest.raises(ModelNotFound, match=r"tokenizer\.json is missing"):
         HubTokenizer.from_folder(tmp_path)
 
