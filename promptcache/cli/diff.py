@@ -90,7 +90,7 @@ class LostPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChanges:
-    """What becomes of the old schema's prompts, one for each combination of modules with the arguments it needs.
+    """Checks of the old schema's prompts, one for each combination of modules with the arguments it needs.
 
     Attributes:
         all_checked: Whether there were no more combinations than were checked.

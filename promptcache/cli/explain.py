@@ -91,7 +91,7 @@ class PromptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:
-    """All that `promptcache explain` shows of a schema."""
+    """The report of `promptcache explain` on a schema."""
 
     schema: str
     file: str

@@ -234,7 +234,7 @@ def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argu
 
 
 class TextLimits(Protocol):
-    """What a parameter accepts, as `Parameter` and `explain` declare it."""
+    """The values that a parameter accepts, as `Parameter` and `explain` declare them."""
 
     @property
     def length(self) -> int: ...

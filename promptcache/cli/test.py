@@ -40,7 +40,7 @@ _MODEL_PROMPTS = 6  # the schema's examples first; each prompt costs several for
 
 
 class ResultKind(StrEnum):
-    """What was tested: an example of the schema, a law over drawn prompts, or a law of cached answers."""
+    """Kind of a test: an example of the schema, a law over drawn prompts, or a law of cached answers."""
 
     EXAMPLE = "example"
     LAW = "law"

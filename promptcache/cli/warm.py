@@ -63,7 +63,7 @@ class WarmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What warming a schema will take, from its tokens and `config.json`.
+    """The cost of warming a schema, from its tokens and `config.json`.
 
     Attributes:
         longest: Tokens of the longest encoding with its context.

@@ -191,7 +191,7 @@ def _contents(unfilled: Any) -> Any:
     return of
 
 
-@fault("an argument stands at the end of its slot", law=PLACE)
+@fault("an argument is placed at the end of its slot", law=PLACE)
 def _argument_at_end(patch: Patch) -> None:
     original = plan._Content.prefill
 
