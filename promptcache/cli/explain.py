@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import click
 from rich.text import Text
 
-from promptcache.cli.console import stdout
-from promptcache.cli.exits import ending
+from promptcache.cli.console import print_lines
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.options import context_option, json_option, model_option, schema_argument
-from promptcache.cli.output import write_json
+from promptcache.cli.options import Output, context_option, model_option, schema_argument, with_json
 from promptcache.cli.request import accepted
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, listed
 from promptcache.language import (
     CheckedSchema,
@@ -108,22 +106,16 @@ class SchemaFacts:
 @schema_argument
 @model_option()
 @context_option
-@json_option
-def command(schema: str, model: str, context: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, schema: str, model: str) -> Output:
     """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        document = read(schema, sources)
-        checked = checked_schema(document)
-        facts = schema_facts(checked, document.name, model, HubTokenizer.from_folder(model_folder(model)))
-        if as_json:
-            write_json(asdict(facts))
-        else:
-            console = stdout()
-            for line in _lines(facts):
-                console.print(line, soft_wrap=True)
+    document = read(schema, sources)
+    checked = checked_schema(document)
+    facts = schema_facts(checked, document.name, model, HubTokenizer.from_folder(model_folder(model)))
+    return Output(data=asdict(facts), text=lambda: print_lines(_lines(facts)))
 
 
 def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokenizer) -> SchemaFacts:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,10 +19,10 @@ from rich.tree import Tree
 
 from promptcache.cli.completion import complete_prompts
 from promptcache.cli.console import stdout
-from promptcache.cli.exits import ExitCode, UsageMistake, ending
+from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
-from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
-from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
+from promptcache.cli.options import Output, context_option, model_option, output_file, schema_argument, with_json
+from promptcache.cli.output import as_data, print_diagnostics, tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity, counted, listed, size_text
 from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
@@ -60,41 +61,34 @@ _ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 @output_file("--html", words="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
 @context_option
-@json_option
+@with_json
 def command(
-    schema: str,
-    model: str,
-    dtype: str,
-    svg: Path | None,
-    html: Path | None,
-    prompt: str | None,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+    sources: Sources, schema: str, model: str, dtype: str, svg: Path | None, html: Path | None, prompt: str | None
+) -> Output:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        if svg is not None and svg == html:
-            raise UsageMistake(f"--svg and --html both name {svg}")
-        shown = show_layout(schema, model, Dtype(dtype), prompt, sources)
-        token_bytes = shown.view.model.token_bytes
-        pictures = {
-            path: draw(shown.layout, plan=shown.plan, token_bytes=token_bytes)
-            for path, draw in ((svg, layout_svg), (html, layout_html))
-            if path is not None
-        }
-        write_made(pictures, files_read(sources, shown.layout.schema))
-        if as_json:
-            data = {**asdict(shown.view), "notes": list(shown.notes)}
-            write_json({**data, "diagnostics": [as_data(each) for each in shown.diagnostics]})
-        else:
-            print_layout(shown.view, stdout())
-            print_diagnostics(shown.diagnostics, beside=True)
-            tell(*(f"note: {note}" for note in shown.notes))
-        failed = any(each.severity is Severity.ERROR for each in shown.diagnostics)
-        raise click.exceptions.Exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+    if svg is not None and svg == html:
+        raise UsageMistake(f"--svg and --html both name {svg}")
+    shown = show_layout(schema, model, Dtype(dtype), prompt, sources)
+    token_bytes = shown.view.model.token_bytes
+    pictures = {
+        path: draw(shown.layout, plan=shown.plan, token_bytes=token_bytes)
+        for path, draw in ((svg, layout_svg), (html, layout_html))
+        if path is not None
+    }
+    write_made(pictures, files_read(sources, shown.layout.schema))
+    failed = any(each.severity is Severity.ERROR for each in shown.diagnostics)
+    return Output(
+        data={
+            **asdict(shown.view),
+            "notes": shown.notes,
+            "diagnostics": [as_data(each) for each in shown.diagnostics],
+        },
+        text=partial(_print, shown),
+        code=ExitCode.FINDINGS if failed else ExitCode.OK,
+    )
 
 
 class NodeKind(StrEnum):
@@ -404,6 +398,12 @@ def _view_prompt(plan: Plan) -> PromptView:
         start=min(added, default=plan.stop),
         next_position=plan.stop,
     )
+
+
+def _print(shown: ShownLayout) -> None:
+    print_layout(shown.view, stdout())
+    print_diagnostics(shown.diagnostics, beside=True)
+    tell(*(f"note: {note}" for note in shown.notes))
 
 
 def print_layout(view: LayoutView, console: Console) -> None:
