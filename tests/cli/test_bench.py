@@ -43,8 +43,6 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
         (["prompt", "prompts/miami.xml", "--schema", "broken.xml"], 1, "PC208"),
         (["prompt", "prompts/miami.xml", "--schema", "support.xml"], 1, "PC413"),
         (["prompt", "-", "--schema", "-"], 2, "standard input (-) can only be one of the documents"),
-        (["disk", *TINY, "--folder", "nowhere"], 3, "No such file or directory"),
-        (["disk", *TINY, "--folder", "travel.xml"], 3, "Not a directory"),
     ],
 )
 def test_sizes_and_subjects_that_do_not_exist_are_told(
