@@ -50,7 +50,11 @@ def command(sources: Sources, old: str, new: str, model: str) -> Output:
 
     OLD and NEW are files of one schema, before and after the change; one of them may be -, standard input.
     """
-    changes = compare_files(old, new, model, sources)
+    documents = read(old, sources), read(new, sources)
+    schemas = [checked_schema(each) for each in documents]
+    tokenizer = HubTokenizer.from_folder(model_folder(model))
+    before, now = (lay_out(schema, tokenizer) for schema in schemas)
+    changes = compare_schemas(before, now, tokenizer, (documents[0].name, documents[1].name), model)
     return Output(
         data=changes_data(changes),
         text=lambda: print_lines(_lines(changes)),
@@ -97,20 +101,6 @@ class PromptChanges:
     all_checked: bool
     num_lost: int
     examples: tuple[LostPrompt, ...]
-
-
-def compare_files(old_file: str, new_file: str, model: str, sources: Sources) -> SchemaChanges:
-    """Compare two schema files under a model's tokenizer.
-
-    Raises:
-        SchemaError: Every fault of the first schema that has any.
-        ModelNotFound: There is no such model, or it has no tokenizer.json.
-    """
-    old_document, new_document = read(old_file, sources), read(new_file, sources)
-    old, new = checked_schema(old_document), checked_schema(new_document)
-    tokenizer = HubTokenizer.from_folder(model_folder(model))
-    files = old_document.name, new_document.name
-    return compare_schemas(lay_out(old, tokenizer), lay_out(new, tokenizer), tokenizer, files, model)
 
 
 def compare_schemas(

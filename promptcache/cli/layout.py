@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 import click
@@ -24,7 +23,7 @@ from promptcache.cli.files import checked_schema, files_read, parsed_prompt, rea
 from promptcache.cli.options import Output, context_option, model_option, output_file, schema_argument, with_json
 from promptcache.cli.output import as_data, print_diagnostics, tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, SchemaError, Severity, counted, listed, size_text
+from promptcache.diagnostics import SchemaError, counted, listed, size_text
 from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
 from promptcache.layout import (
     Layout,
@@ -71,24 +70,38 @@ def command(
     """
     if svg is not None and svg == html:
         raise UsageMistake(f"--svg and --html both name {svg}")
-    shown = show_layout(schema, model, Dtype(dtype), prompt, sources)
-    token_bytes = shown.view.model.token_bytes
+    checked = checked_schema(read(schema, sources))
+    folder = model_folder(model)
+    facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)
+    layout = lay_out(checked, tokenizer)
+    diagnostics = (*checked.warnings, *layout.warnings)
+    failed = False
+    if facts.max_positions is not None:
+        try:
+            check_length(layout, facts.max_positions, f"model '{model}'")
+        except SchemaError as error:  # shown with the layout, which says where the positions go
+            diagnostics, failed = (*diagnostics, *error.diagnostics), True
+    states = run_states(layout)
+    plan = None
+    if prompt is not None:
+        selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
+        plan = make_plan(selection, layout, states, tokenizer)
+    view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
     pictures = {
-        path: draw(shown.layout, plan=shown.plan, token_bytes=token_bytes)
+        path: draw(layout, plan=plan, token_bytes=facts.token_bytes)
         for path, draw in ((svg, layout_svg), (html, layout_html))
         if path is not None
     }
-    write_made(pictures, files_read(sources, shown.layout.schema))
-    failed = any(each.severity is Severity.ERROR for each in shown.diagnostics)
-    return Output(
-        data={
-            **asdict(shown.view),
-            "notes": shown.notes,
-            "diagnostics": [as_data(each) for each in shown.diagnostics],
-        },
-        text=partial(_print, shown),
-        code=ExitCode.FINDINGS if failed else ExitCode.OK,
-    )
+    write_made(pictures, files_read(sources, checked))
+
+    def show() -> None:
+        print_layout(view, stdout())
+        print_diagnostics(diagnostics, beside=True)
+        tell(*(f"note: {note}" for note in tokenizer.warnings))
+
+    found = [as_data(each) for each in diagnostics]
+    data = {**asdict(view), "notes": tokenizer.warnings, "diagnostics": found}
+    return Output(data=data, text=show, code=ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
 class NodeKind(StrEnum):
@@ -181,54 +194,6 @@ class LayoutView:
     nodes: tuple[NodeView, ...]
     scaffolds: tuple[ScaffoldView, ...]
     prompt: PromptView | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLayout:
-    """A layout to be shown.
-
-    Attributes:
-        diagnostics: Warnings of language and layout; an error where the model has too few positions.
-        notes: What the tokenizer says about itself.
-    """
-
-    view: LayoutView
-    layout: Layout
-    plan: Plan | None
-    diagnostics: tuple[Diagnostic, ...]
-    notes: tuple[str, ...]
-
-
-def show_layout(file: str, model: str, dtype: Dtype, prompt_file: str | None, sources: Sources) -> ShownLayout:
-    """Lay a schema file out for a model, and plan a prompt file.
-
-    Raises:
-        LanguageError: Every fault of the schema or the prompt.
-        ModelNotFound: There is no such model, or a file of it is missing.
-    """
-    schema = checked_schema(read(file, sources))
-    folder = model_folder(model)
-    facts = read_facts(model, folder, dtype)
-    tokenizer = HubTokenizer.from_folder(folder)
-    layout = lay_out(schema, tokenizer)
-    diagnostics = (*schema.warnings, *layout.warnings)
-    if facts.max_positions is not None:
-        try:
-            check_length(layout, facts.max_positions, f"model '{model}'")
-        except SchemaError as error:  # shown with the layout, which says where the positions go
-            diagnostics += error.diagnostics
-    states = run_states(layout)
-    plan = None
-    if prompt_file is not None:
-        prompt = parsed_prompt(read(prompt_file, sources))
-        plan = make_plan(resolve_prompt(prompt, schema), layout, states, tokenizer)
-    return ShownLayout(
-        view=view_layout(layout, states, facts, count_combinations(schema.rules), plan),
-        layout=layout,
-        plan=plan,
-        diagnostics=diagnostics,
-        notes=tokenizer.warnings,
-    )
 
 
 def view_layout(
@@ -398,12 +363,6 @@ def _view_prompt(plan: Plan) -> PromptView:
         start=min(added, default=plan.stop),
         next_position=plan.stop,
     )
-
-
-def _print(shown: ShownLayout) -> None:
-    print_layout(shown.view, stdout())
-    print_diagnostics(shown.diagnostics, beside=True)
-    tell(*(f"note: {note}" for note in shown.notes))
 
 
 def print_layout(view: LayoutView, console: Console) -> None:
