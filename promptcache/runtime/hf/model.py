@@ -226,7 +226,7 @@ class Model:
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
-    """Return our model around a transformers model. A model of ours is returned as it is.
+    """Return our model around a transformers model. Our own models are returned as they are.
 
     Raises:
         UnsupportedModel: It is neither, or it is ours with another context length.
