@@ -44,7 +44,7 @@ def outcomes(engine: Engine, name: str) -> list[Mapping[Way, Outcome]]:
 
 @pytest.mark.parametrize("name", ["facts", "near", "unseen"])
 def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None:
-    """Where all modules are present, a scaffold over all of them predicts what plain prefill does, up to rounding."""
+    """If all modules are present, a scaffold over all of them equals plain prefill, up to rounding."""
     for each in outcomes(engine, name):
         assert each[Way.SCAFFOLD].level == "exact"
         assert each[Way.SCAFFOLD].distances[Way.PLAIN].divergence < 1e-6
@@ -53,7 +53,7 @@ def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None
 
 
 def test_modules_that_have_not_seen_each_other_differ(engine: Engine) -> None:
-    """The comparison sees a difference where there is one."""
+    """The comparison reports a difference if there is one."""
     for each in outcomes(engine, "facts"):
         assert each[Way.GUARANTEED].level == "modular"
         assert each[Way.GUARANTEED].distances[Way.PLAIN].divergence > 1e-6
