@@ -114,7 +114,7 @@ def test_schema_option_of_another_name_is_told(command: Command) -> None:
 
 
 def test_a_prompt_whose_schema_is_not_found_is_an_error(command: Command, folder: Path) -> None:
-    """Where no schema is found, the prompt's place, what was looked for and what may have been meant are printed."""
+    """If no schema is found, the message has the prompt's place, the searched name and the nearest known name."""
     (folder / "prompts" / "slip.xml").write_text('<prompt schema="travell"><miami/></prompt>')
 
     result = command("check", "prompts/lost.xml", "prompts/slip.xml")

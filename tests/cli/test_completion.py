@@ -127,7 +127,7 @@ def test_choices_of_a_parameter_are_offered(folder: Path) -> None:
 
 
 def test_parameters_are_offered_with_what_they_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shells that show more than words show a parameter's length, type, choices and pattern."""
+    """zsh and fish also show a parameter's length, type, choices and pattern."""
     (folder / "fare.xml").write_text(
         '<schema name="fare"><parameter name="class" length="4" type="choice" choices="first|second"/>'
         '<parameter name="row" length="1" type="int"/><parameter name="x" length="2" pattern="[a-z]+"/></schema>'
@@ -244,7 +244,7 @@ def test_without_a_home_the_other_way_is_named(command: Command, monkeypatch: py
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh"])
 def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    """Where $SHELL is not a shell that we can set up, nothing is written and the other way is named."""
+    """If $SHELL is not a known shell, nothing is written, and the message names --show-completion."""
     monkeypatch.setenv("SHELL", shell)
 
     result = command("--install-completion")

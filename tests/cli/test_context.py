@@ -61,7 +61,7 @@ def test_templates_that_a_schema_includes_have_values(words: str, command: Comma
 
 
 def test_values_are_for_templates(command: Command) -> None:
-    """Where nothing includes a template, `fmt` refuses values as other commands do."""
+    """`fmt` refuses values without a template, as other commands do."""
     result = command("fmt", "--diff", "plain/notes.xml", "--context", "values.json")
 
     assert (result.exit_code, "none was read" in result.stderr) == (2, True)
@@ -97,7 +97,7 @@ def test_a_context_is_a_json_object(values: str | None, code: int, words: str, c
 
 
 def test_a_context_that_nothing_uses_is_refused(command: Command) -> None:
-    """Where no template is read, --context is a mistake."""
+    """--context without a template is a usage error."""
     result = command("check", "plain/notes.xml", "--context", "values.json")
 
     assert result.exit_code == 2

@@ -66,7 +66,7 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
-    """Where a folder has two schemas of the name, both are named."""
+    """If a folder has two schemas of the name, the message names both."""
     for name, text in {"p.xml": PROMPT, "a.xml": SCHEMA, "b.xml": SCHEMA}.items():
         (tmp_path / name).write_text(text)
     sources = Sources()
@@ -174,7 +174,7 @@ def test_targets_that_cannot_be_written_are_told(
 
 
 def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) -> None:
-    """Where the third of three files cannot be written, the two before it are gone again."""
+    """If the third of three files cannot be written, the first two are removed."""
     (folder / "code").write_text("in the way", encoding="utf-8")
     before = sorted(folder.rglob("*"))
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) ->
 
 
 def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk is full, a new file is gone again."""
+    """On a full disk, a new file is removed."""
     opened = Path.open
 
     class Full:

@@ -50,7 +50,7 @@ def test_diff_can_be_applied(command: Command, loose: Path) -> None:
 
 
 def test_standard_input_goes_to_standard_output(command: Command) -> None:
-    """`-` is read, formatted and written out, tabs and all."""
+    """With `-`, standard input is formatted and written to stdout, tabs included."""
     assert command("fmt", "-", stdin=LOOSE.replace("Two.", "a\tb")).stdout == NEAT.replace("Two.", "a\tb")
 
 

@@ -29,7 +29,7 @@ def test_what_is_written_has_no_findings(command: Command, folder: Path, origin:
 
 @pytest.mark.parametrize("taken", ["mine.xml", "mine-prompt.xml", "code/unit.py"])
 def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> None:
-    """Where one of the files exists, none is written."""
+    """If one of the files exists, none is written."""
     (folder / taken).parent.mkdir(exist_ok=True)
     (folder / taken).write_text("mine", encoding="utf-8")
     before = sorted(folder.rglob("*"))

@@ -145,7 +145,7 @@ main()
 
 
 def test_ctrl_c_that_a_library_swallows_is_quiet(folder: Path) -> None:
-    """Where a library that is being imported makes another error of Ctrl-C, the command still ends with 130."""
+    """If a library turns Ctrl-C into another error during its import, the command still ends with 130."""
     code = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore it

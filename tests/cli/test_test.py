@@ -37,7 +37,7 @@ def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
 
 
 def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> None:
-    """Where a required slot is too short for all its choices, no prompt can be drawn, and the slot is named."""
+    """If a required slot is too short for all its choices, no prompt can be drawn, and the message names the slot."""
     slot = (
         '<parameter name="pace" length="1" required="true" type="choice" choices="as fast as possible|not too fast"/>'
     )
@@ -99,7 +99,7 @@ def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, mo
 
 
 def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no prompt can be drawn for a law, that is a failure and no crash."""
+    """If no prompt can be drawn for a law, the law fails without a traceback."""
     from hypothesis.errors import Unsatisfiable
 
     from promptcache.testing import laws
@@ -144,7 +144,7 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Hypothesis is not installed the command says how to get it; examples need none."""
+    """Without Hypothesis, the command names the package to install, and examples can still be checked."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     write(folder)
 
