@@ -52,7 +52,7 @@ def test_agrees_on_changed_documents(document):
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
 def test_accepts_stored_documents(path):
-    """Every schema and prompt of ours is accepted."""
+    """The grammars accept every schema and prompt of this repository."""
     assert accepts(path.read_text(encoding="utf-8"))
 
 
@@ -98,7 +98,7 @@ def test_rng_is_made_from_rnc():
 
 
 def test_rng_is_what_its_script_makes():
-    """Where the converter is installed, it makes the committed file."""
+    """The converter, if it is installed, makes the committed file."""
     pytest.importorskip("rnc2rng")
     spec = importlib.util.spec_from_file_location("make_rng", GRAMMAR / "make_rng.py")
     assert spec is not None
