@@ -131,7 +131,7 @@ def test_a_parts_digest_does_not_depend_on_what_follows_it(part: KVPart, more: l
 
 
 def test_a_digest_changes_with_what_its_context_has_seen() -> None:
-    """Digests form a Merkle tree: another token deep in the context is another digest at the top."""
+    """Digests form a Merkle tree: changing one token of an inner context changes the outermost digest."""
     one, other = (Encoding(token_ids=(word,), position_ids=(0,)) for word in (1, 2))
 
     for _ in range(5):

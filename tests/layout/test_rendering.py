@@ -102,7 +102,7 @@ def test_parts_are_the_whole_text_under_every_kind_of_tokenizer(tokenizer_json: 
 
 
 def test_character_cut_in_two_belongs_to_its_last_token() -> None:
-    """Where a character's tokens lie in two parts, it is text of the later one, and no part has half of it."""
+    """If a character's tokens are in two parts, its text is in the later part, and no part has half of it."""
     made = render(plan_of('<schema name="s">café</schema>', '<prompt schema="s"/>'), ByteTokenizer())
 
     assert [(part.text, part.origin) for part in made.parts] == [("<bos>", None), ("caf", None), ("é", "last")]
