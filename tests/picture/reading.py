@@ -59,7 +59,7 @@ class Picture:
         self._stop = int(self.root.get("data-stop"))
 
     def x(self, position: int) -> float:
-        """Where a position begins."""
+        """Return the x coordinate at which a position begins."""
         return self._left + position * (self.width - MARGIN - self._left) / self._stop
 
     def groups(self) -> Iterator[Group]:
