@@ -186,7 +186,7 @@ def test_strategies_are_shown_in_short(schema: str, draw: Callable[..., st.Searc
 
 
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:
-    """Where nothing is found for a required slot, the error names the slot and its pattern."""
+    """If nothing is found for a required slot, the error names the slot and its pattern."""
     schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="{}"/></schema>'
     assert next(iter(all_prompts(schema.format("Ж"), tokenizer=ByteTokenizer()))).selection.arguments[0].text == "Ж"
 

@@ -1,4 +1,4 @@
-"""Few prompts that show every pair of choices, and all prompts of small schemas."""
+"""A covering has few prompts that show every pair of choices; small schemas get all their prompts."""
 
 from __future__ import annotations
 

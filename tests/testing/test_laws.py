@@ -63,7 +63,7 @@ def test_laws_hold_for_shipped_schemas(law: Law, file: Path) -> None:
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 @pytest.mark.parametrize("law", FAULT_LAWS)
 def test_fault_laws_hold_for_shipped_schemas(law: str, file: Path) -> None:
-    """The same for every schema that ships, with the demo model's tokenizer."""
+    """The laws of faulty prompts hold for every schema that ships, with the demo model's tokenizer."""
     check_fault_law(law, Subject(file), max(10, law_examples(0.1)))
 
 

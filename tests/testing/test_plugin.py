@@ -123,7 +123,7 @@ def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
 
 
 def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not installed, one line says so instead of a traceback for each schema."""
+    """Without Hypothesis, one line names the package instead of a traceback for each schema."""
     config = pytester.parseconfig("--promptcache=schemas")
     monkeypatch.setitem(sys.modules, "hypothesis", None)
 

@@ -134,7 +134,7 @@ def test_exact_prompts_are_exact(data: st.DataObject) -> None:
 @settings(max_examples=law_examples(0.2))
 @given(pair=distinct_selections(wide))
 def test_selections_beyond_listing_are_valid(pair: tuple[frozenset[str], frozenset[str]]) -> None:
-    """Where there are too many selections to list, those that are drawn break no rule and pairs still differ."""
+    """If there are too many selections to list, the drawn ones break no rule, and pairs still differ."""
     assert list_selections(wide) is None
     assert not any(list(wide.rules.broken({"", *modules})) for modules in pair)
     assert pair[0] != pair[1]

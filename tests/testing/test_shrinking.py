@@ -125,7 +125,7 @@ def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None
 
 @pytest.mark.parametrize("mistake", ["a module deep inside", "two modules together", "a slot that is full"])
 def test_hypothesis_alone_shrinks_to_the_smallest_prompt(mistake: str) -> None:
-    """Where one step after another leads there, a test of a user's own reports the smallest prompt, too."""
+    """If single steps lead to the smallest prompt, a user's own test reports it, too."""
     subject = Subject(checked(DESK), ByteTokenizer())
 
     assert size(find(subject_prompts(subject), MISTAKES[mistake], settings=SEARCH)) == smallest(MISTAKES[mistake])
