@@ -52,7 +52,7 @@ def test_names_that_lead_nowhere_are_refused(
 def test_the_local_cache_is_used_where_the_hub_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub id that was downloaded before leads to its snapshot."""
+    """A hub id that was downloaded before gives its snapshot folder."""
     without_network(monkeypatch, tmp_path)
     snapshot = cache_model(tmp_path, "fake/demo", DEMO_FOLDER)
 
