@@ -46,7 +46,7 @@ def _cells(table: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every link of a page to a file or heading of ours finds it."""
+    """Every link of a page to a file or heading of this repository has a target."""
     assert list(_broken_links(page)) == []
 
 
