@@ -17,7 +17,7 @@ PACKAGE = Path(promptcache.__file__).parent
 
 @pytest.mark.process
 def test_no_module_is_left_to_load_under_ci() -> None:
-    """The files from which Hypothesis takes constants are loaded before the first test, so no test adds to them."""
+    """What Hypothesis takes constants from is there before the first test, so no test can add to it."""
     code = "import sys, tests.conftest; print(*(getattr(module, '__file__', '') for module in sys.modules.values()), sep='\\n')"
     command = [sys.executable, "-c", code]
 
