@@ -1,15 +1,20 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the decorator of commands that have `--json`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
+from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.output import write_json, write_text
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
@@ -112,3 +117,32 @@ dtype_option = click.option(
     default="auto",
     help="Dtype of the weights; auto is the dtype of the checkpoint.",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """The result of a command: data for `--json`, and otherwise a text, or a function that prints it."""
+
+    data: object
+    text: str | Callable[[], object]
+    code: ExitCode = ExitCode.OK
+
+
+def with_json(command: Callable[..., Output]) -> Callable[..., None]:
+    """Add `--json` to a command, which takes its `Sources` before its options and returns an `Output`."""
+
+    @json_option
+    @wraps(command)
+    def written(*, as_json: bool, context: Path | None = None, **own: object) -> None:
+        with ending(as_json=as_json, context=context) as sources:
+            output = command(sources, **own)
+            if as_json:
+                write_json(output.data)
+            elif isinstance(output.text, str):
+                write_text(output.text)
+            else:
+                output.text()
+            if output.code:
+                raise Exit(output.code)
+
+    return written

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import did_you_mean
+from promptcache.diagnostics import counted, did_you_mean, listed
 from promptcache.language import (
     Argument,
     CheckedSchema,
@@ -234,7 +234,7 @@ def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argu
 
 
 class TextLimits(Protocol):
-    """What a parameter accepts, as `Parameter` and `explain` declare it."""
+    """The values that a parameter accepts, as `Parameter` and `explain` declare them."""
 
     @property
     def length(self) -> int: ...
@@ -248,15 +248,14 @@ class TextLimits(Protocol):
 
 def described(parameter: TextLimits) -> str:
     """Describe what an argument may be: "at most 4 tokens, one of first, second"."""
-    return ", ".join((f"at most {parameter.length} token{'s' * (parameter.length != 1)}", *accepted(parameter)))
+    return ", ".join((f"at most {counted(parameter.length, 'token')}", *accepted(parameter)))
 
 
 def accepted(parameter: TextLimits) -> tuple[str, ...]:
     """Describe the type or choices, and the pattern of a parameter; nothing for plain text."""
     words = [_TYPES[parameter.type]] if parameter.type in _TYPES else []
     if parameter.choices:
-        more = len(parameter.choices) - _MAX_CHOICES
-        words.append(f"one of {', '.join(parameter.choices[:_MAX_CHOICES])}{f' and {more} more' if more > 0 else ''}")
+        words.append(f"one of {listed(parameter.choices, _MAX_CHOICES)}")
     if parameter.pattern is not None:
         words.append(f"matches {parameter.pattern}")
     return tuple(words)

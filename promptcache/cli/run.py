@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,36 +26,13 @@ from promptcache.cli.options import (
     schemas_option,
     store_option,
 )
-from promptcache.cli.output import counted, tell, write_json, write_text
+from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
+from promptcache.diagnostics import counted
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
-    from promptcache.engine import Engine
     from promptcache.runtime import Completion, Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnswer:
-    """A completion, and the usage of the request that warmed up before it, if there was one."""
-
-    completion: Completion
-    warmed: Usage | None
-
-    @property
-    def num_warmed_tokens(self) -> int:
-        """Tokens that were encoded before the clock started."""
-        return 0 if self.warmed is None else self.warmed.num_encoded_tokens
-
-    @property
-    def first(self) -> Usage:
-        """Usage of the first request, which found the store as it was."""
-        return self.warmed or self.completion.usage
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Faults of stores that were repaired."""
-        return tuple(dict.fromkeys((*self.first.faults, *self.completion.usage.faults)))
 
 
 @click.command("run")
@@ -118,64 +94,49 @@ def command(
         generation: dict[str, Any] = {}
         if temperature is not None:
             generation = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-        write = (lambda _piece: None) if as_json else write_text
-        answered = _answer(engine, request, generation, max_new_tokens, seed, write, warm=warm)
+        # the first request encodes what the prompt needs, and nothing else
+        warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
+        if seed is not None:
+            import torch
+
+            torch.manual_seed(seed)
+        with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
+            for piece in stream:
+                if not as_json:
+                    write_text(piece)
+        assert stream.completion is not None, "an exhausted stream has its completion"
         if as_json:
-            write_json(_data(answered, request, model))
+            write_json(_data(stream.completion, warmed, request, model))
         else:
             write_text("\n")
-            tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), _usage_line(answered))
+            faults = dict.fromkeys((*(warmed.faults if warmed else ()), *stream.completion.usage.faults))
+            warnings = (f"warning: {' '.join(fault.split())}" for fault in faults)
+            tell(*warnings, _usage_line(stream.completion, warmed))
 
 
-def _answer(
-    engine: Engine,
-    request: CheckedRequest,
-    generation: Mapping[str, Any],
-    max_new_tokens: int | None,
-    seed: int | None,
-    write: Callable[[str], None],
-    *,
-    warm: bool,
-) -> RunAnswer:
-    """Answer a request; pass the text to `write` piece by piece.
-
-    With `warm`, the prompt is first answered up to one token: this encodes what it needs, and nothing else.
-    """
-    warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
-    if seed is not None:
-        import torch
-
-        torch.manual_seed(seed)
-    with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
-        for piece in stream:
-            write(piece)
-    assert stream.completion is not None, "an exhausted stream has its completion"
-    return RunAnswer(completion=stream.completion, warmed=warmed)
-
-
-def _usage_line(answered: RunAnswer) -> str:
+def _usage_line(completion: Completion, warmed: Usage | None) -> str:
+    """Describe a request; its modules were loaded by the request that `warmed` belongs to, if there was one."""
     from promptcache.runtime import FinishReason, KVSource
 
-    completion = answered.completion
-    usage = completion.usage
+    usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"
     level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)
     parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", level]
-    modules = [each for each in answered.first.modules if each.module] or answered.first.modules
+    modules = [each for each in first.modules if each.module] or first.modules
     loaded = Counter(each.tier for each in modules if each.source is KVSource.LOAD)
     parts += [f"{counted(number, 'module')} from {tier}" for tier, number in loaded.items()]
-    if answered.num_warmed_tokens:
-        parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")
+    if warmed is not None and warmed.num_encoded_tokens:
+        parts.append(f"encoded {warmed.num_encoded_tokens:,} tokens first")
     if usage.num_encoded_tokens:
         parts.append(f"encoded {usage.num_encoded_tokens:,} tokens within TTFT")
     return " · ".join(parts)
 
 
-def _data(answered: RunAnswer, request: CheckedRequest, model: str) -> dict[str, Any]:
-    completion = answered.completion
+def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest, model: str) -> dict[str, Any]:
+    num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
     return {
         "text": completion.text,
         "finish_reason": completion.finish_reason,
@@ -184,7 +145,7 @@ def _data(answered: RunAnswer, request: CheckedRequest, model: str) -> dict[str,
         "prompt": request.prompt_file,
         "schema": {"name": request.schema.name, "file": request.schema_file},
         "model": model,
-        "usage": {**asdict(completion.usage), "num_warmed_tokens": answered.num_warmed_tokens},
-        "warmed": None if answered.warmed is None else asdict(answered.warmed),
+        "usage": {**asdict(completion.usage), "num_warmed_tokens": num_warmed},
+        "warmed": None if warmed is None else asdict(warmed),
         "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
     }

@@ -10,8 +10,7 @@ Other rooms import from here only.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from promptcache.language.check import check_schema
 from promptcache.language.checked import (
@@ -84,6 +83,7 @@ from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKin
 from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of
 from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
+from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.language.syntax.templates import render_template
@@ -178,8 +178,4 @@ __all__ = [
     "walk",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'promptcache.language' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

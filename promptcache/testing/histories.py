@@ -43,7 +43,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
 
 
 def check_histories(service: Service, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
-    """Whatever was warmed, asked, generated, evicted or restarted before, a prompt is answered as by a fresh engine.
+    """Check that a prompt is answered as by a new engine, after random warming, requests, evictions and restarts.
 
     Args:
         service: A schema as a model serves it; its own store is not used.

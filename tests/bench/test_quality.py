@@ -44,7 +44,7 @@ def outcomes(engine: Engine, name: str) -> list[Mapping[Way, Outcome]]:
 
 @pytest.mark.parametrize("name", ["facts", "near", "unseen"])
 def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None:
-    """Where all modules are present, a scaffold over all of them predicts what plain prefill does, up to rounding."""
+    """If all modules are present, a scaffold over all of them equals plain prefill, up to rounding."""
     for each in outcomes(engine, name):
         assert each[Way.SCAFFOLD].level == "exact"
         assert each[Way.SCAFFOLD].distances[Way.PLAIN].divergence < 1e-6
@@ -53,14 +53,14 @@ def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None
 
 
 def test_modules_that_have_not_seen_each_other_differ(engine: Engine) -> None:
-    """The comparison sees a difference where there is one."""
+    """The comparison reports a difference if there is one."""
     for each in outcomes(engine, "facts"):
         assert each[Way.GUARANTEED].level == "modular"
         assert each[Way.GUARANTEED].distances[Way.PLAIN].divergence > 1e-6
 
 
 def test_quantized_kv_is_compared_with_what_it_came_from(engine: Engine) -> None:
-    """Quantized KV stands beside plain prefill and beside the same modules as computed, nearer to these the more bits."""
+    """Quantized KV is compared with plain prefill and with unquantized KV; more bits are nearer to the latter."""
     for each in chunk(engine, "facts", chosen=[Way.INT8, Way.INT4]).outcomes():
         assert list(each) == [Way.PLAIN, Way.GUARANTEED, Way.INT8, Way.INT4]
         near, far = (each[way].distances for way in (Way.INT8, Way.INT4))
@@ -82,7 +82,7 @@ def test_distances_count_places() -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
-    """All ways of serving a document give the model the same text, whatever is left out or filled in."""
+    """All ways of serving a document give the model the same text, for any arguments and any modules left out."""
     served = chunk(engine, name, num_cases=6, chosen=[*Way])
     served.add_schemas()
 

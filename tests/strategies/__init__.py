@@ -69,7 +69,7 @@ class OneFile(TypedDict, total=False):
 
 
 class SeveralFiles(OneFile, total=False):
-    """The same for a schema in several files; `includes` are files that it names by `include` or `src`."""
+    """Options for a schema in several files; `includes` are files that it names by `include` or `src`."""
 
     includes: bool
 
