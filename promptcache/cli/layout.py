@@ -20,11 +20,27 @@ from promptcache.cli.completion import complete_prompts
 from promptcache.cli.console import stdout
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
-from promptcache.cli.options import Output, context_option, model_option, output_file, schema_argument, with_json
+from promptcache.cli.options import (
+    Output,
+    context_option,
+    model_option,
+    output_file,
+    repair_option,
+    schema_argument,
+    with_json,
+)
 from promptcache.cli.output import as_data, print_diagnostics, tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import SchemaError, counted, listed, size_text
-from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
+from promptcache.language import (
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    Count,
+    Repair,
+    count_combinations,
+    resolve_prompt,
+)
 from promptcache.layout import (
     Layout,
     LayoutLeaf,
@@ -59,10 +75,18 @@ _ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 @output_file("--svg", words="Draw the layout into an SVG file.")
 @output_file("--html", words="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
+@repair_option
 @context_option
 @with_json
 def command(
-    sources: Sources, schema: str, model: str, dtype: str, svg: Path | None, html: Path | None, prompt: str | None
+    sources: Sources,
+    schema: str,
+    model: str,
+    dtype: str,
+    svg: Path | None,
+    html: Path | None,
+    prompt: str | None,
+    repair: Repair | None,
 ) -> Output:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
@@ -85,7 +109,7 @@ def command(
     plan = None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
-        plan = make_plan(selection, layout, states, tokenizer)
+        plan = make_plan(selection, layout, states, tokenizer, repair)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
     pictures = {
         path: draw(layout, plan=plan, token_bytes=facts.token_bytes)

@@ -17,6 +17,7 @@ from promptcache.cli.options import (
     context_option,
     model_option,
     prompt_argument,
+    repair_option,
     schemas_option,
     with_json,
 )
@@ -24,6 +25,7 @@ from promptcache.cli.output import write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, printable
+from promptcache.language import Repair
 from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 
@@ -57,17 +59,24 @@ class TokenLine(NamedTuple):
 @schemas_option
 @model_option()
 @arguments_option
+@repair_option
 @click.option("--tokens", is_flag=True, help="Print a line for each token instead of the text.")
 @context_option
 @with_json
 def command(
-    sources: Sources, prompt: str, schema: tuple[str, ...], model: str, arg: tuple[str, ...], tokens: bool
+    sources: Sources,
+    prompt: str,
+    schema: tuple[str, ...],
+    model: str,
+    arg: tuple[str, ...],
+    repair: Repair | None,
+    tokens: bool,
 ) -> Output:
     """Show exactly what the model will see of a prompt, without loading the model.
 
     PROMPT is a prompt file; - is standard input.
     """
-    rendered = render_prompt(prompt, schema, arg, model, sources)
+    rendered = render_prompt(prompt, schema, arg, model, sources, repair)
 
     def show() -> None:
         (_print_tokens if tokens else print_text)(rendered, stdout())
@@ -77,7 +86,12 @@ def command(
 
 
 def render_prompt(
-    file: str, schema_files: Sequence[str], words: Sequence[str], model: str, sources: Sources
+    file: str,
+    schema_files: Sequence[str],
+    words: Sequence[str],
+    model: str,
+    sources: Sources,
+    repair: Repair | None = None,
 ) -> Rendered:
     """Check, plan and render a prompt.
 
@@ -87,7 +101,7 @@ def render_prompt(
     """
     request = read_request(file, schema_files, words, sources)
     limits = TokenLimits.of(model_folder(model))
-    plan = plan_request(request, limits)
+    plan = plan_request(request, limits, repair=repair)
     rendering = render(plan, limits.tokenizer)
     return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, rendering=rendering)
 

@@ -19,6 +19,7 @@ from promptcache.language import (
     ParameterType,
     Prompt,
     Reference,
+    Repair,
     Selection,
     absolute,
     ancestors,
@@ -74,14 +75,14 @@ class TokenLimits:
             check_length(layout, self.max_positions)
         return layout
 
-    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1) -> Plan:
+    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1, repair: Repair | None = None) -> Plan:
         """Plan a prompt as an engine does.
 
         Raises:
             PromptError: An argument is longer than its slot, or the prompt is empty.
             ContextLengthExceeded: The model has too few positions for the prompt and the answer.
         """
-        plan = make_plan(selection, layout, run_states(layout), self.tokenizer)
+        plan = make_plan(selection, layout, run_states(layout), self.tokenizer, repair)
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
@@ -102,10 +103,12 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     return replace(request, prompt=prompt)
 
 
-def plan_request(request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1) -> Plan:
+def plan_request(
+    request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1, repair: Repair | None = None
+) -> Plan:
     """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
     selection = resolve_prompt(request.prompt, request.schema)
-    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens)
+    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
 
 
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:

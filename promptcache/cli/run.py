@@ -23,6 +23,7 @@ from promptcache.cli.options import (
     limit_option,
     model_option,
     prompt_argument,
+    repair_option,
     schemas_option,
     store_option,
 )
@@ -32,6 +33,7 @@ from promptcache.diagnostics import counted
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
+    from promptcache.language import Repair
     from promptcache.runtime import Completion, Usage
 
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 @dtype_option
 @click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer.")
 @arguments_option
+@repair_option
 @click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling.")
 @click.option(
     "--temperature",
@@ -64,6 +67,7 @@ def command(
     dtype: str,
     max_new_tokens: int | None,
     arg: tuple[str, ...],
+    repair: Repair | None,
     seed: int | None,
     temperature: float | None,
     store: str | None,
@@ -85,7 +89,7 @@ def command(
         request = read_request(prompt, schema, arg, sources)
         folder = model_folder(model)
         if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1)
+            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
         with progress() as show:
             show_loading(show, model)
             config = None if store is None else store_config(store, limit)
@@ -94,6 +98,7 @@ def command(
         generation: dict[str, Any] = {}
         if temperature is not None:
             generation = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        generation["repair"] = None if repair is None else str(repair)
         # the first request encodes what the prompt needs, and nothing else
         warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
         if seed is not None:
@@ -120,6 +125,8 @@ def _usage_line(completion: Completion, warmed: Usage | None) -> str:
 
     usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
+    if usage.num_repaired_tokens:
+        counts += f" ({usage.num_repaired_tokens:,} repaired)"
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"
@@ -141,6 +148,7 @@ def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest,
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "level": completion.level,
+        "repair": completion.repair,
         "lossy": completion.lossy,
         "prompt": request.prompt_file,
         "schema": {"name": request.schema.name, "file": request.schema_file},
