@@ -148,7 +148,6 @@ SUB_ROOMS = {
         "promptcache.diagnostics",
         "promptcache.locks",
         "promptcache.language.checked",
-        "promptcache.language.schema",
         "promptcache.language.syntax",
         "promptcache.language.rules",
     ),

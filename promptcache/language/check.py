@@ -32,8 +32,9 @@ from promptcache.language.rules.explain import (
     idle_scaffolds,
 )
 from promptcache.language.rules.rules import Default, Rules
-from promptcache.language.schema import Scaffold, Schema, place
+from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
+from promptcache.language.syntax.nodes import Scaffold, place
 
 
 def check_schema(schema: Schema) -> CheckedSchema:

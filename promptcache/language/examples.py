@@ -21,8 +21,8 @@ from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
-from promptcache.language.schema import Example, place
 from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.nodes import Example, place
 
 MAX_EXAMPLES = 500
 """Maximum number of examples in a schema."""

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
-from promptcache.language.schema import (
+from promptcache.language.schema import Schema
+from promptcache.language.syntax.nodes import (
     Context,
     Doc,
     Example,
@@ -31,7 +32,6 @@ from promptcache.language.schema import (
     Role,
     RuleList,
     Scaffold,
-    Schema,
     Text,
     Turn,
     Union,

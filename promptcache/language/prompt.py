@@ -22,8 +22,8 @@ from promptcache.diagnostics import (
     number,
     tuple_of,
 )
-from promptcache.language.schema import IN_PYTHON, Role, Whitespace
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
+from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.writing import Written, holds_line_break, print_document
 

@@ -23,7 +23,7 @@ from lxml import etree
 from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
-from promptcache.language.schema import Doc, Parameter, Role, Whitespace, walk
+from promptcache.language.syntax.nodes import Doc, Parameter, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 
 _NAMESPACE = "http://relaxng.org/ns/structure/1.0"

@@ -11,7 +11,6 @@ from promptcache.diagnostics import Diagnostic, FaultList, PromptError, Span, di
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken
-from promptcache.language.schema import Parameter
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
     absolute,
@@ -23,6 +22,7 @@ from promptcache.language.syntax.names import (
     path_help,
     quoted,
 )
+from promptcache.language.syntax.nodes import Parameter
 from promptcache.language.syntax.values import refusal
 
 

@@ -14,10 +14,20 @@ from hypothesis import given, settings
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError
-from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_schema, print_schema
+from promptcache.language import (
+    CheckedSchema,
+    Module,
+    Prompt,
+    RuleList,
+    Scaffold,
+    Schema,
+    Union,
+    check_schema,
+    parse_schema,
+    print_schema,
+)
 from promptcache.language.format.formatter import format_document
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.schema import Module, RuleList, Scaffold, Union
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut, outline

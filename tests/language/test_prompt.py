@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, load_prompt, parse_prompt
+from promptcache.language import Prompt, Role, load_prompt, parse_prompt
 from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
-from promptcache.language.schema import Role
 from tests.conftest import law_examples
 from tests.language.documents import codes, without_spans
 

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language import check_schema, parse_schema, print_schema
-from promptcache.language.schema import Module, Parameter, Schema, Text, Turn, Union, walk
+from promptcache.language import (
+    Module,
+    Parameter,
+    Schema,
+    Text,
+    Turn,
+    Union,
+    check_schema,
+    parse_schema,
+    print_schema,
+    walk,
+)
 from promptcache.language.syntax.source import MAX_BYTES
 from tests.conftest import law_examples
 from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import Diagnostic, SchemaError
-from promptcache.language import check_schema, count_combinations, parse_schema
+from promptcache.language import Schema, check_schema, count_combinations, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
 from promptcache.language.rules.explain import smallest_conflict
 from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
-from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
-from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
-from promptcache.language.schema import Text
+from promptcache.language import Schema, Text, check_schema, load_prompt, parse_schema, print_schema
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
 from tests import strategies
@@ -246,7 +245,7 @@ def test_data_that_holds_itself_is_refused():
 PROBE = """
 import json, re, sys, time
 from promptcache.diagnostics import SchemaError
-from promptcache.language.schema import Text
+from promptcache.language import Text
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox._MAX_SECONDS = 0.5

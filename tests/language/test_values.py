@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import (
+    Parameter,
+    ParameterType,
     Prompt,
     Schema,
     check_schema,
@@ -23,7 +25,6 @@ from promptcache.language import (
     text_of,
 )
 from promptcache.language.prompt import IN_PYTHON
-from promptcache.language.schema import Parameter, ParameterType
 from promptcache.language.syntax.names import in_range, is_range, is_version
 from promptcache.language.syntax.patterns import Pattern, PatternError
 from promptcache.language.syntax.values import check_type, refusal

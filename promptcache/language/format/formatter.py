@@ -15,9 +15,10 @@ from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.read_prompt import parse_prompt
-from promptcache.language.schema import Whitespace, parse_schema
+from promptcache.language.schema import parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.nodes import Whitespace
 from promptcache.language.syntax.source import decode
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import parse_xml

@@ -16,9 +16,9 @@ from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.rules.backbone import OpenQuestions
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
-from promptcache.language.schema import IN_PYTHON, Context, Parameter, Schema, place
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import ancestors
+from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
 
 MAX_EXPLAINED = 5
 """Number of rule faults that get a reason; each reason costs solver time."""
@@ -159,7 +159,7 @@ def listed(modules: tuple[str, ...] | list[str]) -> str:
     return names if len(modules) <= _MAX_LISTED else f"{names} and {len(modules) - _MAX_LISTED} more"
 
 
-def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
+def explain_unsatisfiable(rules: Rules, schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema that no prompt can satisfy."""
     reason, related = _reason(rules, ())
     span = min(span for span, _ in related) if related else place(schema, "name")
@@ -216,12 +216,12 @@ def idle_scaffolds(
             )
 
 
-def explain_undecided(rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+def explain_undecided(rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema whose satisfiability exceeds the budget."""
     return _too_hard("whether any prompt can satisfy this schema", rules, schema)
 
 
-def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
+def explain_open(found: OpenQuestions, schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield a warning if the guarantees of some modules exceed the budget."""
     if found.modules:
         modules = [f"with {listed([each for each in found.modules if each])}"] if any(found.modules) else []
@@ -231,7 +231,7 @@ def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
         )
 
 
-def _too_hard(question: str, rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
     message = f"it takes more than {MAX_STEPS:,} steps to find out {question}: {len(rules)} rules depend on each other"
     return Diagnostic(
         code="PC314",
