@@ -12,7 +12,7 @@ from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.rules.rules import Check, Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
-from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, listed, nowhere, path_help, quoted
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
@@ -24,8 +24,6 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
-
-_MAX_LISTED = 6
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
@@ -123,12 +121,12 @@ class _Compiler:
             case Exclude():
                 modules = self._counted(rule)
                 words = "'{}' and '{}' exclude each other".format(*modules) if len(modules) == 2 else ""
-                return Cardinality(modules, 0, 1), words or f"at most one of {_listed(modules)} can be used"
+                return Cardinality(modules, 0, 1), words or f"at most one of {listed(modules)} can be used"
             case Choose():
                 modules = self._counted(rule)
                 self._check_bounds(rule, len(modules))
                 count = Cardinality(modules, rule.minimum or 0, rule.maximum)
-                return count, f"{_bounds(rule)} of {_listed(modules)} must be used"
+                return count, f"{_bounds(rule)} of {listed(modules)} must be used"
 
     def _check_bounds(self, rule: Choose, size: int) -> None:
         low, high = rule.minimum or 0, size if rule.maximum is None else rule.maximum
@@ -201,8 +199,3 @@ def _bounds(rule: Choose) -> str:
     least = f"at least {rule.minimum}" if rule.minimum else ""
     most = "" if rule.maximum is None else f"at most {rule.maximum}"
     return " and ".join(filter(None, (least, most)))
-
-
-def _listed(modules: tuple[str, ...]) -> str:
-    more = f" and {len(modules) - _MAX_LISTED} more" if len(modules) > _MAX_LISTED else ""
-    return ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED]) + more

@@ -17,14 +17,13 @@ from promptcache.language.rules.backbone import OpenQuestions
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
 from promptcache.language.syntax.index import Index
-from promptcache.language.syntax.names import ancestors
+from promptcache.language.syntax.names import MAX_LISTED, ancestors, listed
 from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
 
 MAX_EXPLAINED = 5
 """Number of rule faults that get a reason; each reason costs solver time."""
 
 _MAX_STEPS = MAX_STEPS // 10
-_MAX_LISTED = 6
 _MAX_COMPARED = 1_000_000
 _MAX_OPTIONS = 12
 _MAX_BROKEN = 20
@@ -153,46 +152,43 @@ def describe(rule: Rule) -> str:
             return f"'{subject}' requires {then}"
 
 
-def listed(modules: tuple[str, ...] | list[str]) -> str:
-    """Return the first few names in quotes, and the number of the others."""
-    names = ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED])
-    return names if len(modules) <= _MAX_LISTED else f"{names} and {len(modules) - _MAX_LISTED} more"
-
-
 def explain_unsatisfiable(rules: Rules, schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema that no prompt can satisfy."""
-    reason, related = _reason(rules, ())
-    span = min(span for span, _ in related) if related else place(schema, "name")
-    message = "no prompt can satisfy this schema" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC301", message=message, span=span, help="take back one of these rules", related=related)
+    message, fix = "no prompt can satisfy this schema", "remove one of these rules"
+    found = _impossible("PC301", message, place(schema, "name"), fix, rules, ())
+    return replace(found, span=min((span for span, _ in found.related), default=found.span))
 
 
 def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = frozenset()) -> Iterator[Diagnostic]:
     """Yield a warning for each dead module, except modules inside another dead one and modules in `said`."""
-    outermost = [
-        module
-        for module in index.modules
-        if module in dead and module not in said and dead.isdisjoint(ancestors(module))
-    ]
-    for position, path in enumerate(outermost):
-        reason, related = _reason(rules, (path,)) if position < MAX_EXPLAINED else ("", ())
-        message = f"module '{path}' can never be used" + (f": {reason}" if reason else "")
-        span = place(index.modules[path].module, "name")
-        yield Diagnostic(code="PC302", message=message, span=span, severity=Severity.WARNING, related=related)
+    outermost = (path for path in index.modules if path in dead - said and dead.isdisjoint(ancestors(path)))
+    for number, path in enumerate(outermost):
+        message, span = f"module '{path}' can never be used", place(index.modules[path].module, "name")
+        given = (path,) if number < MAX_EXPLAINED else None
+        yield replace(_impossible("PC302", message, span, None, rules, given), severity=Severity.WARNING)
 
 
 def explain_default(rules: Rules, default: Default, *, with_reason: bool) -> Diagnostic:
     """Return the diagnostic for a union default that can never be used."""
-    reason, related = _reason(rules, (default.member,)) if with_reason else ("", ())
-    message = f"the default '{default.member}' can never be used" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC303", message=message, span=default.span, help="choose another default", related=related)
+    message, given = f"the default '{default.member}' can never be used", (default.member,) if with_reason else None
+    return _impossible("PC303", message, default.span, "choose another default", rules, given)
 
 
 def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span, *, with_reason: bool) -> Diagnostic:
     """Return the diagnostic for a scaffold whose members cannot be present together."""
-    reason, related = _reason(rules, members) if with_reason else ("", ())
-    message = "the members of this scaffold cannot be present together" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
+    message, given = "the members of this scaffold cannot be present together", members if with_reason else None
+    return _impossible("PC305", message, span, "remove one of the members", rules, given)
+
+
+def _impossible(
+    code: str, message: str, span: Span, fix: str | None, rules: Rules, given: tuple[str, ...] | None
+) -> Diagnostic:
+    """Return a diagnostic with the smallest set of rules that `given` modules break, unless `given` is None."""
+    conflict = None if given is None else smallest_conflict(rules, (), given)  # None too if it exceeds the budget
+    related = () if conflict is None else tuple((rule.span, describe(rule)) for rule in conflict.rules)
+    reason = "; ".join(words for _, words in related)
+    message = f"{message}: {reason}" if reason else message
+    return Diagnostic(code=code, message=message, span=span, help=fix, related=related)
 
 
 def idle_scaffolds(
@@ -238,16 +234,8 @@ def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> D
         message=message,
         span=place(schema, "name"),
         help="use fewer rules with alternatives, and no long chains of requires and after",
-        related=tuple((rule.span, describe(rule)) for rule in rules[:_MAX_LISTED]),
+        related=tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED]),
     )
-
-
-def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
-    conflict = smallest_conflict(rules, (), given)
-    if conflict is None:  # there is a conflict, but a small one exceeds the budget
-        return "", ()
-    related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
-    return "; ".join(words for _, words in related), related
 
 
 def explain_broken(

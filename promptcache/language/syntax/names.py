@@ -35,6 +35,9 @@ _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 
 _MAX_QUOTED = 80
 
+MAX_LISTED = 6
+"""Number of modules or rules that a message lists."""
+
 _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:-([0-9A-Za-z.-]{1,50}))?")
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*(\S+)")
 _MAX_RANGE = 1_000  # characters
@@ -92,6 +95,12 @@ def ancestors(path: str) -> Iterable[str]:
 def quoted(text: str) -> str:
     """Return a text of a document in quotes; a long text is truncated."""
     return repr(text) if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]!r}…"
+
+
+def listed(modules: Sequence[str]) -> str:
+    """Return the first few modules in quotes, and the number of the others."""
+    names = ", ".join(f"'{module}'" for module in modules[:MAX_LISTED])
+    return names if len(modules) <= MAX_LISTED else f"{names} and {len(modules) - MAX_LISTED} more"
 
 
 def path_help(text: str) -> str | None:
