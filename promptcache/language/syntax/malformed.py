@@ -1,4 +1,4 @@
-"""Explain why a document cannot be read as XML, as diagnostics PC001 to PC009.
+"""Explain why a document is not well-formed XML (PC001, PC003).
 
 `markup_faults` explains a fault in one piece of markup. This module explains the other faults: elements without an end
 tag, text outside the root element, and documents that are not XML at all.
@@ -14,10 +14,8 @@ from xml.parsers.expat import errors
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, Span, num_slips
-from promptcache.language.syntax.markup_faults import control, first_fault
+from promptcache.language.syntax.markup_faults import first_fault
 from promptcache.language.syntax.source import Source
-
-__all__ = ["Opened", "beyond", "control", "declaration", "doctype", "instruction", "namespace", "not_well_formed"]
 
 _BETWEEN = re.compile(r"(?:\A<\?xml.*?\?>)?(?:[ \t\n]+|<!--.*?-->|<\?(?!xml\s).*?\?>)*", re.DOTALL)
 _WORD = re.compile(r"[^\s<>]*")
@@ -191,37 +189,3 @@ def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
     start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
     span = source.span(start, start)
     return Diagnostic(code="PC001", message=f"not well-formed: {fault.msg}", span=span)
-
-
-def doctype(source: Source, offset: int) -> Diagnostic:
-    """Return the diagnostic for a DOCTYPE. Without a DOCTYPE, a document cannot define entities."""
-    message = "a DOCTYPE is not allowed: documents define no entities and read no other file"
-    return Diagnostic(code="PC002", message=message, span=source.span(offset, offset + 9), help="remove it")
-
-
-def instruction(target: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a processing instruction."""
-    return Diagnostic(
-        code="PC007", message=f"a processing instruction <?{target}…?> is not allowed", span=span, help="remove it"
-    )
-
-
-def namespace(name: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a name with a namespace prefix, or for a namespace declaration."""
-    fix = 'use whitespace="preserve" on the module' if name == "xml:space" else "remove the prefix"
-    message = f"'{name}' uses a namespace; the language has none"
-    return Diagnostic(code="PC008", message=message, span=span, help="remove it" if name == "xmlns" else fix)
-
-
-def beyond(code: str, message: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a limit that is exceeded."""
-    return Diagnostic(code=code, message=message, span=span)
-
-
-def declaration(source: Source, version: str, encoding: str | None) -> Diagnostic:
-    """Return the diagnostic for an XML declaration that names another version or encoding."""
-    span = source.span(0, max(source.text.find("?>") + 2, 0))
-    if version != "1.0":
-        return Diagnostic(code="PC001", message=f"XML {version} is not read, only 1.0", span=span)
-    message = f"the document declares the encoding {encoding}; only UTF-8 is read"
-    return Diagnostic(code="PC006", message=message, span=span, help="save it as UTF-8 and declare that, or nothing")
