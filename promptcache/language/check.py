@@ -146,5 +146,5 @@ def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, Che
     for path in paths:
         if not modules[path].cache:
             message = f"'{path}' is not cached, so it cannot be encoded together with others"
-            fix = 'take it out, or remove cache="false"'
+            fix = 'remove it from the scaffold, or remove cache="false"'
             yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=fix)

@@ -67,13 +67,13 @@ _KIND_OF_FIELD: Mapping[str, Kind] = {
     "minimum": whole(0, _MOST),
     "maximum": whole(0, _MOST),
     "separator": Kind(f"text of at most {MAX_SEPARATOR} characters", _is_separator),
-    "choices": Kind("a tuple of different texts, none empty and none with |,", _is_choices),
+    "choices": Kind("a tuple of different texts that are not empty and have no |", _is_choices),
     "children": _CHILDREN,
 }
 _KIND_OF_TYPE: Mapping[str, Kind] = {
     "str": TEXT,
     "bool": FLAG,
-    "tuple[str, ...]": Kind('a tuple of paths, as ("a", "b/c"),', _is_paths),
+    "tuple[str, ...]": Kind('a tuple of paths, such as ("a", "b/c"),', _is_paths),
     "Span": instance("a Span", Span),
     "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
     **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Whitespace)},
@@ -116,8 +116,8 @@ def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
 
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Iterator[Diagnostic]:
     if not isinstance(item, allowed):
-        message = f"{shown(item)} cannot stand in {_called(parent)}"
-        fix = f"it holds {', '.join(each.__name__ for each in allowed)}"
+        message = f"{shown(item)} is not allowed in {_called(parent)}"
+        fix = f"allowed: {', '.join(each.__name__ for each in allowed)}"
         yield Diagnostic(code="PC102", message=message, span=_place(item), help=fix)
         return
     yield from _values(item, type(item))

@@ -52,7 +52,10 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
     num_refused = 0
     for number, example in enumerate(schema.examples):
         if number == MAX_EXAMPLES:
-            message, fix = f"the schema has more than {MAX_EXAMPLES} examples", "keep others in files of their own"
+            message, fix = (
+                f"the schema has more than {MAX_EXAMPLES} examples",
+                "move the other examples to separate files",
+            )
             yield Diagnostic(code="PC009", message=message, span=example.span, help=fix)
             return
         if example.valid is None and example.contains is None:
@@ -66,7 +69,7 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
                 yield _refused(example, error)
             continue
         if example.valid is False:
-            message = f"{_called(example)} is said not to be valid, and is"
+            message = f'{_called(example)} has valid="false", but its prompt is valid'
             yield Diagnostic(code="PC311", message=message, span=place(example, "valid"), help='write valid="true"')
         elif example.contains is not None and example.contains not in text_of(selection):
             message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"

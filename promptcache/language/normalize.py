@@ -64,7 +64,7 @@ def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
     if found is None or (text := texts[found[0]]) is None:
         return
     _, start, stop, message = found
-    advice = "indent with plain spaces; or put the text into <text>, where all of it is meant"
+    advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
     yield Diagnostic(
         code="PC901",
         message=f"{message}, which becomes part of the text",

@@ -31,7 +31,7 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
 )
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.writing import Verbatim, Written, print_document
+from promptcache.language.syntax.write_xml import Verbatim, Written, print_document
 
 
 def print_schema(schema: Schema) -> str:

@@ -25,7 +25,7 @@ from promptcache.diagnostics import (
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
 from promptcache.language.syntax.whitespace import finish
-from promptcache.language.syntax.writing import Written, holds_line_break, print_document
+from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 
 __all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 
@@ -173,16 +173,18 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
         if message.role is None:
             yield Diagnostic(
                 code="PC416",
-                message="bare text stands beside other text or turns of the prompt",
+                message="a prompt with bare text cannot have other text or turns",
                 span=message.span,
-                help="put it into a turn, <user>…</user>",
+                help="put the text into a turn, <user>…</user>",
             )
 
 
 def bad_range(version: str, span: Span) -> Diagnostic:
     """Return the diagnostic for an invalid version range."""
     message = f"version={quoted(version)} is not allowed: a range of versions is expected"
-    return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
+    return Diagnostic(
+        code="PC105", message=message, span=span, help="write bounds separated by commas, such as >=1.2,<2"
+    )
 
 
 _NUMBER = number(-sys.float_info.max)

@@ -73,12 +73,15 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
         return
     wanted = f"the prompt is for version {prompt.version} of schema '{schema.name}'"
     if schema.version is None or not is_version(schema.version):
-        have = "has none" if schema.version is None else f"says {quoted(schema.version)}, which is no version"
-        message, fix = f"{wanted}, which {have}", 'give the schema a version, as version="1.0"'
+        have = "the schema has none" if schema.version is None else f"{quoted(schema.version)} is not a valid version"
+        message, fix = f"{wanted}, but {have}", 'add a version to the schema, such as version="1.0"'
     elif in_range(schema.version, prompt.version):
         return
     else:
-        message, fix = f"{wanted}, and this is {schema.version}", "change the range, or load that version"
+        message, fix = (
+            f"{wanted}, but the schema has version {schema.version}",
+            "change the range, or load that version",
+        )
     raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=fix)])
 
 
@@ -105,10 +108,10 @@ class _Resolver:
         for reference in references:
             path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
             if not is_path(path):
-                message = f"{quoted(reference.path)} is not a path of module names"
+                message = f"{quoted(reference.path)} is not a valid module path"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
             elif path not in self._schema.modules and len(self.faults) >= MAX_SUGGESTIONS:
-                self._fault("PC401", f"{quoted(reference.path)} leads to no module", reference.span, None)
+                self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             elif path not in self._schema.modules:
                 message, fix = nowhere(path, self._schema.modules, in_prompt=True)
                 self._fault("PC401", message, reference.span, fix)
@@ -119,7 +122,7 @@ class _Resolver:
         if path in self.filled:
             related = ((self._places[path], "first named here"),)
             message = f"module '{path}' is named twice"
-            self._fault("PC405", message, reference.span, "put arguments and inner modules into one reference", related)
+            self._fault("PC405", message, reference.span, "combine the two references", related)
             return
         self._places[path] = reference.span
         self.fill(path, reference.arguments)
@@ -144,7 +147,7 @@ class _Resolver:
 
     def _check_value(self, parameter: Parameter, argument: Argument) -> None:
         if found := refusal(parameter, argument.text):
-            message = f"{quoted(argument.text)} is no value of parameter '{parameter.name}': {found[0]}"
+            message = f"{quoted(argument.text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
             self._fault("PC420", message, argument.span, found[1], ((parameter.span, "the parameter"),))
 
     def _fault(

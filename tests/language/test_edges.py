@@ -25,9 +25,9 @@ from tests.language.documents import checked, codes, outline, selected
 
 MODULE = '<module name="a"/>'
 SCHEMAS = {
-    "a document of comments": ("<!-- nothing -->", "PC001", "holds no element"),
+    "a document of comments": ("<!-- nothing -->", "PC001", "has no element"),
     "an end tag without a name": ('<schema name="s"></>', "PC001", ""),
-    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has one <schema>"),
+    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has only one <schema>"),
     "fewer modules than max": (
         f'<schema name="s">{MODULE}<rules><choose modules="a" min="2" max="3"/></rules></schema>',
         "PC309",
@@ -48,7 +48,7 @@ def test_schemas_are_refused_in_words(document, code, words):
 
 PROMPTS = {
     "an argument without a name": ("<prompt schema='s'><a><arg>x</arg></a></prompt>", "PC104", "'name'"),
-    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "text only"),
+    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "only text"),
 }
 
 
@@ -62,7 +62,7 @@ def test_prompts_are_refused_in_words(document, code, words):
 
 
 PATTERNS = {
-    "a{x}": "begins no number of repetitions",
+    "a{x}": "does not begin a number of repetitions",
     "(a": "ends where ')' is expected",
     "a)": "')' closes no group",
     "[a": "ends where ']' is expected",
@@ -150,8 +150,8 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
         ("{{ '%d' % 1 }}", "does not format text"),
         ("{% set x = 'a' * 150000 %}{{ x + x }}", "'+' gives more than"),
         ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", "steps"),
-        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "put together"),
-        ("{{ x|sum(start=[]) }}", "sum adds numbers"),
+        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "a joined text"),
+        ("{{ x|sum(start=[]) }}", "sum adds only numbers"),
         ("{{ ('f' * 9999)|int(base=16) }}", "a number of more than"),
         ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "characters"),
         ("{{ x }}", "a list cannot be written"),
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path):
 def test_includes_bring_modules_only(content, what, tmp_path: Path):
     """Content that would be part of every prompt is not included without notice."""
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}{content}</schema>')
-    with pytest.raises(LanguageError, match=f"holds {what} outside all modules") as caught:
+    with pytest.raises(LanguageError, match=f"has {what} outside of its modules") as caught:
         parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
     assert codes(caught.value.diagnostics) == ["PC219"]
 
@@ -216,7 +216,7 @@ def test_choices_too_large_to_move_are_told(tmp_path: Path):
     rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
     (tmp_path / "t.xml").write_text(f'<schema name="t">{modules}{rules}</schema>')
     include = '<include href="t.xml"/>'
-    with pytest.raises(LanguageError, match="too much inside 'a'") as caught:
+    with pytest.raises(LanguageError, match="too many alternatives inside 'a'") as caught:
         parse_schema(f'<schema name="s"><module name="a">{include}</module></schema>', folder=tmp_path)
     assert codes(caught.value.diagnostics) == ["PC308"]
     parse_schema(f'<schema name="s">{include}</schema>', folder=tmp_path)

@@ -147,12 +147,12 @@ def test_loops_conditions_and_filters_work():
 
 
 FAULTS = {
-    "{{ nothing }}": ("PC603", "nothing", "there are: data, items, text"),
+    "{{ nothing }}": ("PC603", "nothing", "available: data, items, text"),
     "{{ 'a' ~ itms }}": ("PC603", "itms", "did you mean 'items'?"),
     "{% set place = 1 %}{{ palce }}": ("PC603", "palce", "did you mean 'place'?"),
     "{% for item in itms %}{% endfor %}": ("PC603", "itms", "did you mean 'items'?"),
     "{{ data.nmae }}": ("PC603", "nmae", "did you mean 'name'?"),
-    "{{ data.name.nmae }}": ("PC603", "nmae", "there are: endswith"),
+    "{{ data.name.nmae }}": ("PC603", "nmae", "available: endswith"),
     "{{ items[9] }}": ("PC603", "[9]", ""),
     "{{ ''.join.__globals__ }}": ("PC603", "__globals__", ""),
     "{{ data }}": ("PC602", "data", "join or tojson"),

@@ -289,10 +289,10 @@ def _ending(nodes: Sequence[MarkupNode]) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """Line of output. `said` is true if the line holds more than whitespace, comments and CDATA marks."""
+    """Line of output. `has_text` is true if the line contains more than whitespace, comments and CDATA marks."""
 
     raw: str = ""
-    said: bool = False
+    has_text: bool = False
 
     @property
     def indent(self) -> str:
@@ -304,7 +304,7 @@ def _lines(nodes: Sequence[MarkupNode], write_tag: Callable[[Tag], str]) -> list
     for node in nodes:
         if isinstance(node, Tag):
             lines[-1].raw += write_tag(node)
-            lines[-1].said = True
+            lines[-1].has_text = True
         elif node.kind is MarkupKind.COMMENT:
             lines[-1].raw += node.raw
         elif node.kind is MarkupKind.CDATA:
@@ -321,18 +321,18 @@ def _append(lines: list[_Line], text: str) -> None:
         if number:
             lines.append(_Line())
         lines[-1].raw += part
-        lines[-1].said |= bool(part.strip(_BLANK))
+        lines[-1].has_text |= bool(part.strip(_BLANK))
 
 
 def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
     """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
-    behind_tag = lines[0] if lines[0].said else None
-    margin = _common([line.indent for line in lines if line.said and line is not behind_tag])
+    behind_tag = lines[0] if lines[0].has_text else None
+    margin = _common([line.indent for line in lines if line.has_text and line is not behind_tag])
     found = []
     for line in lines:
         if not line.raw.strip(_BLANK):
             found.append("")
-        elif not line.said:
+        elif not line.has_text:
             found.append(indent + line.raw.strip(_BLANK))
         else:
             found.append(indent + (line.raw if line is behind_tag else line.raw.removeprefix(margin)))

@@ -84,7 +84,7 @@ class _Compiler:
         if member not in entry.members:
             names = [module.name for module in union.members]
             fix = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
-            message = f"the default '{union.default}' is no member of this union"
+            message = f"the default '{union.default}' is not a member of this union"
             self._fault("PC209", message, place(union, "default"), fix)
         span = place(union, "default")
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
@@ -158,27 +158,29 @@ class _Compiler:
         """Return the path from the root, or None if no module has this path."""
         target = absolute(path, parent)
         if not is_path(path):
-            self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
+            self._fault("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
         elif target in self._modules:
             return target
         elif len(self._faults) < MAX_SUGGESTIONS:
             message, fix = nowhere(target, self._modules)
             self._fault("PC208", f"{attribute}: {message}", span, fix)
         else:
-            self._fault("PC208", f"{attribute}: {quoted(path)} leads to no module", span, None)
+            self._fault("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)
         return None
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
         if any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
-            reason = f"'{entry.path}' and '{other.path}' stand in different members of a union and share their start"
+            reason = (
+                f"'{entry.path}' and '{other.path}' are in different members of a union, so they have the same start"
+            )
         elif other.stop <= entry.start:
             return True
         elif other.start <= entry.start:
-            reason = f"'{entry.path}' stands inside '{other.path}', not after it"
+            reason = f"'{entry.path}' is inside '{other.path}', not after it"
         else:
-            reason = f"'{other.path}' is written after '{entry.path}'"
-        self._fault("PC304", reason, span, "move the modules in the schema, or use requires")
+            reason = f"'{other.path}' comes after '{entry.path}' in the schema"
+        self._fault("PC304", reason, span, "change the order of the modules, or use requires")
         return False
 
     def _fault(self, code: str, message: str, span: Span, fix: str | None) -> None:

@@ -147,7 +147,7 @@ def describe(rule: Rule) -> str:
         case RuleKind.AFTER:
             return f"'{subject}' comes after {then}"
         case RuleKind.NESTING:
-            return f"'{subject}' stands inside {then}"
+            return f"'{subject}' is inside {then}"
         case _:
             return f"'{subject}' requires {then}"
 
@@ -159,9 +159,9 @@ def explain_unsatisfiable(rules: Rules, schema: SchemaDocument) -> Diagnostic:
     return replace(found, span=min((span for span, _ in found.related), default=found.span))
 
 
-def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = frozenset()) -> Iterator[Diagnostic]:
-    """Yield a warning for each dead module, except modules inside another dead one and modules in `said`."""
-    outermost = (path for path in index.modules if path in dead - said and dead.isdisjoint(ancestors(path)))
+def explain_dead(rules: Rules, dead: Set[str], index: Index, reported: Set[str] = frozenset()) -> Iterator[Diagnostic]:
+    """Yield a warning for each dead module, except modules inside another dead one and modules in `reported`."""
+    outermost = (path for path in index.modules if path in dead - reported and dead.isdisjoint(ancestors(path)))
     for number, path in enumerate(outermost):
         message, span = f"module '{path}' can never be used", place(index.modules[path].module, "name")
         given = (path,) if number < MAX_EXPLAINED else None
@@ -206,7 +206,7 @@ def idle_scaffolds(
             or any(order[more] < order[path] or more.startswith(f"{path}/") for more in together - guaranteed[path])
             for path in covered
         ):
-            message = "the scaffold adds nothing: without it, each of its modules already sees the others before it"
+            message = "the scaffold has no effect: each of its modules already attends to the others before it"
             yield Diagnostic(
                 code="PC313", message=message, span=scaffold.span, help="remove it", severity=Severity.WARNING
             )
@@ -233,7 +233,7 @@ def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> D
         code="PC314",
         message=message,
         span=place(schema, "name"),
-        help="use fewer rules with alternatives, and no long chains of requires and after",
+        help="use fewer rules with alternatives, and shorter chains of requires and after",
         related=tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED]),
     )
 
@@ -361,7 +361,7 @@ def _missing(
     fix = f"add {' or '.join(map(write.added, fitting))}" if fitting else None
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), fix)
-    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
+    message = f"{describe(rule)}, but the prompt {'does not name it' if len(options) == 1 else 'names none of them'}"
     return Diagnostic(
         code=_MISSING[rule.kind], message=message, span=span, help=fix, related=((rule.span, describe(rule)),)
     )

@@ -40,7 +40,7 @@ class TooHardError(PromptCacheError):
     """Error for a question about rules that takes more work than its budget allows."""
 
     def __init__(self) -> None:
-        super().__init__("the rules leave too much open: finding an answer takes too many steps")
+        super().__init__("the rules are too hard to solve: the search takes too many steps")
 
 
 class Budget:

@@ -130,13 +130,13 @@ class AttributeReader:
             self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
             return ""
         if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
-            self._not_allowed(name, r"text in which a backslash begins \n, \t or \\")
+            self._not_allowed(name, r"text with no escapes but \n, \t and \\")
         return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
 
     def either(self, name: str, other: str) -> str | None:
         """Return the value of `name`, or of `other`, its name in the paper's dialect. Using both is a fault."""
         if name in self._found and other in self._found:
-            message = f"'{other}' is another name for '{name}': only one of them can stand here"
+            message = f"'{other}' is another name for '{name}': use only one of them"
             self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
         return self.text(name) if name in self._found else self.text(other)
 
@@ -180,4 +180,4 @@ def _places(attribute: Attribute) -> Sequence[int]:
 
 
 def _listed(known: Sequence[str]) -> str:
-    return f"it may have: {', '.join(known)}" if known else "it has none"
+    return f"allowed attributes: {', '.join(known)}" if known else "it has no attributes"

@@ -17,9 +17,6 @@ from typing import TypeAlias
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
 
-MAX_SUGGESTIONS = 100
-"""Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
-
 Files: TypeAlias = Path | Mapping[str, str]
 """Location of files: a folder, or a mapping from paths with slashes to texts in memory."""
 
@@ -104,32 +101,29 @@ class Folder:
         return read_document(path, SchemaError) if self.texts is None else self.read(path)
 
 
-def find_file(
-    attribute: str, written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True
-) -> Path | Diagnostic:
+def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -> Path | Diagnostic:
     """Return the path of the file that `src` or `href` names, with links resolved, or a diagnostic at `span`."""
     what = f"{attribute}={written!r}"
     if folder is None:
         advice = "load the schema from a file, or pass folder="
-        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, advice)
+        return _fault("PC214", f"{what} needs a folder, but a schema that is given as text has none", span, advice)
     try:
         path = folder.path(written)
         if not path.is_relative_to(folder.home):
-            advice = "move the file there, or copy what it holds"
-            return _fault("PC210", f"{what} lies outside the folder of the schema", span, advice)
+            advice = "move the file into the folder, or copy its content"
+            return _fault("PC210", f"{what} is outside the folder of the schema", span, advice)
         if not folder.has(path):
-            near = _similar(written, folder) if may_suggest else None
-            return _fault("PC211", f"{what} is no file in the folder of the schema", span, near)
+            return _fault("PC211", f"{what} is not a file in the folder of the schema", span, _similar(written, folder))
     except OSError as fault:
         return _fault("PC211", f"{what} cannot be read: {fault.strerror}", span)
     except RuntimeError:  # raised by Path.resolve up to Python 3.12
-        return _fault("PC211", f"{what} cannot be read: its links lead in a circle", span)
+        return _fault("PC211", f"{what} cannot be read: its links form a cycle", span)
     return path
 
 
-def read_src(written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True) -> str | Diagnostic:
+def read_src(written: str, folder: Folder | None, span: Span) -> str | Diagnostic:
     """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic."""
-    path = find_file("src", written, folder, span, may_suggest=may_suggest)
+    path = find_file("src", written, folder, span)
     if isinstance(path, Diagnostic):
         return path
     assert folder is not None, "a file was found in it"
@@ -170,7 +164,7 @@ def open_document(
 
 def no_template(name: str) -> Diagnostic:
     """Return the diagnostic for a context that was passed although the document is not a template."""
-    message = f"a context is for templates, whose names end in {_SUFFIX}"
+    message = f"only templates take a context, and their names end in {_SUFFIX}"
     return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))
 
 

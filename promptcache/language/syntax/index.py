@@ -75,7 +75,7 @@ def index_schema(schema: SchemaDocument) -> Index:
     """Return the index of a schema. Diagnostics for names and structure are added to its `faults`."""
     walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
-        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
+        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or contains whitespace"
         walker.fault("PC201", message, place(schema, "name"))
     walker.items(schema.children, "", None, ())
     return walker.index
@@ -115,7 +115,7 @@ class _Walker:
     def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         path = join_path(parent, module.name)
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
-            message = f"a module cannot be called '{module.name}': in a prompt <{module.name}> means something else"
+            message = f"a module cannot be named '{module.name}': <{module.name}> has another meaning in a prompt"
             self.fault("PC202", message, place(module, "name"), "choose another name")
         elif not self._named(module.name, module, "module"):
             self._only_faults(module, path, turn)
@@ -142,7 +142,7 @@ class _Walker:
 
     def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if not union.members:
-            self.fault("PC108", "a union needs members", union.span, "put modules into it, or remove it")
+            self.fault("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
         if union.name is not None and self._named(union.name, union, "union"):
             self._first_of("PC205", "union", union.name, parent, place(union, "name"))
         number = len(self.index.unions)
@@ -156,9 +156,7 @@ class _Walker:
         self.index.faults.extend(check_type(parameter))
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
         if parameter.name in reserved or parameter.name.lower().startswith("xml"):
-            message = (
-                f"a parameter cannot be called '{parameter.name}': in a prompt that attribute means something else"
-            )
+            message = f"a parameter cannot be named '{parameter.name}': this attribute has another meaning in a prompt"
             self.fault("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
@@ -173,7 +171,7 @@ class _Walker:
 
     def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if outer is not None:
-            message = f"<{turn.role}> stands inside a turn of <{outer}>, and turns do not nest"
+            message = f"<{turn.role}> is inside a turn of <{outer}>, and turns cannot be nested"
             self.fault("PC110", message, turn.span, f"close <{outer}> first")
         self.index.turns.append(turn)
         self.items(turn.children, parent, turn.role, choices)
@@ -195,7 +193,7 @@ class _Walker:
         message = f"{kind} '{name}' is defined twice{where} (first {at})"
         fix = "give one of them another name"
         if {first.source, span.source} != {self._source}:
-            fix += ", or write prefix= where it is included"
+            fix += ", or add prefix= to the include"
         self.fault(code, message, span, fix, first)
         return False
 

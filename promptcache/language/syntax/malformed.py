@@ -56,7 +56,7 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
     if found := first_fault(source, start, offset):
         return found
     span = source.span(offset, min(offset + 1, len(source.text)))
-    return _fault("this is not well-formed XML", span, "look for a quote, < or & that is missing or too many")
+    return _fault("this is not well-formed XML", span, "look for a missing or extra quote, < or &")
 
 
 def _outside(source: Source, start: int) -> Diagnostic | None:
@@ -69,14 +69,14 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
     if start:
         return _behind(source, at, span)
     if at == len(text):
-        message = "the document holds no element" if text.strip() else "the document is empty"
+        message = "the document has no element" if text.strip() else "the document is empty"
         return _fault(message, span if text.strip() else source.span(0, 0), _BEGIN)
     if text.startswith("</", at):
         return _end_of_nothing(source, at, None)
     if text.startswith("<?xml", at):
         if at == 0 or "?>" not in text[at:]:
             return None
-        advice = "remove what stands before it, or the declaration"
+        advice = "remove the text before the declaration, or the declaration"
         return _fault("the XML declaration must be the first thing in a document", source.span(at, at + 5), advice)
     if text[at] == "<":
         return None
@@ -86,7 +86,7 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
         return _fault("the document looks like JSON, not like XML", source.span(at, at + 1), _BEGIN)
     if "<" not in text:
         return _fault("the document is plain text, not XML", span, _BEGIN)
-    return _fault("text stands before the first element", span, "remove it, or put it inside the element")
+    return _fault("there is text before the first element", span, "remove it, or put it inside the element")
 
 
 def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
@@ -97,7 +97,7 @@ def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
     first = _WORD.match(source.text, root.end() + 1) if root else None
     name = first[0].rstrip("/") if first else ""
     if source.text.startswith("<", at) and source.text[at + 1 : at + 2] not in "!?":
-        advice = "write one element in each file, or put this one inside"
+        advice = "write one root element in each file, or move this element inside"
         return _fault(f"another element follows the end of <{name}>", source.span(at, at + 1), advice)
     if source.text.startswith("<", at):
         return None

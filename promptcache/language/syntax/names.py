@@ -66,8 +66,8 @@ def is_name(text: str) -> bool:
 def name_help(text: str) -> str:
     """Return a hint on how to correct a malformed name."""
     if len(text) > MAX_NAME:
-        return f"it has {len(text)} characters, and a name has at most {MAX_NAME}"
-    return "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
+        return f"the name has {len(text)} characters, and at most {MAX_NAME} are allowed"
+    return "begin with a letter or _, and continue with letters, digits, '.', '-' or '_'"
 
 
 def is_element(text: str) -> bool:
@@ -108,7 +108,7 @@ def path_help(text: str) -> str | None:
     if "," in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
-        return "there is no way up in a path: begin at the root with /"
+        return "a path cannot contain '..': begin at the root with /"
     if text.endswith("/") or "//" in text:
         return "write one slash between names and none at the end"
     return None

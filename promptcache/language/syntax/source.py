@@ -96,13 +96,13 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     if len(text) > MAX_BYTES:
         raise error([_at_start(name, "PC004", f"the document has {limit}")])
     if isinstance(text, bytes) and text.startswith(_UTF_16):
-        advice = "save it as UTF-8: in Notepad with Save as and Encoding, in PowerShell with -Encoding utf8"
-        raise error([replace(_at_start(name, "PC006", "the document is UTF-16, and only UTF-8 is read"), help=advice)])
+        advice = "save the file as UTF-8 (Notepad: Save as, Encoding; PowerShell: -Encoding utf8)"
+        raise error([replace(_at_start(name, "PC006", "the document is UTF-16; only UTF-8 is supported"), help=advice)])
     try:
         data = text.encode() if isinstance(text, str) else text
         text = data.decode("utf-8-sig")
     except UnicodeEncodeError as fault:
-        message = f"the text holds a lone surrogate at character {fault.start}, which UTF-8 cannot express"
+        message = f"the text contains a lone surrogate at character {fault.start}, which UTF-8 cannot represent"
         raise error([_at_start(name, "PC006", message)]) from None
     except UnicodeDecodeError as fault:
         raise error([_not_utf8(data, name, fault.start)]) from None

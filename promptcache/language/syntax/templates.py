@@ -143,7 +143,7 @@ class _Rendering:
             return near
         if self._context is None and fault.is_variable:
             return "give --context FILE, or context={…} in Python"
-        return f"there are: {', '.join(known[:_MAX_LISTED])}" if known else None
+        return f"available: {', '.join(known[:_MAX_LISTED])}" if known else None
 
     def place(self, fault: Exception) -> tuple[int, int]:
         """Return the range of a fault in the template: a name, or an expression up to the end of its tag or line."""
@@ -207,12 +207,12 @@ def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
     CDATA sections cannot hold escaped text. Only the text of the template itself begins and ends sections and comments,
     so the search for sections replaces each value with one character.
     """
-    said = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
+    shown = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
     sections: Iterator[tuple[int, int]] = (
-        match.span(1) for match in _SECTION.finditer("".join(said)) if match[1] is not None
+        match.span(1) for match in _SECTION.finditer("".join(shown)) if match[1] is not None
     )
     start, section = 0, next(sections, None)
-    for number, text in enumerate(said):
+    for number, text in enumerate(shown):
         while section is not None and section[1] <= start:
             section = next(sections, None)
         if not verbatim[number] and section is not None and section[0] <= start:
@@ -238,5 +238,6 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
         return [plain(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
     if isinstance(value, Mapping) and type(value) is dict and all(type(name) is str for name in value):
         return {name: plain(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
-    message = f"{where[:80]} is of type {type(value).__name__}: text, numbers, lists and mappings can be given"
+    allowed = "only text, numbers, truth values, None, lists and mappings are allowed"
+    message = f"{where[:80]} is of type {type(value).__name__}: {allowed}"
     raise TemplateFault(message, "PC605")

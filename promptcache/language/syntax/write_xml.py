@@ -47,7 +47,7 @@ def print_document(root: Written, span: Span, error: type[LanguageError]) -> str
     try:
         element = _element(root, 0)
     except ValueError:
-        message = "it holds a control character, a lone surrogate or a name that XML cannot write"
+        message = "the document contains a control character, a lone surrogate or a name that XML does not allow"
         raise error([Diagnostic(code="PC011", message=message, span=span)]) from None
     return etree.tostring(element, encoding="unicode") + "\n"
 
