@@ -35,6 +35,7 @@ from promptcache.language.rules.rules import Default, Rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 from promptcache.language.syntax.nodes import Scaffold, place
+from promptcache.language.syntax.source import diagnostic
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
@@ -147,4 +148,4 @@ def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, Che
         if not modules[path].cache:
             message = f"'{path}' is not cached, so it cannot be encoded together with others"
             fix = 'remove it from the scaffold, or remove cache="false"'
-            yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=fix)
+            yield diagnostic("PC306", message, place(scaffold, "modules"), fix)

@@ -33,6 +33,7 @@ from promptcache.language.syntax.nodes import (
     Union,
     Whitespace,
 )
+from promptcache.language.syntax.source import diagnostic
 
 _MOST = 999_999_999
 """Largest number that an attribute of a document can have."""
@@ -103,7 +104,7 @@ _HOLD: Mapping[type, tuple[type, ...]] = {
     Union: (Module, Doc),
     RuleList: (Require, Exclude, Choose, Assert, Doc),
 }
-"""Types of the children that each type may hold; the top level may hold every item."""
+"""Allowed types of children, by parent type; at the top level every item is allowed."""
 
 
 def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
@@ -118,7 +119,7 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Ite
     if not isinstance(item, allowed):
         message = f"{shown(item)} is not allowed in {_called(parent)}"
         fix = f"allowed: {', '.join(each.__name__ for each in allowed)}"
-        yield Diagnostic(code="PC102", message=message, span=_place(item), help=fix)
+        yield diagnostic("PC102", message, _place(item), fix)
         return
     yield from _values(item, type(item))
     children = getattr(item, "children", ())
@@ -132,7 +133,7 @@ def _values(item: object, kind: type) -> Iterator[Diagnostic]:
         value = getattr(item, name)
         if value is not default and not expected.takes(value):
             message = f"{name}={shown(value)} of {_called(item)} is not allowed: {expected.words} is expected"
-            yield Diagnostic(code="PC105", message=message, span=_place(item))
+            yield diagnostic("PC105", message, _place(item))
 
 
 def _called(item: object) -> str:

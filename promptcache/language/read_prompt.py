@@ -15,7 +15,7 @@ from promptcache.language.prompt import Argument, Message, Prompt, Reference, ba
 from promptcache.language.syntax.files import is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
-from promptcache.language.syntax.source import Source, decode, read_document
+from promptcache.language.syntax.source import Source, decode, diagnostic, read_document
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -68,7 +68,7 @@ def _read(source: Source) -> Prompt:
             else did_you_mean(root.name, ["prompt"])
         )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
+        raise PromptError([diagnostic("PC107", message, root.name_span, advice)])
     reader = _PromptReader()
     parts = reader.prompt(root)
     if reader.faults:
@@ -235,7 +235,7 @@ class _PromptReader:
     def _fault(
         self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice, related=related))
+        self.faults.append(diagnostic(code, message, span, advice, related))
 
 
 def _instead(name: str) -> str | None:

@@ -18,7 +18,7 @@ from promptcache.language.syntax.include import IncludedItems, include_items
 from promptcache.language.syntax.index import index_schema
 from promptcache.language.syntax.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.syntax.read_items import Inclusion, SchemaReader
-from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
+from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
 from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
 
 MAX_INCLUDES = 20
@@ -36,7 +36,7 @@ class Read(NamedTuple):
 
 
 def read_schema(text: str | bytes, *, source: str, folder: Files | None, context: Mapping[str, object] | None) -> Read:
-    """Read a schema document from text; `folder` holds the files that it names.
+    """Read a schema document from text; `folder` contains the files that the document names.
 
     Raises:
         SchemaError: all faults of XML or structure, by file and place.
@@ -160,7 +160,7 @@ class _Reading:
     def _too_much(self, message: str, inclusion: Inclusion) -> SchemaError:
         self._full = True
         fix = "include fewer files, or fewer of their modules with select="
-        return SchemaError([Diagnostic(code="PC221", message=message, span=inclusion.wanted.span, help=fix)])
+        return SchemaError([diagnostic("PC221", message, inclusion.wanted.span, fix)])
 
 
 def _check_names(document: SchemaDocument) -> None:
@@ -195,4 +195,4 @@ def _from(fault: Diagnostic, span: Span) -> Diagnostic:
 def _circle(paths: list[Path], folder: Folder, span: Span) -> Diagnostic:
     names = [path.relative_to(folder.home).as_posix() for path in paths]
     message = f"files include each other in a cycle: {' includes '.join(names)}"
-    return Diagnostic(code="PC217", message=message, span=span, help="move the shared modules into a third file")
+    return diagnostic("PC217", message, span, "move the shared modules into a third file")

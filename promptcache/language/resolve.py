@@ -23,6 +23,7 @@ from promptcache.language.syntax.names import (
     quoted,
 )
 from promptcache.language.syntax.nodes import Parameter
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 
 
@@ -38,7 +39,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
     if prompt.schema != schema.name:
         message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
         fix = did_you_mean(prompt.schema, [schema.name])
-        raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=fix)])
+        raise PromptError([diagnostic("PC413", message, prompt.span, fix)])
     _check_version(prompt, schema)
     resolver = _Resolver(schema)
     resolver.fill("", prompt.arguments)
@@ -82,7 +83,7 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
             f"{wanted}, but the schema has version {schema.version}",
             "change the range, or load that version",
         )
-    raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=fix)])
+    raise PromptError([diagnostic("PC421", message, prompt.span, fix)])
 
 
 class _Resolver:
@@ -153,7 +154,7 @@ class _Resolver:
     def _fault(
         self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
+        self.faults.append(diagnostic(code, message, span, fix, related))
 
 
 def _unfilled(
@@ -169,7 +170,7 @@ def _unfilled(
                 message = f"{owner} needs an argument for '{name}'"
                 span = places.get(module, places[""])
                 related = ((parameter.span, "the parameter"),)
-                yield Diagnostic(code="PC404", message=message, span=span, help=f'add {name}="…"', related=related)
+                yield diagnostic("PC404", message, span, f'add {name}="…"', related)
 
 
 def _in_order(

@@ -100,8 +100,8 @@ def format_document(
         context: Values for the templates that a schema includes, as for `parse_schema`.
 
     Raises:
-        LanguageError: The document has faults; the error holds all of them. A prompt is checked as far as is possible
-            without its schema.
+        LanguageError: The document has faults; the error contains all of them. A prompt is checked as far as is
+            possible without its schema.
     """
     root = parse_xml(text, source, LanguageError)
     if suggest(root.name, ("schema", "prompt")) == "prompt":

@@ -24,6 +24,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
+from promptcache.language.syntax.source import diagnostic
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
@@ -184,7 +185,7 @@ class _Compiler:
         return False
 
     def _fault(self, code: str, message: str, span: Span, fix: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
+        self._faults.append(diagnostic(code, message, span, fix))
 
 
 def _implication(kind: RuleKind, when: tuple[str, ...], then: tuple[str, ...], span: Span) -> Implication:

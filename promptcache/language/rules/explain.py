@@ -19,6 +19,7 @@ from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, Too
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import MAX_LISTED, ancestors, listed
 from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
+from promptcache.language.syntax.source import diagnostic
 
 MAX_EXPLAINED = 5
 """Number of rule faults that get a reason; each reason costs solver time."""
@@ -188,7 +189,7 @@ def _impossible(
     related = () if conflict is None else tuple((rule.span, describe(rule)) for rule in conflict.rules)
     reason = "; ".join(words for _, words in related)
     message = f"{message}: {reason}" if reason else message
-    return Diagnostic(code=code, message=message, span=span, help=fix, related=related)
+    return diagnostic(code, message, span, fix, related)
 
 
 def idle_scaffolds(
@@ -207,9 +208,7 @@ def idle_scaffolds(
             for path in covered
         ):
             message = "the scaffold has no effect: each of its modules already attends to the others before it"
-            yield Diagnostic(
-                code="PC313", message=message, span=scaffold.span, help="remove it", severity=Severity.WARNING
-            )
+            yield diagnostic("PC313", message, scaffold.span, "remove it", severity=Severity.WARNING)
 
 
 def explain_undecided(rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
@@ -229,13 +228,9 @@ def explain_open(found: OpenQuestions, schema: SchemaDocument) -> Iterator[Diagn
 
 def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
     message = f"it takes more than {MAX_STEPS:,} steps to find out {question}: {len(rules)} rules depend on each other"
-    return Diagnostic(
-        code="PC314",
-        message=message,
-        span=place(schema, "name"),
-        help="use fewer rules with alternatives, and shorter chains of requires and after",
-        related=tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED]),
-    )
+    fix = "use fewer rules with alternatives, and shorter chains of requires and after"
+    related = tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED])
+    return diagnostic("PC314", message, place(schema, "name"), fix, related)
 
 
 def explain_broken(
@@ -324,7 +319,7 @@ def _clash(rule: BrokenRule, places: Mapping[str, Span]) -> Diagnostic:
         code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
     else:
         code, message = "PC410", f"{listed(modules)} cannot be used together: {describe(rule)}"
-    return Diagnostic(code=code, message=message, span=places[second], help=_remove(modules), related=related)
+    return diagnostic(code, message, places[second], _remove(modules), related)
 
 
 def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping[str, Span]) -> Diagnostic:
@@ -335,9 +330,7 @@ def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping
         *((places[module], f"'{module}' is named here") for module in ordered[:-1]),
         *((rule.span, describe(rule)) for rule in rules),
     )
-    return Diagnostic(
-        code="PC417", message=f"{what}: {reasons}", span=places[ordered[-1]], help=_remove(ordered), related=related
-    )
+    return diagnostic("PC417", f"{what}: {reasons}", places[ordered[-1]], _remove(ordered), related)
 
 
 def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], write: _References) -> Diagnostic:
@@ -348,7 +341,7 @@ def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], wri
         ways.append(f"add {write.added(min(rule.then))}")
     related = ((default.span, "the default"), (rule.span, describe(rule)))
     span = places.get(default.parent, places[""])
-    return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
+    return diagnostic("PC411", message, span, ", or ".join(ways) or None, related)
 
 
 def _missing(
@@ -362,9 +355,7 @@ def _missing(
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), fix)
     message = f"{describe(rule)}, but the prompt {'does not name it' if len(options) == 1 else 'names none of them'}"
-    return Diagnostic(
-        code=_MISSING[rule.kind], message=message, span=span, help=fix, related=((rule.span, describe(rule)),)
-    )
+    return diagnostic(_MISSING[rule.kind], message, span, fix, ((rule.span, describe(rule)),))
 
 
 def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
@@ -372,7 +363,7 @@ def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ..
     assert rule.declared is not None, "only rules of <rules> come here"
     message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
     code = _DECLARED.get(rule.kind, "PC418")
-    return Diagnostic(code=code, message=message, span=span, help=fix, related=related)
+    return diagnostic(code, message, span, fix, related)
 
 
 def _remove(modules: Sequence[str]) -> str:

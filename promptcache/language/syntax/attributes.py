@@ -13,6 +13,7 @@ from promptcache.language.syntax.conditions import TOKEN
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Places
 from promptcache.language.syntax.patterns import MAX_PATTERN
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -146,7 +147,7 @@ class AttributeReader:
         self._fault("PC105", message, attribute.value_span, advice)
 
     def _fault(self, code: str, message: str, span: Span, advice: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
+        self._faults.append(diagnostic(code, message, span, advice))
 
 
 def escape(text: str) -> str:

@@ -1,7 +1,7 @@
 """Elements of a schema document: their attributes, their allowed children, and readers for the smaller elements.
 
 The tables `ATTRIBUTES` and `CHILDREN` define the vocabulary of schemas. Tests compare them with the grammar.
-`read_items` reads the elements that hold items.
+`read_items` reads the elements that contain items.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from promptcache.language.syntax.nodes import (
     Require,
     Role,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import Characters, Element
 
 RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -79,7 +80,7 @@ CHILDREN = {
     "union": frozenset({"module", "doc"}),
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
 }
-"""Child elements that are allowed, by parent element. Elements without an entry hold text or nothing."""
+"""Child elements that are allowed, by parent element. Elements without an entry contain only text, or nothing."""
 
 
 def instead(element: str, parent: str) -> str | None:
@@ -126,7 +127,7 @@ def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
     faults += _misplaced(element, prompts[:1])
     if not prompts:
         message, advice = "<example> needs a prompt", 'add <prompt schema="…">'
-        faults.append(Diagnostic(code="PC104", message=message, span=element.name_span, help=advice))
+        faults.append(diagnostic("PC104", message, element.name_span, advice))
         return Doc(text="", span=element.span)
     prompt = prompts[0]
     return Example(
@@ -145,10 +146,10 @@ def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
     for node in example.children:
         if isinstance(node, Element) and node not in prompts:
             message, advice = f"<{node.name}> is not allowed inside <example>", "write one <prompt> in each example"
-            found.append(Diagnostic(code="PC102", message=message, span=node.name_span, help=advice))
+            found.append(diagnostic("PC102", message, node.name_span, advice))
         elif isinstance(node, Characters) and not node.blank:
             message, advice = "<example> cannot contain text", "move the text into the <prompt>"
-            found.append(Diagnostic(code="PC106", message=message, span=node.span, help=advice))
+            found.append(diagnostic("PC106", message, node.span, advice))
     return found
 
 

@@ -49,6 +49,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank
 
 _MAX_PATHS = 400
@@ -75,7 +76,7 @@ class Place(NamedTuple):
 
 
 class IncludeOptions(NamedTuple):
-    """Attributes of an `include`. `select` holds names with their spans; None selects everything."""
+    """Attributes of an `include`. `select` is a list of names with their spans; None selects everything."""
 
     select: tuple[tuple[str, Span], ...] | None
     prefix: str
@@ -291,7 +292,7 @@ class _Scope:
                 self._fault("PC220", message, place(module, attribute, number), fix)
 
     def _fault(self, code: str, message: str, span: Span, fix: str) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
+        self.faults.append(diagnostic(code, message, span, fix))
 
 
 def _read(condition: str) -> Test:
@@ -309,14 +310,14 @@ def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagn
         faults += _anonymous(document)
         if not there:
             message = "the included file has no module at its top level"
-            faults.append(_fault("PC218", message, wanted.span, "name another file, or remove the include"))
+            faults.append(diagnostic("PC218", message, wanted.span, "name another file, or remove the include"))
         return there
     known = [item.name for item in there.values() if item.name is not None]
     for name, span in wanted.select:
         if name not in known:
             fix = _instead(name, there.values()) or did_you_mean(name, known)
             message = f"the included file has no module or union '{name}' at its top level"
-            faults.append(_fault("PC218", message, span, fix or f"the file has: {', '.join(known[:12]) or 'none'}"))
+            faults.append(diagnostic("PC218", message, span, fix or f"the file has: {', '.join(known[:12]) or 'none'}"))
     names = {name for name, _ in wanted.select}
     return {number: item for number, item in there.items() if item.name in names}
 
@@ -334,7 +335,7 @@ def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
             case _:
                 continue
         fix = "put it into a module, or name the modules to include with select="
-        yield _fault("PC219", f"the included file has {what} outside of its modules", child.span, fix)
+        yield diagnostic("PC219", f"the included file has {what} outside of its modules", child.span, fix)
         return
 
 
@@ -365,7 +366,3 @@ def _with(module: Module, own: InheritedOptions, around: InheritedOptions) -> Mo
         separator=own.separator if differs else module.separator,
         context=module.context or (own.context if own.context is not around.context else None),
     )
-
-
-def _fault(code: str, message: str, span: Span, fix: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=span, help=fix)

@@ -5,9 +5,9 @@ Names that are malformed, reserved or used twice become diagnostics. This module
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span
+from promptcache.diagnostics import FaultList, SchemaError, Span
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
@@ -29,6 +29,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import check_type
 
 
@@ -92,7 +93,7 @@ class _Walker:
 
     def fault(self, code: str, message: str, span: Span, fix: str | None = None, first: Span | None = None) -> None:
         related = ((first, "first defined here"),) if first else ()
-        self.index.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
+        self.index.faults.append(diagnostic(code, message, span, fix, related))
 
     def items(
         self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
@@ -129,9 +130,7 @@ class _Walker:
         self.index.modules[path] = entry
         self.index.parameters[path] = {}
         self.items(module.children, path, turn, choices)
-        self.index.modules[path] = ModuleEntry(
-            path=path, parent=parent, module=module, start=start, stop=self._entered, choices=choices
-        )
+        self.index.modules[path] = replace(entry, stop=self._entered)
 
     def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
         """Collect the faults inside a module that is not declared because of its name."""

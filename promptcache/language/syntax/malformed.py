@@ -15,7 +15,7 @@ from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, Span, num_slips
 from promptcache.language.syntax.markup_faults import first_fault
-from promptcache.language.syntax.source import Source
+from promptcache.language.syntax.source import Source, diagnostic
 
 _BETWEEN = re.compile(r"(?:\A<\?xml.*?\?>)?(?:[ \t\n]+|<!--.*?-->|<\?(?!xml\s).*?\?>)*", re.DOTALL)
 _WORD = re.compile(r"[^\s<>]*")
@@ -180,7 +180,7 @@ def _indent(source: Source, at: int) -> int:
 
 
 def _fault(message: str, span: Span, advice: str, related: tuple[tuple[Span, str], ...] = ()) -> Diagnostic:
-    return Diagnostic(code="PC001", message=message, span=span, help=advice, related=related)
+    return diagnostic("PC001", message, span, advice, related)
 
 
 def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
@@ -188,4 +188,4 @@ def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
     line, column = fault.position
     start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
     span = source.span(start, start)
-    return Diagnostic(code="PC001", message=f"not well-formed: {fault.msg}", span=span)
+    return diagnostic("PC001", f"not well-formed: {fault.msg}", span)

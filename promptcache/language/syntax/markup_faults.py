@@ -11,7 +11,7 @@ import unicodedata
 from html.entities import html5
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.syntax.source import Source
+from promptcache.language.syntax.source import Source, diagnostic
 
 _MARKUP = re.compile(r"[<&\x00-\x08\x0b\x0c\x0e-\x1f]|\]\]>")
 _SPACE = re.compile(r"[ \t\n]*")
@@ -223,7 +223,7 @@ class _StartTag:
         if (first := self._first.setdefault(word[0], span)) is not span:
             related = ((first, "first given here"),)
             message = f"attribute '{word[0]}' is given twice"
-            return Diagnostic(code="PC001", message=message, span=span, help="remove one of them", related=related)
+            return diagnostic("PC001", message, span, "remove one of them", related)
         return self._value(word[0], value)
 
     def _value(self, name: str, opening: int) -> Diagnostic | int:
@@ -345,4 +345,4 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _fault(source: Source, start: int, stop: int, message: str, advice: str, code: str = "PC001") -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=source.span(start, stop), help=advice)
+    return diagnostic(code, message, source.span(start, stop), advice)

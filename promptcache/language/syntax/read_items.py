@@ -39,6 +39,7 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
     join_path,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
@@ -84,7 +85,7 @@ class SchemaReader:
                 else did_you_mean(root.name, ["schema"])
             )
             message = f"a schema document begins with <schema>, not <{root.name}>"
-            raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
+            raise SchemaError([diagnostic("PC107", message, root.name_span, advice)])
         attributes = self._attributes(root)
         separator = attributes.escaped("separator")
         options = InheritedOptions(
@@ -133,7 +134,7 @@ class SchemaReader:
         self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
         if self._num_paths > MAX_PATHS:
             message = f"the rules of this document name more than {MAX_PATHS} paths"
-            raise SchemaError([Diagnostic(code="PC308", message=message, span=element.name_span)])
+            raise SchemaError([diagnostic("PC308", message, element.name_span)])
         if element.name in CHILDREN.get(parent.name, ()):
             return True
         if element.name in ATTRIBUTES:
@@ -286,7 +287,7 @@ class SchemaReader:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))
 
     def _fault(self, code: str, message: str, span: Span, advice: str | None = None) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
+        self.faults.append(diagnostic(code, message, span, advice))
 
 
 def _blank(item: Item) -> bool:

@@ -69,7 +69,7 @@ class TemplateFault(Exception):
 class NoValueError(Exception):
     """Error for a variable without a value, or for an attribute or item that `owner` does not have.
 
-    `known` holds the names that `owner` has.
+    `known` are the names that `owner` has.
     """
 
     def __init__(self, name: object, owner: object) -> None:
@@ -82,7 +82,7 @@ class NoValueError(Exception):
 class _Undefined(StrictUndefined):
     @property
     def _undefined_message(self) -> str:
-        """Raise `NoValueError`, which holds the name. Jinja2 reads this message just before it raises an error."""
+        """Raise `NoValueError`, which has the name. Jinja2 reads this message just before it raises an error."""
         if self._undefined_hint is None:
             raise NoValueError(self._undefined_name, self._undefined_obj)
         return super()._undefined_message

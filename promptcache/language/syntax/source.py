@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, instance
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Severity, Span, instance
 
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum size of a document or `src` file, in bytes."""
@@ -20,6 +20,19 @@ MAX_BYTES = 8 * 1024 * 1024
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""
+
+
+def diagnostic(
+    code: str,
+    message: str,
+    span: Span,
+    fix: str | None = None,
+    related: tuple[tuple[Span, str], ...] = (),
+    *,
+    severity: Severity = Severity.ERROR,
+) -> Diagnostic:
+    """Return a diagnostic; `fix` is its help."""
+    return Diagnostic(code=code, message=message, span=span, help=fix, severity=severity, related=related)
 
 
 class Piece(NamedTuple):
@@ -146,8 +159,8 @@ def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
     advice = "save the file as UTF-8" + (
         f"; in Windows-1252 this byte is {meant!r}" if meant.isprintable() and meant else ""
     )
-    return Diagnostic(code="PC006", message=message, span=span, help=advice)
+    return diagnostic("PC006", message, span, advice)
 
 
 def _at_start(name: str, code: str, message: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=Span(name, 1, 1, 1, 1))
+    return diagnostic(code, message, Span(name, 1, 1, 1, 1))

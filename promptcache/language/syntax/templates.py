@@ -16,16 +16,16 @@ from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.parser import Parser
 
-from promptcache.diagnostics import Diagnostic, LanguageError, did_you_mean
+from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode
+from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 5_000
 MAX_TAG = 5_000
 
 Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
-"""Values that a context may hold: the types of JSON."""
+"""Values that a context may contain: the types of JSON."""
 
 _MAX_DEPTH = 50
 _MAX_LISTED = 12
@@ -59,7 +59,7 @@ def render_template(
     except _CAUGHT as fault:
         code, message, advice = rendering.explain(fault)
         start, stop = rendering.place(fault)
-        raise error([Diagnostic(code=code, message=message, span=template.span(start, stop), help=advice)]) from None
+        raise error([diagnostic(code, message, template.span(start, stop), advice)]) from None
     document = decode(rendered, source, error)
     return replace(document, origin=TemplateOrigin(template=template, pieces=pieces)) if pieces else document
 
@@ -204,8 +204,8 @@ def _innermost(template: Template, trace: TracebackType | None) -> int:
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
     """Close CDATA sections before each value in them, and open them again after the value.
 
-    CDATA sections cannot hold escaped text. Only the text of the template itself begins and ends sections and comments,
-    so the search for sections replaces each value with one character.
+    CDATA sections cannot contain escaped text. Only the text of the template itself begins and ends sections and
+    comments, so the search for sections replaces each value with one character.
     """
     shown = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
     sections: Iterator[tuple[int, int]] = (

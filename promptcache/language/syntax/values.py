@@ -9,6 +9,7 @@ from promptcache.diagnostics import Diagnostic, did_you_mean
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Parameter, ParameterType, place
 from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
+from promptcache.language.syntax.source import diagnostic
 
 _INT = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -53,23 +54,23 @@ def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
     for attribute, text in (("default", parameter.default), ("placeholder", parameter.placeholder)):
         if text is not None and (found := _not_of_type(parameter, text)):
             message = f"the {attribute} {quoted(text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
-            yield Diagnostic(code="PC216", message=message, span=place(parameter, attribute), help=found[1])
+            yield diagnostic("PC216", message, place(parameter, attribute), found[1])
 
 
 def _declaration(parameter: Parameter) -> Iterator[Diagnostic]:
     if parameter.choices and parameter.type is not ParameterType.CHOICE:
         message = 'only parameters with type="choice" have choices'
-        yield Diagnostic(code="PC105", message=message, span=place(parameter, "choices"), help='add type="choice"')
+        yield diagnostic("PC105", message, place(parameter, "choices"), 'add type="choice"')
     if parameter.type is ParameterType.CHOICE and not parameter.choices:
         message = "a parameter with type=\"choice\" needs the attribute 'choices'"
-        yield Diagnostic(code="PC104", message=message, span=place(parameter, "type"), help='add choices="one|two"')
+        yield diagnostic("PC104", message, place(parameter, "type"), 'add choices="one|two"')
     if parameter.message is not None and parameter.pattern is None:
         message = "only parameters with a pattern have a message"
-        yield Diagnostic(code="PC105", message=message, span=place(parameter, "message"), help='add pattern="…"')
+        yield diagnostic("PC105", message, place(parameter, "message"), 'add pattern="…"')
     if parameter.pattern is not None:
         try:
             read_pattern(parameter.pattern)
         except PatternError as fault:
             span = place(parameter, "pattern", fault.position)
             message = f"pattern={quoted(parameter.pattern)} at character {fault.position + 1}: {fault.message}"
-            yield Diagnostic(code="PC215", message=message, span=span, help=fault.help)
+            yield diagnostic("PC215", message, span, fault.help)

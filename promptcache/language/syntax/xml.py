@@ -13,10 +13,10 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
+from promptcache.diagnostics import FaultList, LanguageError, Span
 from promptcache.language.syntax.malformed import Opened, not_well_formed, second_opinion
 from promptcache.language.syntax.markup_faults import control
-from promptcache.language.syntax.source import Source, decode
+from promptcache.language.syntax.source import Source, decode, diagnostic
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 20_000
@@ -136,7 +136,7 @@ class _StopError(Exception):
     """Exception that ends the expat pass with a diagnostic."""
 
     def __init__(self, code: str, message: str, span: Span, fix: str | None = None) -> None:
-        self.diagnostic = Diagnostic(code=code, message=message, span=span, help=fix)
+        self.diagnostic = diagnostic(code, message, span, fix)
 
 
 class _Open(NamedTuple):
@@ -218,7 +218,7 @@ class _Reader:
     def _refuse_namespace(self, name: str, span: Span) -> None:
         fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
         message, fix = f"'{name}' uses a namespace; the language has none", fixes.get(name, "remove the prefix")
-        self.faults.append(Diagnostic(code="PC008", message=message, span=span, help=fix))
+        self.faults.append(diagnostic("PC008", message, span, fix))
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
