@@ -19,13 +19,10 @@ from promptcache.language.syntax.index import index_schema
 from promptcache.language.syntax.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.syntax.read_items import Inclusion, SchemaReader
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
-from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
+from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, parse_xml
 
 MAX_INCLUDES = 20
 """Maximum depth of nested includes."""
-
-MAX_ITEMS = 20_000
-"""Maximum number of modules, texts and other items from all includes together."""
 
 
 class Read(NamedTuple):
@@ -150,10 +147,10 @@ class _Reading:
         size = _measure(taken.here)
         self._items += size.items + num_looked_at
         self._characters += size.characters
-        if self._items > MAX_ITEMS:
-            raise self._too_much(f"includes add more than {MAX_ITEMS} items into this schema", inclusion)
+        if self._items > MAX_ELEMENTS:
+            raise self._too_much(f"includes add more than {MAX_ELEMENTS} items to this schema", inclusion)
         if self._characters > MAX_BYTES:
-            raise self._too_much(f"includes add more than {MAX_BYTES} characters into this schema", inclusion)
+            raise self._too_much(f"includes add more than {MAX_BYTES} characters to this schema", inclusion)
         if self._depth + size.depth > MAX_DEPTH:
             raise self._too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", inclusion)
 

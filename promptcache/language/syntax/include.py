@@ -27,7 +27,7 @@ from promptcache.language.syntax.conditions import (
     simplify,
     write_condition,
 )
-from promptcache.language.syntax.names import absolute
+from promptcache.language.syntax.names import absolute, few
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
@@ -317,7 +317,7 @@ def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagn
         if name not in known:
             fix = _instead(name, there.values()) or did_you_mean(name, known)
             message = f"the included file has no module or union '{name}' at its top level"
-            faults.append(diagnostic("PC218", message, span, fix or f"the file has: {', '.join(known[:12]) or 'none'}"))
+            faults.append(diagnostic("PC218", message, span, fix or f"the file has: {few(known) or 'none'}"))
     names = {name for name, _ in wanted.select}
     return {number: item for number, item in there.items() if item.name in names}
 

@@ -17,6 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.parser import Parser
 
 from promptcache.diagnostics import LanguageError, did_you_mean
+from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
 from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic
 
@@ -28,7 +29,6 @@ Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"]
 """Values that a context may contain: the types of JSON."""
 
 _MAX_DEPTH = 50
-_MAX_LISTED = 12
 _FILE = "<template>"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
 _TAG_START, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
@@ -143,7 +143,7 @@ class _Rendering:
             return near
         if self._context is None and fault.is_variable:
             return "give --context FILE, or context={…} in Python"
-        return f"available: {', '.join(known[:_MAX_LISTED])}" if known else None
+        return f"available: {few(known)}" if known else None
 
     def place(self, fault: Exception) -> tuple[int, int]:
         """Return the range of a fault in the template: a name, or an expression up to the end of its tag or line."""

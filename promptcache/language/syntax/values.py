@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, did_you_mean
-from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.names import few, quoted
 from promptcache.language.syntax.nodes import Parameter, ParameterType, place
 from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
 from promptcache.language.syntax.source import diagnostic
@@ -35,8 +35,7 @@ def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | No
         case ParameterType.NUMBER if not _NUMBER.fullmatch(text):
             return "it takes a number, such as 12, -0.5 or 1e6", None
         case ParameterType.CHOICE if text not in parameter.choices:
-            listed = ", ".join(parameter.choices[:12])
-            return f"it takes one of: {listed}", did_you_mean(text, parameter.choices)
+            return f"it takes one of: {few(parameter.choices)}", did_you_mean(text, parameter.choices)
     if parameter.pattern is not None:
         if len(text) > MAX_TEXT:
             return f"the text has {len(text)} characters, and a pattern is matched with at most {MAX_TEXT}", None
