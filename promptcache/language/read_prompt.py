@@ -12,6 +12,7 @@ from pathlib import Path
 from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.normalize import stray_indentation_of
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
+from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.files import is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
@@ -167,12 +168,10 @@ class _PromptReader:
         return tuple(first.values())
 
     def _arg(self, element: Element) -> Iterable[Argument]:
-        name = next((attribute.value for attribute in element.attributes if attribute.name == "name"), None)
-        self._only(element, ("name",))
+        attributes = AttributeReader(element, ("name",), self.faults)
         text = "".join(self._exact(element))
-        if name is None:
-            self._fault("PC104", "<arg> needs the attribute 'name'", element.name_span, 'add name="…"')
-        else:
+        name = attributes.needed("name")
+        if attributes.text("name") is not None:
             yield Argument(name=name, text=text, span=element.span)
 
     def _messages(self, nodes: list[Node]) -> Iterable[Message]:
@@ -181,7 +180,7 @@ class _PromptReader:
             if isinstance(node, Element) and node.name in _ROLES:
                 yield from self._bare(block)
                 block = []
-                self._only(node, ())
+                AttributeReader(node, (), self.faults)
                 yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
             else:
                 block.append(node)
@@ -200,7 +199,7 @@ class _PromptReader:
             if isinstance(node, Characters):
                 pieces.append(node.text)
             elif node.name == "text":
-                self._only(node, ())
+                AttributeReader(node, (), self.faults)
                 exact.append("".join(self._exact(node)))
                 pieces.append(None)
             else:
@@ -220,12 +219,6 @@ class _PromptReader:
             else:
                 message = f"<{element.name}> can contain only text, not <{node.name}>"
                 self._fault("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
-
-    def _only(self, element: Element, known: tuple[str, ...]) -> None:
-        for attribute in element.attributes:
-            if attribute.name not in known:
-                message = f"<{element.name}> has no attribute '{attribute.name}'"
-                self._fault("PC103", message, attribute.span, did_you_mean(attribute.name, known))
 
     def _no_text(self, node: Node) -> None:
         if isinstance(node, Element) or not node.blank:

@@ -20,7 +20,7 @@ from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.nodes import Whitespace
 from promptcache.language.syntax.source import decode
-from promptcache.language.syntax.whitespace import finish
+from promptcache.language.syntax.whitespace import common_start, finish
 from promptcache.language.syntax.xml import parse_xml
 
 _WIDTH = 120
@@ -327,7 +327,7 @@ def _append(lines: list[_Line], text: str) -> None:
 def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
     """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
     behind_tag = lines[0] if lines[0].has_text else None
-    margin = _common([line.indent for line in lines if line.has_text and line is not behind_tag])
+    margin = common_start([line.indent for line in lines if line.has_text and line is not behind_tag])
     found = []
     for line in lines:
         if not line.raw.strip(_BLANK):
@@ -337,9 +337,3 @@ def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
         else:
             found.append(indent + (line.raw if line is behind_tag else line.raw.removeprefix(margin)))
     return found
-
-
-def _common(texts: Sequence[str]) -> str:
-    """Return the longest common prefix of all texts."""
-    first, last = min(texts, default=""), max(texts, default="")
-    return first[: next((n for n, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))]
