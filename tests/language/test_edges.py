@@ -157,7 +157,7 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
         ("{{ x }}", "a list cannot be written"),
     ],
 )
-def test_templates_are_told_what_they_would_take(template, words):
+def test_expensive_templates_are_refused(template, words):
     """A template that exceeds a limit is stopped, and the message has the limit."""
     with pytest.raises(LanguageError) as caught:
         render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
@@ -171,7 +171,7 @@ def test_templates_have_little_time(monkeypatch):
         render_template("{% for a in x %}{% endfor %}", {"x": [1]}, "t.xml.j2", LanguageError)
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path):
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
     """A pipe, an impossible file name, and a context without a template are faults with a place."""
     os.mkfifo(tmp_path / "pipe.xml")
     (tmp_path / "p.xml").write_text('<prompt schema="s"/>')
@@ -199,7 +199,7 @@ def test_includes_bring_modules_only(content, what, tmp_path: Path):
     assert codes(caught.value.diagnostics) == ["PC219"]
 
 
-def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
+def test_rules_that_need_what_is_left_out_are_reported(tmp_path: Path):
     """An include without a module that a rule needs is refused, unless the include has that module too."""
     rules = '<rules><assert test="a and b"/></rules>'
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
@@ -209,7 +209,7 @@ def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
     parse_schema('<schema name="s"><include href="t.xml" select="a b"/></schema>', folder=tmp_path)
 
 
-def test_choices_too_large_to_move_are_told(tmp_path: Path):
+def test_choices_too_large_to_move_are_reported(tmp_path: Path):
     """A large choice cannot be moved into a module; the help is to include at the top level."""
     names = [f"m{number}" for number in range(12)]
     modules = "".join(f'<module name="{name}"/>' for name in names)

@@ -108,7 +108,7 @@ def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
     assert str(caught.value).startswith(f"{path}:1:2: PC104")
 
 
-def test_faults_inside_an_unusable_reference_are_told_too() -> None:
+def test_faults_inside_an_unusable_reference_are_reported_too() -> None:
     """Faults inside a reference are reported even if its path is invalid."""
     with pytest.raises(PromptError) as caught:
         parse_prompt('<prompt schema="s"><use module="">words</use></prompt>')

@@ -106,7 +106,7 @@ def test_all_faults_of_names_are_reported():
 
 
 @pytest.mark.parametrize("name", ["", "1", "use", "twice"])
-def test_faults_inside_a_module_without_a_place_are_told_too(name):
+def test_faults_inside_a_module_without_a_place_are_reported_too(name):
     """A wrong module or parameter name does not hide faults inside the module or of the parameter's type."""
     inside = '<union/><parameter name="" length="1" type="choice"/><parameter name="p" length="1"/>'
     text = f'<schema name="s"><module name="twice"/><module name="{name}">{inside}</module></schema>'

@@ -125,7 +125,7 @@ def test_alternatives_inside_an_optional_module_are_followed():
     assert schema.guaranteed[""] == frozenset()
 
 
-def test_open_alternatives_elsewhere_in_a_component_are_heard():
+def test_open_alternatives_elsewhere_in_a_component_are_followed():
     """A module that excludes one member of a required union guarantees the requirements of the other one."""
     schema = checked(
         '<schema name="s"><module name="c"/><module name="m" excludes="a"/><union required="true">'

@@ -178,7 +178,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("template", "expected"), FAULTS.items())
-def test_faults_are_told_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
+def test_faults_are_reported_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
     """Faults have a PC6xx code, the faulty words and a help, also for misspelled names."""
     code, words, advice = expected
     text = f"é\n\n  {template} {{{{ text }}}}"
@@ -217,7 +217,7 @@ def test_places_are_those_of_the_template(document, number):
         assert cut(start + template, element.span) == rendered.text[element.start : element.stop]
 
 
-def test_a_value_stands_where_it_is_written():
+def test_a_value_has_the_place_of_its_tag():
     """A fault from a value is reported at the tag of the value, in every iteration of a loop."""
     template = "<s>{% for n in names %}\n  <a n='{{ n }}'>{{ n }}<b/></a>{% endfor %}</s>"
     root = parse_xml(render_template(template, {"names": ["x\r\ny", "long" * 9]}, "t", SchemaError), "t", SchemaError)

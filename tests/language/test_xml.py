@@ -162,7 +162,7 @@ def test_large_documents_take_linear_time():
         ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
     ],
 )
-def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column):
+def test_what_is_not_well_formed_is_reported_in_words(inside, message, mend, column):
     """A document that is not well-formed gets a clear message and a help at the place of the mistake."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)
