@@ -149,7 +149,6 @@ SUB_ROOMS = {
         "promptcache.diagnostics",
         "promptcache.locks",
         "promptcache.language.checked",
-        "promptcache.language.schema",
         "promptcache.language.syntax",
         "promptcache.language.rules",
     ),

@@ -40,7 +40,18 @@ from promptcache.language.rules.count import Count, count_combinations, list_sel
 from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import RuleSolver
-from promptcache.language.schema import (
+from promptcache.language.schema import Schema, module, parse_schema, slot
+from promptcache.language.syntax.files import Files, is_template
+from promptcache.language.syntax.names import (
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    absolute,
+    ancestors,
+    is_name,
+    is_version,
+)
+from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
@@ -57,27 +68,13 @@ from promptcache.language.schema import (
     Role,
     RuleList,
     Scaffold,
-    Schema,
     Text,
     Turn,
     Union,
     Whitespace,
     join_path,
-    module,
-    parse_schema,
     place,
-    slot,
     walk,
-)
-from promptcache.language.syntax.files import Files, is_template
-from promptcache.language.syntax.names import (
-    RESERVED_MODULES,
-    RESERVED_OUTSIDE_MODULES,
-    RESERVED_PARAMETERS,
-    absolute,
-    ancestors,
-    is_name,
-    is_version,
 )
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.convert import _sections, convert_chat, convert_dialect, convert_sections
-from promptcache.language import check_schema, parse_prompt, parse_schema
-from promptcache.language.schema import Role
+from promptcache.language import Role, check_schema, parse_prompt, parse_schema
 from promptcache.testing.laws import shape
 from promptcache.testing.subject import PromptCase, Subject
 from tests.cli.conftest import Command

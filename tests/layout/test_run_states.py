@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language.schema import Context
+from promptcache.language import Context
 from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from lxml import etree
 
+from promptcache.language import join_path
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
-from promptcache.language.schema import join_path
 from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.language.syntax.values import refusal
 from promptcache.testing.cases import prompt_trees

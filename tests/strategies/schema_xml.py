@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.testing.prompt_xml import append_text
 from promptcache.testing.texts import fit
 from tests.strategies.drafts import (

@@ -12,10 +12,17 @@ from dataclasses import replace
 from lxml import etree
 
 from promptcache.diagnostics import LanguageError, PromptError
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import (
+    CheckedSchema,
+    Parameter,
+    check_schema,
+    join_path,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+)
 from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.rules.rules import Check, Exclusive, Rule
-from promptcache.language.schema import Parameter, join_path
 from promptcache.testing import Subject
 from promptcache.testing.laws import BrokenLaw, hold, shape
 from promptcache.testing.subject import published_grammar

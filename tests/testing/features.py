@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from lxml import etree
 
-from promptcache.language import CheckedSchema, Context, Role, Selection
+from promptcache.language import CheckedSchema, Context, Module, Parameter, Role, Selection, Union, walk
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
-from promptcache.language.schema import Module, Parameter, Union, walk
 from promptcache.testing.prompt_xml import walk_checked
 
 SCHEMA_FEATURES = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.tokenizer import HubTokenizer
 from promptcache.tokenizer.chat_template import ChatTemplate
 from tests.tokenizer import small_tokenizers as small

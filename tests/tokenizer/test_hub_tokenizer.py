@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.layout import lay_out
 from promptcache.tokenizer import HubTokenizer
 from tests.layout.samples import read
