@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-_WORDS_PER_TOKEN = 0.8  # of these texts, with an ordinary subword tokenizer
+_WORDS_PER_TOKEN = 0.88  # of these texts, with an ordinary subword tokenizer
 
 _WHO = (
     *("the gardener", "a young clerk", "the night guard", "an old neighbor", "the visitor", "a tired driver"),
@@ -110,7 +110,7 @@ SUBJECTS = {
 }
 """What a town has one of, with single words that it may be."""
 
-SURNAMES = ("Berg", "Stone", "Lopez", "Wolf", "Hill", "Khan", "Chen", "Brown", "Novak", "Rossi", "Lund", "Moreau")
+SURNAMES = ("Berg", "Petrov", "Lopez", "Wolf", "Hill", "Khan", "Chen", "Brown", "Novak", "Rossi", "Lund", "Moreau")
 
 
 def towns(rng: Random, count: int) -> list[str]:

@@ -23,6 +23,10 @@ SHORT, LONG = 40, 400
 
 _INSTRUCTION = "Answer the question from these notes."
 _EXAMPLE_TOKENS = 22
+_ADDRESSED = (
+    *("neighbor", "captain", "doctor", "professor", "teacher", "colleague", "farmer", "sailor", "painter", "cousin"),
+    *("sister", "uncle", "reader", "customer", "member", "partner"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,24 @@ def _example_question(parts: Mapping[str, str], wanted: str) -> QuizQuestion:
     return QuizQuestion(text=_example(parts, wanted).removesuffix(f" {answer}"), answer=answer, judge=judge)
 
 
+def _instructions(rng: Random, module_tokens: int) -> Quiz:
+    """Three modules of facts about a town, and one with the beginning that a letter about it has to have."""
+    (town,), subjects = towns(rng, 1), rng.sample(sorted(SUBJECTS), 3)
+    beginning = f"Dear {rng.choice(_ADDRESSED)}"
+    sentences = [f"The {subject} of {town} is {rng.choice(SUBJECTS[subject])}." for subject in subjects]
+    sentences.insert(rng.randrange(4), f'Rule for letters: Begin every letter with the words "{beginning}".')
+    question = QuizQuestion(
+        text=f"Write a letter about {town}. Begin it as the notes say.",
+        answer=f"{beginning},",
+        judge=Contains(values=(beginning,)),
+    )
+    return Quiz(
+        modules=tuple((padded(rng, each, module_tokens),) for each in sentences),
+        questions=(question,),
+        instruction="Write a text that follows these notes.",
+    )
+
+
 def _list(rng: Random, module_tokens: int) -> Quiz:
     """Three guests in three modules, and a question for all of them."""
     guests = rng.sample(SUBJECTS["mayor"], 3)
@@ -140,9 +162,19 @@ def _demo_draw(questions: QuestionSet, arguments: bool, seed: int, _module_token
         drawn = count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """The answer is the fact's sentence or value, and nothing more."""
+
+    fact: Fact
+
+    def __call__(self, answer: str) -> bool:
+        return is_right(answer, self.fact)
+
+
 def _demo_quiz(case: Case, *, arguments: bool) -> Quiz:
     fact = case.question.fact
-    question = QuizQuestion(text=case.question.text, answer=fact.sentence, judge=partial(is_right, fact=fact))
+    question = QuizQuestion(text=case.question.text, answer=fact.sentence, judge=_Whole(fact=fact))
     modules = tuple(_demo_module(module, arguments=arguments) for module in case.modules)
     return Quiz(modules=modules, questions=(question,), absent=case.absent)
 
@@ -178,6 +210,7 @@ on. `demo-arguments` passes the values as arguments.
 LANGUAGE_SETS = {
     "facts": QuizSet(draw=partial(_endless, "facts", _facts)),
     "follow-up": QuizSet(draw=partial(_endless, "follow-up", _follow_up)),
+    "instructions": QuizSet(draw=partial(_endless, "instructions", _instructions)),
     "list": QuizSet(draw=partial(_endless, "list", _list)),
     "few-shot": QuizSet(draw=partial(_endless, "few-shot", _few_shot)),
 }

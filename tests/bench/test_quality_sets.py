@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_judges_accept_the_right_answer_only(name: str) -> None:
     """The judge of each question accepts its own answer, and neither an empty one nor that of another document."""
     quizzes = drawn(name, 40)
     accepted = 0
-    for quiz, other in zip(quizzes, quizzes[1:], strict=False):
+    for quiz, other in pairwise(quizzes):
         (question,) = quiz.questions
         assert question.judge(question.answer)
         assert not question.judge("")
@@ -94,7 +95,7 @@ def test_documents_differ_and_come_again(name: str) -> None:
     assert drawn(name, 50, seed=1) != quizzes[:50]
 
 
-@pytest.mark.parametrize("name", [name for name in SIZED if name not in ("few-shot", "instructions")])
+@pytest.mark.parametrize("name", [name for name in SIZED if name != "few-shot"])
 @pytest.mark.parametrize("size", [SHORT, LONG])
 def test_the_right_answer_stands_in_one_place(name: str, size: int) -> None:
     """Each value that a question asks for occurs once in its document, so that no other sentence can give it away.
@@ -105,16 +106,7 @@ def test_the_right_answer_stands_in_one_place(name: str, size: int) -> None:
         for question in quiz.questions:
             assert isinstance(question.judge, Contains)
             for value in question.judge.values:
-                assert len(_occurrences(quiz.text, value)) == 1, (value, quiz.text)
-
-
-def _occurrences(text: str, value: str) -> list[int]:
-    return [
-        place
-        for place in range(len(text))
-        if text[place : place + len(value)].lower() == value.lower()
-        and contains(text[max(0, place - 1) : place + len(value) + 1], value)
-    ]
+                assert len(re.findall(rf"(?i)\b{value}\b", quiz.text)) == 1
 
 
 def test_a_follow_up_names_town_and_value_in_two_modules() -> None:
@@ -143,12 +135,12 @@ def test_examples_decide_what_is_mapped() -> None:
 @pytest.mark.parametrize("size", [SHORT, LONG])
 @pytest.mark.parametrize("name", SIZED)
 def test_modules_have_their_size(name: str, size: int) -> None:
-    """Modules have about the tokens that their size says, under a tokenizer of ordinary English words."""
+    """Modules have about the tokens that their size says; the demo tokenizer needs up to twice as many."""
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
     lengths = [len(tokenizer.tokenize(text)) for quiz in drawn(name, 12, module_tokens=size) for text in _texts(quiz)]
 
-    assert 0.6 * size < min(lengths)
-    assert max(lengths) < 1.9 * size
+    assert 0.8 * size < min(lengths)
+    assert max(lengths) < 2.1 * size
 
 
 def _texts(quiz: Quiz) -> Iterator[str]:
