@@ -118,15 +118,13 @@ def _example_question(parts: Mapping[str, str], wanted: str) -> QuizQuestion:
 
 
 def _instructions(rng: Random, module_tokens: int) -> Quiz:
-    """Three modules of facts about a town, and one with the beginning that a letter about it has to have."""
+    """Three modules of facts about a town, and one with the beginning that a letter has to have."""
     (town,), subjects = towns(rng, 1), rng.sample(sorted(SUBJECTS), 3)
     beginning = f"Dear {rng.choice(_ADDRESSED)}"
     sentences = [f"The {subject} of {town} is {rng.choice(SUBJECTS[subject])}." for subject in subjects]
-    sentences.insert(rng.randrange(4), f'Rule for letters: Begin every letter with the words "{beginning}".')
+    sentences.insert(rng.randrange(4), f"The letter begins with these words: {beginning},")
     question = QuizQuestion(
-        text=f"Write a letter about {town}. Begin it as the notes say.",
-        answer=f"{beginning},",
-        judge=Contains(values=(beginning,)),
+        text=f"Write the letter. It is about {town}.", answer=f"{beginning},", judge=Contains(values=(beginning,))
     )
     return Quiz(
         modules=tuple((padded(rng, each, module_tokens),) for each in sentences),

