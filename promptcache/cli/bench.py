@@ -340,8 +340,7 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
     "sets",
     type=click.Choice((*GROUPS, *SETS)),
     multiple=True,
-    default=["demo"],
-    help="Sets of questions, or groups of sets; default: demo.",
+    help="Sets of questions, or groups of sets; default: demo for the demo model, language for others.",
 )
 @_number("--count", 100, "Questions of each set.")
 @click.option("--seed", type=int, default=0, help="Seed of documents and questions.")
@@ -383,9 +382,10 @@ def quality(
     """Right answers, and distance from plain prefill, for each way to serve a document."""
     from promptcache.bench.quality import QualitySettings, compare_quality
 
+    chosen = sets or ("demo" if model == "demo" else "language",)
     engine = _engine(session, model, threads)
     settings = QualitySettings(
-        sets=[*dict.fromkeys(name for each in sets for name in GROUPS.get(each, (each,)))],
+        sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
         seed=seed,
         module_tokens=[*map(int, dict.fromkeys(module_tokens))],
