@@ -40,7 +40,7 @@ class Form:
     turns: bool = True
 
 
-_LINE = "The {subject} of {town}: [{value}]"
+_LINE = "The {subject} of {town} is [{value}]"
 _LAST = range(NUM_MODULES - 1, NUM_MODULES)
 
 FORMS = {
