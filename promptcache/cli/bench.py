@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from promptcache.bench.plot import NOTHING_VARIES
-from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.bench.quality_sets import GROUPS, LONG, SETS, SHORT
+from promptcache.bench.quality_ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
 from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
@@ -299,20 +300,42 @@ def prompt(
     return compare_prompt(engine, source, repeats, session.progress), _engine_data(model, engine)
 
 
+def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Way, ...]:
+    try:
+        return tuple(map(way_named, names))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
 @command.command()
-@click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Sets of questions; default: all.")
+@click.option(
+    "--set",
+    "sets",
+    type=click.Choice((*GROUPS, *SETS)),
+    multiple=True,
+    help="Sets of questions, or groups of sets; default: demo for the demo model, language for others.",
+)
 @_number("--count", 100, "Questions of each set.")
 @click.option("--seed", type=int, default=0, help="Seed of documents and questions.")
+@click.option(
+    "--module-tokens",
+    type=click.Choice([str(SHORT), str(LONG)]),
+    multiple=True,
+    default=[str(SHORT)],
+    help="Approximate tokens of each module, except in demo sets; repeat the option to compare sizes.",
+)
 @model_option()
 @click.option(
     "--way",
     "ways",
-    type=click.Choice([way.value for way in Way if way is not Way.PLAIN]),
+    metavar="WAY",
     multiple=True,
-    default=[way.value for way in CACHED],
-    help="How documents are served, besides plain prefill; default: guaranteed, own, scaffold.",
+    default=DEFAULT_WAYS,
+    callback=_read_ways,
+    help=f"How documents are served: {', '.join(WAY_NAMES)}; default: {', '.join(DEFAULT_WAYS)}.",
 )
-@click.option("--instruction", default="", help="Text at the start of every document.")
+@click.option("--instruction", help="Text at the start of every document; default: the set's own.")
+@_number("--max-new-tokens", None, "Limit of an answer; default: 48 for demo sets, 24 for others.")
 @_repeats(10)
 @threads_option
 @benchmark
@@ -321,22 +344,27 @@ def quality(
     sets: tuple[str, ...],
     count: int,
     seed: int,
+    module_tokens: tuple[str, ...],
     model: str,
-    ways: tuple[str, ...],
-    instruction: str,
+    ways: tuple[Way, ...],
+    instruction: str | None,
+    max_new_tokens: int | None,
     repeats: int,
     threads: int | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
-    """Right answers, and distance from plain prefill: of modules apart, of a scaffold over them, of quantized KV."""
+    """Right answers, and distance from plain prefill, for each way to serve a document."""
     from promptcache.bench.quality import QualitySettings, compare_quality
 
+    chosen = sets or ("demo" if model == "demo" else "language",)
     engine = _engine(session, model, threads)
     settings = QualitySettings(
-        sets=sets or tuple(SETS),
+        sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
         seed=seed,
-        ways=[Way(way) for way in ways],
+        module_tokens=[*map(int, dict.fromkeys(module_tokens))],
+        ways=ways,
         instruction=instruction,
+        max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
     return compare_quality(engine, settings, session.progress), _engine_data(model, engine)

@@ -38,6 +38,8 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
         (["ttft", "--plot", "nowhere/a.svg"], 2, "there is no folder 'nowhere'."),
         (["ttft", "--plot", "prompts"], 2, "Invalid value for '--plot'"),
         (["quality", "--set", "fact"], 2, "Invalid value for '--set'"),
+        (["quality", "--way", "first"], 2, "no way 'first'; there are guaranteed"),
+        (["quality", "--module-tokens", "100"], 2, "Invalid value for '--module-tokens'"),
         (["prompt", "gone.xml", "--schema", "travel.xml"], 3, "PC010"),
         (["prompt", "prompts/typo.xml", "--schema", "travel.xml"], 1, "PC401"),
         (["prompt", "prompts/miami.xml", "--schema", "broken.xml"], 1, "PC208"),
