@@ -26,6 +26,7 @@ from promptcache.runtime import (
     Planner,
     Pool,
     Progress,
+    Promotion,
     PromptSource,
     Request,
     Stream,
@@ -39,7 +40,9 @@ from promptcache.runtime import (
     check_for_stream,
     check_room,
     choose_linking,
+    demoted,
     load_model,
+    promote,
     read_options,
     reference_logits,
     schema_state,
@@ -51,6 +54,9 @@ from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
+
+DEFAULT_PROMOTE_BYTES = 2**30
+"""Default limit of the KV that one promotion adds."""
 
 
 class Engine(Unpicklable):
@@ -186,6 +192,52 @@ class Engine(Unpicklable):
         (FUNCTION | None).check("progress", progress, InvalidValue)
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._executor, progress) for each in chosen)
+
+    def promote(self, prompt: PromptSource, *, promote_bytes: int = DEFAULT_PROMOTE_BYTES) -> Promotion:
+        """Encode the modules of a prompt together from now on, as if the schema had a scaffold over them.
+
+        Positions do not change. The KV is encoded at its first use. Later prompts that have at least these modules
+        attend to all of them, and their `Usage.promoted` is set. A promotion lasts until `demote`, until a schema of
+        the same name is added, or until the engine ends. Requests in flight keep the KV that they were planned with.
+
+        Args:
+            prompt: As for `plan`. Its cached modules are promoted; its arguments and text do not matter.
+            promote_bytes: Limit of the stored KV that this promotion adds.
+
+        Raises:
+            PromptCacheError: The promotion adds more than `promote_bytes`.
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+        """
+        BYTES.check("promote_bytes", promote_bytes, InvalidValue)
+        while True:
+            selection = self._planner.plan(prompt).selection
+            old = self._catalog.find(selection.schema.name)
+            if old.schema is selection.schema:
+                new, report = promote(old, selection, self.model.shape, promote_bytes)
+                if new is old or self._catalog.replace(old, new):
+                    return report
+
+    def demote(self, prompt: PromptSource | None = None, *, schema: str | None = None) -> int:
+        """Undo the promotion of a prompt's modules, or all promotions of a schema.
+
+        Returns:
+            The number of promotions that were undone. The KV that only they needed is freed.
+
+        Raises:
+            InvalidValue: Not exactly one of `prompt` and `schema` is given.
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+        """
+        if (prompt is None) is (schema is None):
+            raise InvalidValue("demote takes either a prompt, or the name of a schema as schema=…")
+        while True:
+            selection = None if prompt is None else self._planner.plan(prompt).selection
+            old = self._catalog.find(selection.schema.name if selection else schema or "")
+            if selection is None or old.schema is selection.schema:
+                new, number = demoted(old, selection)
+                if new is old or self._catalog.replace(old, new):
+                    return number
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for

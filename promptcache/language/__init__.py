@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from promptcache.language.check import check_schema
+from promptcache.language.check import check_schema, promoted_scaffold
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -158,6 +158,7 @@ __all__ = [
     "parse_schema",
     "place",
     "print_schema",
+    "promoted_scaffold",
     "prompt_for",
     "prompt_grammar",
     "read_document",

@@ -16,6 +16,7 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
+from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
@@ -33,6 +34,7 @@ __all__ = [
     "Planner",
     "Pool",
     "Progress",
+    "Promotion",
     "PromptSource",
     "Request",
     "RequestPositions",
@@ -50,12 +52,15 @@ __all__ = [
     "check_for_stream",
     "check_room",
     "choose_linking",
+    "demoted",
     "generate",
     "generate_together",
     "link",
     "link_batch",
     "load_model",
     "plain_logits",
+    "promote",
+    "promoted",
     "read_options",
     "reference_logits",
     "reference_tokens",
