@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
+from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
@@ -231,6 +231,7 @@ class Engine(Unpicklable):
         """
         if (prompt is None) is (schema is None):
             raise InvalidValue("demote takes either a prompt, or the name of a schema as schema=…")
+        (TEXT | None).check("schema", schema, InvalidValue)
         while True:
             selection = None if prompt is None else self._planner.plan(prompt).selection
             old = self._catalog.find(selection.schema.name if selection else schema or "")
