@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable
+from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable, whole
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    Audit,
     Catalog,
     Completion,
     Executor,
@@ -29,6 +30,7 @@ from promptcache.runtime import (
     Promotion,
     PromptSource,
     Request,
+    SchemaState,
     Stream,
     TokenQueue,
     WarmReport,
@@ -36,6 +38,7 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
+    audit,
     check_for_batch,
     check_for_stream,
     check_room,
@@ -57,6 +60,11 @@ DEFAULT_BATCH_BYTES = 2**30
 
 DEFAULT_PROMOTE_BYTES = 2**30
 """Default limit of the KV that one promotion adds."""
+
+DEFAULT_AUDIT_TOKENS = 32
+"""Default limit of the places that an audit compares."""
+
+_PLACES = whole(1, unit="tokens")
 
 
 class Engine(Unpicklable):
@@ -211,12 +219,10 @@ class Engine(Unpicklable):
         """
         BYTES.check("promote_bytes", promote_bytes, InvalidValue)
         while True:
-            selection = self._planner.plan(prompt).selection
-            old = self._catalog.find(selection.schema.name)
-            if old.schema is selection.schema:
-                new, report = promote(old, selection, self.model.shape, promote_bytes)
-                if new is old or self._catalog.replace(old, new):
-                    return report
+            plan, old = self._planned(prompt)
+            new, report = promote(old, plan.selection, self.model.shape, promote_bytes)
+            if new is old or self._catalog.replace(old, new):
+                return report
 
     def demote(self, prompt: PromptSource | None = None, *, schema: str | None = None) -> int:
         """Undo the promotion of a prompt's modules, or all promotions of a schema.
@@ -233,12 +239,14 @@ class Engine(Unpicklable):
             raise InvalidValue("demote takes either a prompt, or the name of a schema as schema=…")
         (TEXT | None).check("schema", schema, InvalidValue)
         while True:
-            selection = None if prompt is None else self._planner.plan(prompt).selection
-            old = self._catalog.find(selection.schema.name if selection else schema or "")
-            if selection is None or old.schema is selection.schema:
-                new, number = demoted(old, selection)
-                if new is old or self._catalog.replace(old, new):
-                    return number
+            if prompt is None:
+                selection, old = None, self._catalog.find(schema or "")
+            else:
+                plan, old = self._planned(prompt)
+                selection = plan.selection
+            new, number = demoted(old, selection)
+            if new is old or self._catalog.replace(old, new):
+                return number
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
@@ -343,11 +351,40 @@ class Engine(Unpicklable):
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._planner.plan(prompt).tokens, self.model)
 
+    def audit(self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS) -> Audit:
+        """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
+
+        Slow: it takes about as long as 5 plain prefills of the prompt and one request for each of its modules. If the
+        distance is a millinat or more, it takes up to 25 further prefills, which try what would help. They encode
+        modules outside of the engine's store. Each pass makes a mask over all tokens.
+
+        Args:
+            prompt: As for `plan`.
+            max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
+
+        Raises:
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: Prompt and answer need more positions than the model has.
+        """
+        _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
+        plan, state = self._planned(prompt)
+        check_room(plan, max_new_tokens, self.model.context_length)
+        return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
+
     @cached_property
     def _eos_ids(self) -> tuple[int, ...]:
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+
+    def _planned(self, prompt: PromptSource) -> tuple[Plan, SchemaState]:
+        """Return the plan of a prompt and the state that it was made with; another thread may replace the state."""
+        while True:
+            plan = self._planner.plan(prompt)
+            state = self._catalog.find(plan.selection.schema.name)
+            if state.schema is plan.selection.schema:
+                return plan, state
 
     def _request(self, prompt: PromptSource, options: Mapping[str, Any], started: float) -> Request:
         plan = self._planner.plan(prompt)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from promptcache import Completion, Engine, Prompt, Store, StoreConfig
+from promptcache.runtime.audit import Audit
 from promptcache.runtime.completion import Timing, Usage, WarmReport
 from promptcache.runtime.promotion import Promotion
 from promptcache.tokenizer import Tokenizer
@@ -75,14 +76,14 @@ def test_errors_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Completion, Usage, Timing, WarmReport, Promotion, StoreConfig], ids=lambda kind: kind.__name__
+    "kind", [Completion, Usage, Timing, WarmReport, Promotion, Audit, StoreConfig], ids=lambda kind: kind.__name__
 )
 def test_fields_are_documented(kind: type) -> None:
     """The table of a result or setting has all of its fields, and no other."""
     told = re.findall(r"`(\w+)`", " ".join(row[0] for row in _cells(f"`{kind.__name__}`")))
     there = [each.name for each in fields(kind)]  # type: ignore[arg-type]
 
-    assert set(told) == {*there, *(["ttft_s"] if kind is Timing else [])}
+    assert set(told) == {*there, *{Timing: ["ttft_s"], Audit: ["same_answer"]}.get(kind, [])}
 
 
 def test_defaults_are_documented() -> None:

@@ -226,6 +226,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.unpin": Call(function=engine.unpin, valid={"schema": "travel"}),
         "Engine.promote": Call(function=engine.promote, valid={"prompt": PROMPT, "promote_bytes": 2**30}, use=repr),
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
+        "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
         "Engine.logits": Call(function=engine.logits, valid={"prompt": PROMPT}),
         "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),

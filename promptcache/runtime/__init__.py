@@ -3,8 +3,10 @@
 Other rooms import from this file only.
 """
 
+from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
+from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
@@ -24,13 +26,18 @@ from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
 __all__ = [
+    "Advice",
+    "AdviceKind",
+    "Audit",
     "Catalog",
+    "Cause",
     "Completion",
     "Executor",
     "FinishReason",
     "KVSource",
     "KVView",
     "Model",
+    "ModuleGain",
     "Planner",
     "Pool",
     "Progress",
@@ -38,6 +45,7 @@ __all__ = [
     "PromptSource",
     "Request",
     "RequestPositions",
+    "Rung",
     "SchemaState",
     "Segment",
     "Stream",
@@ -48,6 +56,7 @@ __all__ = [
     "answer",
     "answer_batch",
     "as_model",
+    "audit",
     "check_for_batch",
     "check_for_stream",
     "check_room",
