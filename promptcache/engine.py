@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable, whole
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import CheckedSchema, Schema, check_schema, open_schema
+from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     Audit,
@@ -85,6 +85,7 @@ class Engine(Unpicklable):
         *,
         store: StoreSource | None = None,
         context_length: int | None = None,
+        repair: str = str(DEFAULT_REPAIR),
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -93,12 +94,17 @@ class Engine(Unpicklable):
             tokenizer: Its tokenizer, of transformers or any `Tokenizer`.
             store: A folder, a URL, a `StoreConfig` or a `Store`; None keeps KV in memory only.
             context_length: Number of positions to use; None uses all that the model declares.
+            repair: What requests compute again of cached text that was encoded in another context, if neither the call
+                nor the schema states it: "none", "slots" (next to changed slots), "first-16" (also the first 16 tokens
+                of each run), "first-20%", or "all".
 
         Raises:
+            InvalidValue: There is no such repair.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store.
         """
+        default_repair = Repair.parse(repair)
         self.model = as_model(model, context_length)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
@@ -107,7 +113,7 @@ class Engine(Unpicklable):
         self.store: Store = open_store(store, self.model.shape)
         self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
-        self._planner = Planner(self._catalog, self.tokenizer)
+        self._planner = Planner(self._catalog, self.tokenizer, default_repair)
 
     @classmethod
     def from_pretrained(
@@ -118,6 +124,7 @@ class Engine(Unpicklable):
         dtype: str | torch.dtype = "auto",
         store: StoreSource | None = None,
         context_length: int | None = None,
+        repair: str = str(DEFAULT_REPAIR),
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -128,15 +135,16 @@ class Engine(Unpicklable):
             dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
             store: As for `Engine`.
             context_length: Number of positions to use; None uses all that the model declares.
+            repair: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
             UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
-        source = checked_source(store)  # before a large model is loaded
+        source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
         loaded, tokenizer = load_model(model, device=device, dtype=dtype, context_length=context_length, **options)
-        return cls(loaded, tokenizer, store=source)
+        return cls(loaded, tokenizer, store=source, repair=repair)
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -269,24 +277,33 @@ class Engine(Unpicklable):
         """Undo `pin`. Arguments and errors are the same."""
         self.store.unpin(self.keys(schema, module))
 
-    def plan(self, prompt: PromptSource) -> Plan:
+    def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt)
+        return self._planner.plan(prompt, repair)
 
-    def generate(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Completion:
+    def generate(
+        self,
+        prompt: PromptSource,
+        *,
+        max_new_tokens: int | None = None,
+        repair: str | None = None,
+        **generation: Any,
+    ) -> Completion:
         """Answer a prompt.
 
         Args:
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
                 penalties see the new tokens of the prompt, not the cached ones.
 
@@ -297,7 +314,7 @@ class Engine(Unpicklable):
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
         started = time.perf_counter()
-        request = self._request(prompt, read_options(generation, max_new_tokens), started)
+        request = self._request(prompt, repair, read_options(generation, max_new_tokens), started)
         return answer(request, self._executor)
 
     def generate_batch(
@@ -305,6 +322,7 @@ class Engine(Unpicklable):
         prompts: Sequence[PromptSource],
         *,
         max_new_tokens: int | None = None,
+        repair: str | None = None,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
     ) -> tuple[Completion, ...]:
@@ -315,6 +333,7 @@ class Engine(Unpicklable):
         Args:
             prompts: Any number; they are cut into batches that fit into `batch_bytes`.
             max_new_tokens: As for `generate`, for each prompt.
+            repair: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of one batch.
             generation: As for `generate`, without beams, several sequences, assistants and streamers.
 
@@ -324,10 +343,17 @@ class Engine(Unpicklable):
         BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
         check_for_batch(options, self.model)
-        requests = [self._request(each, options, time.perf_counter()) for each in several(prompts)]
+        requests = [self._request(each, repair, options, time.perf_counter()) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
-    def stream(self, prompt: PromptSource, *, max_new_tokens: int | None = None, **generation: Any) -> Stream:
+    def stream(
+        self,
+        prompt: PromptSource,
+        *,
+        max_new_tokens: int | None = None,
+        repair: str | None = None,
+        **generation: Any,
+    ) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
@@ -336,31 +362,34 @@ class Engine(Unpicklable):
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
         check_for_stream(options)
-        request = self._request(prompt, options, started)
+        request = self._request(prompt, repair, options, started)
 
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
 
         return Stream(produce, self._text)
 
-    def logits(self, prompt: PromptSource) -> torch.Tensor:
+    def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
-        return self._executor.logits(self._planner.plan(prompt).tokens)
+        return self._executor.logits(self._planner.plan(prompt, repair).tokens)
 
-    def reference(self, prompt: PromptSource) -> torch.Tensor:
+    def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
-        return reference_logits(self._planner.plan(prompt).tokens, self.model)
+        return reference_logits(self._planner.plan(prompt, repair).tokens, self.model)
 
-    def audit(self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS) -> Audit:
+    def audit(
+        self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
+    ) -> Audit:
         """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
 
         Slow: it takes about as long as 5 plain prefills of the prompt and one request for each of its modules. If the
-        distance is a millinat or more, it takes up to 25 further prefills, which try what would help. They encode
+        distance is a millinat or more, it takes up to 28 further prefills, which try what would help. They encode
         modules outside of the engine's store. Each pass makes a mask over all tokens.
 
         Args:
             prompt: As for `plan`.
             max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             PromptError: The prompt is not valid.
@@ -368,7 +397,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan, state = self._planned(prompt)
+        plan, state = self._planned(prompt, repair)
         check_room(plan, max_new_tokens, self.model.context_length)
         return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
 
@@ -378,16 +407,16 @@ class Engine(Unpicklable):
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _planned(self, prompt: PromptSource) -> tuple[Plan, SchemaState]:
+    def _planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[Plan, SchemaState]:
         """Return the plan of a prompt and the state that it was made with; another thread may replace the state."""
         while True:
-            plan = self._planner.plan(prompt)
+            plan = self._planner.plan(prompt, repair)
             state = self._catalog.find(plan.selection.schema.name)
             if state.schema is plan.selection.schema:
                 return plan, state
 
-    def _request(self, prompt: PromptSource, options: Mapping[str, Any], started: float) -> Request:
-        plan = self._planner.plan(prompt)
+    def _request(self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float) -> Request:
+        plan = self._planner.plan(prompt, repair)
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
             plan=plan,

@@ -77,7 +77,7 @@ def command(
             engine = load_engine(model, device, dtype)
             engine.add_schema(request.schema.source, keep=keep)
             show("comparing with plain prefill", 0, None)
-            limit = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+            limit: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
             audit = engine.audit(request.prompt, **limit)
         if as_json:
             place = {"prompt": request.prompt_file, "schema": {"name": audit.schema, "file": request.schema_file}}

@@ -17,6 +17,7 @@ from promptcache.language.check import check_schema, promoted_scaffold
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
+    CheckedParameter,
     CheckedScaffold,
     CheckedSchema,
     CheckedTurn,
@@ -79,6 +80,7 @@ from promptcache.language.syntax.names import (
     is_name,
     is_version,
 )
+from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of
 from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
@@ -90,6 +92,7 @@ _HOMES = {"render_template": "promptcache.language.syntax.templates"}
 """Names whose modules are imported at first use. Jinja2 alone takes as long to import as the rest of the language."""
 
 __all__ = [
+    "DEFAULT_REPAIR",
     "IN_PYTHON",
     "MAX_BYTES",
     "RESERVED_MODULES",
@@ -99,6 +102,7 @@ __all__ = [
     "Assert",
     "CheckedItem",
     "CheckedModule",
+    "CheckedParameter",
     "CheckedScaffold",
     "CheckedSchema",
     "CheckedTurn",
@@ -122,6 +126,8 @@ __all__ = [
     "ParameterType",
     "Prompt",
     "Reference",
+    "Repair",
+    "RepairKind",
     "Require",
     "Role",
     "RuleKind",

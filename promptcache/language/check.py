@@ -5,13 +5,14 @@ The checks are in other modules. This module runs them in order and raises their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
+    CheckedParameter,
     CheckedScaffold,
     CheckedSchema,
     CheckedTurn,
@@ -34,6 +35,7 @@ from promptcache.language.rules.explain import (
 from promptcache.language.rules.rules import Default, Rules
 from promptcache.language.schema import Scaffold, Schema, place
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
+from promptcache.language.syntax.repair import Repair
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
@@ -83,12 +85,13 @@ def check_schema(schema: Schema) -> CheckedSchema:
         version=schema.version,
         children=children,
         modules=modules,
-        parameters=index.parameters,
+        parameters=_parameters(children, modules),
         guaranteed=backbone.guaranteed,
         scaffolds=tuple(scaffolds),
         has_turns=bool(index.turns),
         open_separator=open_separator,
         rules=rules,
+        repair=None if schema.repair is None else Repair.parse(schema.repair),
         warnings=in_order(warnings),
         source=schema,
     )
@@ -148,6 +151,22 @@ def _modules(items: tuple[CheckedItem, ...]) -> Iterator[CheckedModule]:
                 yield from _modules(item.children)
             case CheckedUnion():
                 yield from _modules(item.members)
+
+
+def _parameters(
+    children: tuple[CheckedItem, ...], modules: Mapping[str, CheckedModule]
+) -> dict[str, dict[str, CheckedParameter]]:
+    """Return the parameters of the schema ("") and of each module, by name."""
+    contents = {"": children, **{path: module.children for path, module in modules.items()}}
+    return {path: {each.name: each for each in _own_parameters(items)} for path, items in contents.items()}
+
+
+def _own_parameters(items: tuple[CheckedItem, ...]) -> Iterator[CheckedParameter]:
+    for item in items:
+        if isinstance(item, CheckedParameter):
+            yield item
+        elif isinstance(item, CheckedTurn):
+            yield from _own_parameters(item.children)
 
 
 def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, CheckedModule]) -> Iterator[Diagnostic]:

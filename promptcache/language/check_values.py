@@ -33,6 +33,7 @@ from promptcache.language.syntax.nodes import (
     Union,
     Whitespace,
 )
+from promptcache.language.syntax.repair import REPAIRS, is_repair
 
 _MOST = 999_999_999
 
@@ -134,6 +135,7 @@ _FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
             "separator": _SEPARATOR,
             "context": one_of(Context),
             "whitespace": one_of(Whitespace),
+            "repair": Kind(REPAIRS, is_repair) | None,
             "children": _CHILDREN,
             **_PLACED,
         },

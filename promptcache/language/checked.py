@@ -14,6 +14,7 @@ from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Context, Example, Parameter, Role, Schema
+from promptcache.language.syntax.repair import Repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -22,6 +23,23 @@ class FinalText(Short):
 
     text: str
     span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedParameter(Parameter):
+    """Slot with the space before it.
+
+    Attributes:
+        lead: " " if the schema has a space directly before the slot, else "". The space belongs to the content of the
+            slot, because tokenizers join a space with the word after it.
+    """
+
+    lead: str
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the slot: `length`, and one more for the space."""
+        return self.length + len(self.lead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -60,7 +78,7 @@ class CheckedUnion(Short):
     default: str | None
 
 
-CheckedItem: TypeAlias = FinalText | Parameter | CheckedTurn | CheckedModule | CheckedUnion
+CheckedItem: TypeAlias = FinalText | CheckedParameter | CheckedTurn | CheckedModule | CheckedUnion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -91,6 +109,7 @@ class CheckedSchema(Short):
         scaffolds: In the order in which they are tried: that of the document, with promoted ones inserted.
         has_turns: Whether the schema contains a chat turn.
         open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
+        repair: The setting `repair` of the schema's requests, or None if the schema does not state one.
         warnings: Problems that do not prevent the use of the schema, for example dead modules.
         source: The declaration that was checked.
     """
@@ -99,12 +118,13 @@ class CheckedSchema(Short):
     version: str | None
     children: tuple[CheckedItem, ...]
     modules: Mapping[str, CheckedModule]
-    parameters: Mapping[str, Mapping[str, Parameter]]
+    parameters: Mapping[str, Mapping[str, CheckedParameter]]
     guaranteed: Mapping[str, frozenset[str]]
     scaffolds: tuple[CheckedScaffold, ...]
     has_turns: bool
     open_separator: str
     rules: Rules
+    repair: Repair | None
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 

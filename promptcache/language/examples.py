@@ -108,4 +108,4 @@ def _pieces(
             case CheckedUnion(members=members):
                 yield from _pieces(members, owner, present, filled)
             case parameter:
-                yield filled.get((owner, parameter.name), parameter.default or "")
+                yield parameter.lead + filled.get((owner, parameter.name), parameter.default or "")

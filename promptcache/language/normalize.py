@@ -10,17 +10,26 @@ first text of the block, so it is present only if the module that holds this tex
 
 An empty block has no text for a separator, so the next block gets the separator. Separators depend on the schema
 alone, not on the selection of a prompt.
+
+A space directly before a slot becomes part of the slot (`CheckedParameter.lead`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import fields, replace
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+)
 from promptcache.language.schema import (
     Context,
     Doc,
@@ -143,7 +152,7 @@ def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: s
         if not finished.empty:
             empty, after_turn = False, finished.after_turn
             lead = "" if after_turn else options.separator
-    return Finished(_joined(found), empty, after_turn)
+    return Finished(tuple(_spaced(_joined(found))), empty, after_turn)
 
 
 def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
@@ -214,14 +223,19 @@ def _text_block(block: tuple[Item, ...], options: TextOptions, lead: str) -> Fin
     found: list[CheckedItem] = []
     for item, text in zip(block, texts, strict=False):
         if isinstance(item, Parameter):
-            found.append(item)
+            found.append(_checked(item))
         elif isinstance(item, Text) and (final := item.text if text is None else text):
             found.append(FinalText(text=final, span=item.span))
     if not found:
         return Finished((), empty=True, after_turn=False)
     if lead:
         found.insert(0, FinalText(text=lead, span=found[0].span))
-    return Finished(_joined(found), empty=False, after_turn=False)
+    return Finished(tuple(found), empty=False, after_turn=False)
+
+
+def _checked(parameter: Parameter) -> CheckedParameter:
+    declared = {each.name: getattr(parameter, each.name) for each in fields(parameter)}
+    return CheckedParameter(**declared, lead="")
 
 
 def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
@@ -232,6 +246,21 @@ def _merged(block: tuple[Item, ...]) -> Iterator[Item]:
             yield Text(text="".join(item.text for item in texts), span=_around(texts[0].span, texts[-1].span))
         else:
             yield from group
+
+
+def _spaced(items: Sequence[CheckedItem]) -> Iterator[CheckedItem]:
+    """Move the last space of a text that is directly before a slot to the slot; yield no empty text."""
+    lead = ""
+    for item, after in zip_longest(items, items[1:]):
+        if isinstance(item, CheckedParameter):
+            yield replace(item, lead=lead)
+            lead = ""
+        elif isinstance(item, FinalText) and isinstance(after, CheckedParameter) and item.text.endswith(" "):
+            lead = " "
+            if len(item.text) > 1:
+                yield replace(item, text=item.text[:-1])
+        else:
+            yield item
 
 
 def _joined(items: list[CheckedItem]) -> tuple[CheckedItem, ...]:

@@ -46,6 +46,7 @@ def print_schema(schema: Schema) -> str:
         whitespace=None if schema.whitespace is Whitespace.DEDENT else schema.whitespace,
         separator=None if schema.separator == "\n" else escape(schema.separator),
         context=None if schema.context is Context.GUARANTEED else schema.context,
+        repair=schema.repair,
     )
     root = Written("schema", attributes, _children(schema.children))
     return print_document(root, schema.span, SchemaError)

@@ -24,9 +24,10 @@ from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.plan import check_length, check_positions, make_plan
 from promptcache.layout.rendering import RenderedPart, Rendering, render
+from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import find_state, run_states
 from promptcache.layout.scaffolds import scaffolds_in_use
-from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text
+from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -83,8 +84,10 @@ __all__ = [
     "lay_out",
     "longest_text",
     "make_plan",
+    "recompute",
     "render",
     "run_states",
     "scaffolds_in_use",
     "shortest_text",
+    "slot_tokens",
 ]

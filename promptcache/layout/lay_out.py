@@ -12,11 +12,11 @@ from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
+    CheckedParameter,
     CheckedSchema,
     CheckedTurn,
     CheckedUnion,
     FinalText,
-    Parameter,
     Role,
     place,
 )
@@ -96,7 +96,7 @@ class _Walk:
         for item in items:
             if isinstance(item, FinalText):
                 nodes += self._stretch(LeafKind.TEXT, self._tokenize(item.text), item.text, item.span)
-            elif isinstance(item, Parameter):
+            elif isinstance(item, CheckedParameter):
                 nodes.append(self._add_slot(item, owner))
             else:
                 self.end_run(owner)
@@ -160,14 +160,15 @@ class _Walk:
             return []
         return [self._add(kind, Stretch(start=self._position, token_ids=token_ids, text=text, span=span))]
 
-    def _add_slot(self, parameter: Parameter, owner: _Owner) -> LayoutLeaf:
+    def _add_slot(self, parameter: CheckedParameter, owner: _Owner) -> LayoutLeaf:
         default_ids = self._content(parameter, "default", parameter.default)
         placeholder_ids = self._content(parameter, "placeholder", parameter.placeholder)
         slot = Slot(
             module=owner.path,
             parameter=parameter.name,
+            lead=parameter.lead,
             start=self._position,
-            stop=self._position + parameter.length,
+            stop=self._position + parameter.num_positions,
             filler_ids=default_ids if parameter.placeholder is None else placeholder_ids,
             default_ids=default_ids,
             required=parameter.required,
@@ -180,13 +181,13 @@ class _Walk:
         self._position = piece.stop
         return LayoutLeaf(kind=kind, run=len(self.runs), piece=piece)
 
-    def _content(self, parameter: Parameter, kind: str, text: str | None) -> tuple[int, ...]:
+    def _content(self, parameter: CheckedParameter, kind: str, text: str | None) -> tuple[int, ...]:
         """Tokenize a default or placeholder; text longer than its slot is a fault, or is cut in the paper's dialect."""
-        token_ids = () if text is None else self._tokenize(text)
-        if len(token_ids) > parameter.length and kind == "placeholder" and parameter.cut_placeholder:
+        token_ids = self._tokenize(parameter.lead + (text or ""))
+        if len(token_ids) > parameter.num_positions and kind == "placeholder" and parameter.cut_placeholder:
             self.warnings.append(_cut(parameter, len(token_ids)))
-            return token_ids[: parameter.length]
-        if len(token_ids) > parameter.length:
+            return token_ids[: parameter.num_positions]
+        if len(token_ids) > parameter.num_positions:
             self.faults.append(_over_slot(parameter, kind, len(token_ids)))
         return token_ids
 
@@ -205,22 +206,30 @@ def _runs_of(schema: CheckedSchema, runs: Sequence[Run]) -> dict[str, tuple[int,
     return {path: tuple(own) for path, own in indices.items()}
 
 
-def _over_slot(parameter: Parameter, kind: str, num_tokens: int) -> Diagnostic:
+def _over_slot(parameter: CheckedParameter, kind: str, num_tokens: int) -> Diagnostic:
+    what = f"the {kind} of parameter '{parameter.name}'"
     return Diagnostic(
         code="PC502",
-        message=f"the {kind} of parameter '{parameter.name}' is {num_tokens} tokens, its slot holds {parameter.length}",
+        message=f"{what} {size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)}",
         span=parameter.span,
-        help=f'write length="{num_tokens}" or shorten the {kind}',
+        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the {kind}',
     )
 
 
-def _cut(parameter: Parameter, num_tokens: int) -> Diagnostic:
+def size_beside_slot(num_tokens: int, num_positions: int, lead: str) -> str:
+    """Return a sentence's end with the size of a content and of its slot, in tokens."""
+    with_space = " with the space before it" if lead else ""
+    return f"is {num_tokens} tokens{with_space}, its slot holds {num_positions}"
+
+
+def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
     what = f"the placeholder of parameter '{parameter.name}'"
+    size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
     return Diagnostic(
         code="PC511",
-        message=f"{what} is {num_tokens} tokens, its slot holds {parameter.length}: it is cut to the slot",
+        message=f"{what} {size}: it is cut to the slot",
         span=place(parameter, "scaffold"),
-        help=f'write length="{num_tokens}" or shorten the placeholder',
+        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder',
         severity=Severity.WARNING,
     )
 

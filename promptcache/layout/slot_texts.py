@@ -1,5 +1,7 @@
 """Find texts for slots by their number of tokens: the shortest, the longest, or one of a given length.
 
+The space before a slot (`CheckedParameter.lead`) counts, but is no part of the texts.
+
 Texts for a pattern are built from the syntax tree of Python's `re`. Every text is validated against the parameter
 before it is returned.
 """
@@ -15,7 +17,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from promptcache.language import Parameter, ParameterType, refusal
+from promptcache.language import CheckedParameter, ParameterType, refusal
 from promptcache.tokenizer import Tokenizer
 
 _Tree: TypeAlias = Iterable[tuple[Any, Any]]
@@ -39,33 +41,41 @@ _CATEGORIES = {
 
 
 class SlotText(NamedTuple):
-    """Text for a slot with its number of tokens; `extreme` if no accepted text has fewer (or more) tokens."""
+    """Text for a slot, and its number of tokens with the space before the slot.
+
+    `extreme` means that no accepted text has fewer (or more) tokens.
+    """
 
     text: str
     num_tokens: int
     extreme: bool
 
 
-def shortest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None:
+def shortest_text(parameter: CheckedParameter, tokenizer: Tokenizer) -> SlotText | None:
     """Return the accepted text with the fewest tokens, even if it is longer than the slot; None if there is none."""
     known = (each for each in ("", "0", "a", *_own(parameter), *_least_matching(parameter)))
-    counted = [(len(tokenizer.tokenize(text)), text) for text in known if refusal(parameter, text) is None]
+    counted = [(slot_tokens(parameter, text, tokenizer), text) for text in known if refusal(parameter, text) is None]
     if not counted:
         return None
     least, text = min(counted, key=lambda each: each[0])
     return SlotText(text, least, extreme=least <= 1 or parameter.type is ParameterType.CHOICE)
 
 
-def longest_text(parameter: Parameter, tokenizer: Tokenizer) -> SlotText | None:
+def longest_text(parameter: CheckedParameter, tokenizer: Tokenizer) -> SlotText | None:
     """Return the accepted text with the most tokens that fits the slot, or None if there is none."""
-    best = None
+    best, most = None, parameter.num_positions
     for text in _long_texts(parameter, tokenizer):
-        count = len(tokenizer.tokenize(text))
-        if count <= parameter.length and (best is None or count > best.num_tokens) and refusal(parameter, text) is None:
-            best = SlotText(text, count, extreme=parameter.type is ParameterType.CHOICE or count == parameter.length)
-            if count == parameter.length:
+        count = slot_tokens(parameter, text, tokenizer)
+        if count <= most and (best is None or count > best.num_tokens) and refusal(parameter, text) is None:
+            best = SlotText(text, count, extreme=parameter.type is ParameterType.CHOICE or count == most)
+            if count == most:
                 break
     return best
+
+
+def slot_tokens(parameter: CheckedParameter, text: str, tokenizer: Tokenizer) -> int:
+    """Return the number of positions that `text` takes in the slot, with the space before the slot."""
+    return len(tokenizer.tokenize(parameter.lead + text))
 
 
 def fit_tokens(text: str, num_tokens: int, tokenizer: Tokenizer) -> str:
@@ -93,18 +103,18 @@ def fill_tokens(beginning: str, word: str, num_tokens: int, tokenizer: Tokenizer
     return text
 
 
-def _own(parameter: Parameter) -> Iterator[str]:
+def _own(parameter: CheckedParameter) -> Iterator[str]:
     """Yield the texts from the declaration of the parameter."""
     yield from parameter.choices
     yield from (text for text in (parameter.default, parameter.placeholder) if text is not None)
 
 
-def _letters(parameter: Parameter) -> Iterator[str]:
+def _letters(parameter: CheckedParameter) -> Iterator[str]:
     """Yield sets of characters for texts of the parameter's type, including the literal characters of its pattern."""
     yield from _ALPHABETS.get(parameter.type, (_LETTERS + (parameter.pattern or ""),))
 
 
-def _least_matching(parameter: Parameter) -> Iterator[str]:
+def _least_matching(parameter: CheckedParameter) -> Iterator[str]:
     """Yield short texts that match the pattern; an empty text is followed by a non-empty one."""
     for letters in _letters(parameter):
         for num_extra in range(2):
@@ -113,15 +123,16 @@ def _least_matching(parameter: Parameter) -> Iterator[str]:
                 yield text
 
 
-def _long_texts(parameter: Parameter, tokenizer: Tokenizer) -> Iterator[str]:
+def _long_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> Iterator[str]:
     """Yield texts with many tokens, and other candidates for the parameter."""
     for word in _REPEATED.get(parameter.type, _WORDS):
-        text = fill_tokens(word.strip(), word, parameter.length, tokenizer)
+        text = fill_tokens(parameter.lead + word.strip(), word, parameter.num_positions, tokenizer)
+        text = text.removeprefix(parameter.lead)
         if text == text.strip():
             yield text
     if parameter.pattern is not None:
         for letters in _letters(parameter):
-            yield from _long_matching(parameter.pattern, letters, parameter.length, tokenizer)
+            yield from _long_matching(parameter.pattern, letters, parameter.num_positions, tokenizer)
     yield from ("", "0", *_own(parameter))
 
 

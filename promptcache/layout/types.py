@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
-from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Selection
+from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Repair, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 
 
@@ -43,10 +43,14 @@ class Stretch(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Slot(Short):
-    """Positions of a parameter. While its run is encoded, `filler_ids` occupy the first of them."""
+    """Positions of a parameter. While its run is encoded, `filler_ids` occupy the first of them.
+
+    The content of a slot is `lead`, a space or nothing, and then an argument or default. The token IDs include `lead`.
+    """
 
     module: str
     parameter: str
+    lead: str
     start: int
     stop: int
     filler_ids: tuple[int, ...]
@@ -188,7 +192,7 @@ class RunState(Short):
 
 
 class Origin(StrEnum):
-    """Origin of new tokens in a request."""
+    """Origin of new tokens in a request. Tokens that are `repaired` or `last` are stored, and computed again."""
 
     ARGUMENT = "argument"
     DEFAULT = "default"
@@ -196,6 +200,7 @@ class Origin(StrEnum):
     TEXT = "text"
     HEADER = "header"
     FOOTER = "footer"
+    REPAIRED = "repaired"
     LAST = "last"
 
 
@@ -236,6 +241,7 @@ class Plan(Short):
     reuse: tuple[Reuse, ...]
     prefill: tuple[Prefill, ...]
     level: Level
+    repair: Repair
 
     @property
     def stop(self) -> int:
@@ -260,3 +266,8 @@ class Plan(Short):
     def num_new_tokens(self) -> int:
         """Number of tokens that this request prefills."""
         return sum(len(prefill.token_ids) for prefill in self.prefill)
+
+    @property
+    def num_repaired_tokens(self) -> int:
+        """Number of new tokens that are stored, but in another context."""
+        return sum(len(each.token_ids) for each in self.prefill if each.origin is Origin.REPAIRED)

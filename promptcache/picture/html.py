@@ -228,7 +228,7 @@ def _own_text(items: Sequence[CheckedItem]) -> Iterator[str]:
         if isinstance(item, FinalText):
             yield item.text
         elif not isinstance(item, CheckedModule | CheckedUnion | CheckedTurn):
-            yield f"‹{item.name}: {item.length}›"
+            yield f"{item.lead}‹{item.name}: {item.length}›"
 
 
 def _table(parent: etree._Element, slots: Sequence[Slot], layout: Layout, plan: Plan | None) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from promptcache.diagnostics import LanguageError
 from promptcache.kv import MemoryStore
-from promptcache.language import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, Parameter
+from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
 from promptcache.layout import Plan, Slot, lay_out, run_states
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Ladder, ModuleGain, TokenPiece
 from promptcache.runtime.catalog import SchemaState
@@ -24,6 +24,9 @@ MIN_GAIN = 0.001
 
 MIN_GAIN_SHARE = 0.05
 """Least gain of a change that is advised, as a share of the request's distance."""
+
+REPAIRS = ("slots", "first-4", "first-16")
+"""Settings of `repair` that are tried."""
 
 MAX_TRIALS = 8
 """Number of changes of each kind that are tried, the most promising first."""
@@ -95,7 +98,7 @@ class _Trials:
         if distance < MIN_GAIN:
             return
         best: dict[str, Advice] = {}
-        for change in (*self._promotion(), *self._slots()):
+        for change in (*self._promotion(), *self._repairs(), *self._slots()):
             yield self._tried(change, distance)
         for module, change in self._requirements(modules):
             advice = self._tried(change, distance)
@@ -130,7 +133,8 @@ class _Trials:
         return Advice(kind=change.kind, words=change.words, price=change.price, gain=gain)
 
     def _planned(self, state: SchemaState) -> Plan:
-        return state.plan(replace(self._plan.selection, schema=state.schema), self._tokenizer)
+        selection = replace(self._plan.selection, schema=state.schema)
+        return state.plan(selection, self._tokenizer, self._plan.repair)
 
     def _promotion(self) -> Iterator[_Change]:
         new, report = promote(self._state, self._plan.selection, self._executor.model.shape, _NO_LIMIT)
@@ -140,6 +144,17 @@ class _Trials:
                 plan=self._planned(new),
                 words=f'promote this prompt, or add <scaffold modules="{" ".join(report.modules)}"/>',
                 price=f"{report.num_tokens:,} more tokens are encoded once and stored, {report.nbytes:,} bytes",
+            )
+
+    def _repairs(self) -> Iterator[_Change]:
+        for name in REPAIRS:
+            plan = self._state.plan(self._plan.selection, self._tokenizer, Repair.parse(name))
+            num_tokens = plan.num_new_tokens - self._plan.num_new_tokens
+            yield _Change(
+                kind=AdviceKind.REPAIR,
+                plan=plan,
+                words=f'ask with repair="{name}"',
+                price=f"every such request computes {num_tokens:,} more tokens",
             )
 
     def _slots(self) -> Iterator[_Change]:
@@ -236,13 +251,13 @@ def _requiring(state: SchemaState, module: str, other: str) -> SchemaState:
 
 
 def _with_parameter(
-    items: tuple[CheckedItem, ...], owner: str, parameter: Parameter, inside: str = ""
+    items: tuple[CheckedItem, ...], owner: str, parameter: CheckedParameter, inside: str = ""
 ) -> tuple[CheckedItem, ...]:
     """Return items with another declaration of a parameter of the module `owner`."""
     changed: list[CheckedItem] = []
     for item in items:
         match item:
-            case Parameter() if inside == owner and item.name == parameter.name:
+            case CheckedParameter() if inside == owner and item.name == parameter.name:
                 changed.append(parameter)
             case CheckedModule():
                 changed.append(replace(item, children=_with_parameter(item.children, owner, parameter, item.path)))

@@ -154,6 +154,7 @@ def _completion(
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_new_tokens=request.plan.num_new_tokens,
+        num_repaired_tokens=request.plan.num_repaired_tokens,
         num_generated_tokens=sum(len(sequence) for sequence in sequences),
         num_encoded_tokens=fetched.num_encoded_tokens,
         copied_bytes=copied_bytes,
@@ -167,6 +168,7 @@ def _completion(
         token_ids=first,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
+        repair=str(request.plan.repair),
         lossy=any(Codec(encoding.codec).lossy for encoding in fetched.runs),
         usage=usage,
         timing=timing,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from promptcache.diagnostics import Short
-from promptcache.layout import KVPart, LayoutLeaf, LayoutNode, LeafKind, Level, Origin, Plan, Prefill, RequestTokens
+from promptcache.layout import LayoutLeaf, LayoutNode, LeafKind, Level, Origin, Plan, Prefill, RequestTokens, recompute
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.tokenizer import Tokenizer
@@ -36,6 +36,7 @@ class AdviceKind(StrEnum):
 
     PROMOTE = "promote"
     REQUIRES = "requires"
+    REPAIR = "repair"
     SLOT = "slot"
     TEXT = "text"
 
@@ -192,13 +193,14 @@ class Ladder:
     def modules(self, divergence: float) -> Iterator[ModuleGain]:
         """Yield the gain of each reused module, for a request with this divergence."""
         layout = self.plan.layout
-        parts: dict[str, list[KVPart]] = {}
+        counts: dict[str, dict[int, int]] = {}
         for reuse in self.plan.reuse:
             if not (layout.has_bos and reuse.run == 0):  # BOS attends to itself only
-                parts.setdefault(layout.runs[reuse.run].module, []).append(reuse.part)
-        for module, own in parts.items():
-            found = self._divergence(self._linked(_computed_again(self.plan.tokens, own), self._executor))
-            num_tokens = sum(part.num_tokens for part in own)
+                runs = counts.setdefault(layout.runs[reuse.run].module, {})
+                runs[reuse.run] = runs.get(reuse.run, 0) + reuse.part.num_tokens
+        for module, runs in counts.items():
+            found = self.of_plan(recompute(self.plan, runs), self._executor)
+            num_tokens = sum(runs.values())
             yield ModuleGain(module=module, num_tokens=num_tokens, divergence=found, gain=divergence - found)
 
     def _whole(self) -> tuple[int, ...]:
@@ -233,15 +235,6 @@ class Ladder:
         return float((self._plain.exp() * (self._plain - found)).sum(-1).mean().clamp(min=0.0))
 
 
-def _computed_again(tokens: RequestTokens, parts: Sequence[KVPart]) -> RequestTokens:
-    """Return a request with the tokens of some of its parts as new ones, at their own positions."""
-    new = [*zip(tokens.position_ids, tokens.token_ids, strict=True)]
-    new += [pair for part in parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
-    position_ids, token_ids = zip(*sorted(new), strict=True)
-    kept = tuple(part for part in tokens.parts if part not in parts)
-    return RequestTokens(parts=kept, token_ids=token_ids, position_ids=position_ids)
-
-
 def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
     """Yield the pieces of a prompt in position order."""
     owners = _TokenOwners(plan)
@@ -252,8 +245,7 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
     ]
     for each in plan.prefill:
         for position, token_id in enumerate(each.token_ids, each.start):
-            is_added = each.origin in (Origin.TEXT, Origin.HEADER, Origin.FOOTER)
-            owner = owners.of_prompt(each) if is_added else owners.of_schema(position, each.origin)
+            owner = owners.of_new(each, position)
             tokens.append((position, token_id, owner))
     control = tokenizer.control_ids
     in_order = (
@@ -266,10 +258,10 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
 
 @dataclass(frozen=True, slots=True)
 class _TokenOwner:
-    """What a token was tokenized with: a piece of the schema, or a text that the prompt adds."""
+    """What a token was tokenized with: a piece of the schema, or a content or text of the prompt."""
 
     start: int
-    is_content: bool
+    is_of_prompt: bool
     is_frame: bool
     module: str
 
@@ -289,15 +281,21 @@ class _TokenOwners:
         ]
         self._starts = [owner.start for owner in self._owners]
 
-    def of_schema(self, position: int, origin: Origin | None = None) -> _TokenOwner:
-        """Return the owner of a token of the schema, or of an argument."""
-        owner = self._owners[bisect_right(self._starts, position) - 1]
-        return replace(owner, is_content=origin in (Origin.ARGUMENT, Origin.DEFAULT))
+    def of_schema(self, position: int) -> _TokenOwner:
+        """Return the owner of a token of the schema."""
+        return self._owners[bisect_right(self._starts, position) - 1]
 
-    @staticmethod
-    def of_prompt(prefill: Prefill) -> _TokenOwner:
-        """Return the owner of the tokens that a prompt adds after the schema."""
-        return _TokenOwner(prefill.start, False, prefill.origin in (Origin.HEADER, Origin.FOOTER), "")
+    def of_new(self, prefill: Prefill, position: int) -> _TokenOwner:
+        """Return the owner of a new token: a content, a text that the prompt adds, or a text of the schema.
+
+        Boundary tokens lie in the range of a slot. They have its module, and are no frame.
+        """
+        match prefill.origin:
+            case Origin.ARGUMENT | Origin.DEFAULT | Origin.TEXT:
+                return _TokenOwner(prefill.start, True, False, prefill.module)
+            case Origin.HEADER | Origin.FOOTER:
+                return _TokenOwner(prefill.start, True, True, "")
+        return self.of_schema(position)
 
 
 def _leaves(nodes: Sequence[LayoutNode | LayoutLeaf]) -> Iterator[LayoutLeaf]:

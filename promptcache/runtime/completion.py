@@ -54,6 +54,7 @@ class Usage(Short):
     Attributes:
         num_reused_tokens: Prompt tokens whose KV came from the store.
         num_new_tokens: Prompt tokens that were prefilled.
+        num_repaired_tokens: New tokens that are stored, but were encoded in another context (`repair`).
         num_generated_tokens: Tokens of all returned sequences, end tokens included.
         num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
         copied_bytes: KV that was copied to link it: coalesced small segments, or all KV if the model links by
@@ -66,6 +67,7 @@ class Usage(Short):
 
     num_reused_tokens: int
     num_new_tokens: int
+    num_repaired_tokens: int
     num_generated_tokens: int
     num_encoded_tokens: int
     copied_bytes: int
@@ -100,6 +102,7 @@ class Completion(Short):
         token_ids: Generated tokens, the end token included.
         finish_reason: Why generation ended.
         level: How the answer relates to an answer without cache.
+        repair: The setting that served, as text "none", "slots", "first-16", "first-20%" or "all".
         lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
         output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
@@ -111,6 +114,7 @@ class Completion(Short):
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     level: Level
+    repair: str
     lossy: bool
     usage: Usage
     timing: Timing

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.language import Prompt, is_markup, open_prompt, resolve_prompt
+from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, is_markup, open_prompt, resolve_prompt
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog, SchemaState
@@ -30,43 +30,50 @@ MAX_REMEMBERED = 1024
 class Planner:
     """Plans prompts against the schemas of a catalog. Thread-safe."""
 
-    def __init__(self, catalog: Catalog, tokenizer: Tokenizer) -> None:
+    def __init__(self, catalog: Catalog, tokenizer: Tokenizer, repair: Repair = DEFAULT_REPAIR) -> None:
+        """Create a planner; `repair` is the setting of prompts and schemas that state none."""
         self._catalog = catalog
         self._tokenizer = tokenizer
-        self._remembered: OrderedDict[str, tuple[SchemaState, Plan]] = OrderedDict()
+        self._repair = repair
+        self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
         self._lock = new_lock()
 
-    def plan(self, prompt: PromptSource) -> Plan:
+    def plan(self, prompt: PromptSource, repair: str | None = None) -> Plan:
         """Return the plan of a prompt.
+
+        Args:
+            repair: The repair of this prompt; None means that of its schema, else that of the planner.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: The catalog has no schema of that name.
+            InvalidValue: There is no such repair.
         """
-        if isinstance(prompt, str) and (known := self._recall(prompt)) is not None:
+        asked = None if repair is None else Repair.parse(repair)
+        if isinstance(prompt, str) and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
         state = self._catalog.find(read.schema)
         selection = resolve_prompt(read, state.schema)
-        plan = state.plan(selection, self._tokenizer)
+        plan = state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair)
         if is_markup(prompt):  # the file of a path may change
-            self._remember(prompt, (state, plan))
+            self._remember((prompt, asked), (state, plan))
         return plan
 
-    def _recall(self, text: str) -> Plan | None:
+    def _recall(self, key: tuple[str, Repair | None]) -> Plan | None:
         with self._lock:
-            known = self._remembered.get(text)
+            known = self._remembered.get(key)
             if known is None:
                 return None
             if self._catalog.get(known[0].schema.name) is not known[0]:  # the schema was replaced
-                del self._remembered[text]
+                del self._remembered[key]
                 return None
-            self._remembered.move_to_end(text)
+            self._remembered.move_to_end(key)
             return known[1]
 
-    def _remember(self, text: str, planned: tuple[SchemaState, Plan]) -> None:
+    def _remember(self, key: tuple[str, Repair | None], planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
-            self._remembered[text] = planned
+            self._remembered[key] = planned
             if len(self._remembered) > MAX_REMEMBERED:
                 self._remembered.popitem(last=False)
 

@@ -16,11 +16,11 @@ from lxml import etree
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
+    CheckedParameter,
     CheckedSchema,
     CheckedTurn,
     CheckedUnion,
     FinalText,
-    Parameter,
     ancestors,
     is_version,
     join_path,
@@ -276,8 +276,8 @@ def has_tokens(
         match item:
             case FinalText() | CheckedTurn():
                 return True
-            case Parameter():
-                found = bool(arguments.get((owner, item.name), item.default))
+            case CheckedParameter():
+                found = bool(item.lead or arguments.get((owner, item.name), item.default))
             case CheckedModule():
                 found = item.path in modules and has_tokens(item.children, modules, arguments, item.path)
             case CheckedUnion():

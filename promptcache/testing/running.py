@@ -14,7 +14,7 @@ from itertools import combinations, groupby, product
 from hypothesis import given, settings
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Example, Parameter, Role, example_prompt
+from promptcache.language import CheckedParameter, Example, Role, example_prompt
 from promptcache.layout import fill_tokens
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over
@@ -176,10 +176,10 @@ def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[Choice]:
                 yield Choice(modules=modules, arguments=arguments, messages=said)
 
 
-def _options(parameter: Parameter, subject: Subject) -> list[str | None]:
+def _options(parameter: CheckedParameter, subject: Subject) -> list[str | None]:
     """Return what a slot may get, the plainest first."""
     plain = plain_argument(parameter, subject.tokenizer) if parameter.required else None
-    full = fill_tokens("", "x", parameter.length, subject.tokenizer)
+    full = fill_tokens(parameter.lead, "x", parameter.num_positions, subject.tokenizer).removeprefix(parameter.lead)
     known = (parameter.default, parameter.placeholder, *parameter.choices)
     fitting = (
         text for text in ("", "a", full, *known) if text is not None and fits(parameter, text, subject.tokenizer)

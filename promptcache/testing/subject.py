@@ -236,4 +236,4 @@ def _slot_line(slot: Slot, given: dict[tuple[str, str], str], tokenizer: Tokeniz
     if text is None:
         num_tokens = len(slot.default_ids)
         return f"{where}: no argument, {num_tokens} token{'s' * (num_tokens != 1)} of default"
-    return f"{where}: {len(tokenizer.tokenize(text))} of {slot.stop - slot.start} tokens, {text!r}"
+    return f"{where}: {len(tokenizer.tokenize(slot.lead + text))} of {slot.stop - slot.start} tokens, {text!r}"

@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.language import CheckedSchema, Parameter, ParameterType, Role, refusal
-from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text
+from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, refusal
+from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text, slot_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
 
@@ -124,7 +124,7 @@ def draw_arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[
     return {key: text for key, text in drawn.items() if text is not None}
 
 
-def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
+def argument_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
     """Draw text that a parameter takes and its slot holds: short, full, or the filler of the slot.
 
     Raises:
@@ -133,11 +133,13 @@ def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy
     if parameter.type is not ParameterType.TEXT or parameter.pattern is not None:
         return _typed_texts(parameter, tokenizer)
 
+    lead, size = parameter.lead, parameter.num_positions
+
     def cut(text: str) -> str:
-        return fit_tokens(text, parameter.length, tokenizer)
+        return fit_tokens(lead + text, size, tokenizer).removeprefix(lead)
 
     def full(beginning: str, word: str) -> str:
-        return fill_tokens(beginning, word, parameter.length, tokenizer)
+        return fill_tokens(lead + beginning, word, size, tokenizer).removeprefix(lead)
 
     known = (parameter.placeholder, parameter.default)
     fillers = [text for text in known if text is not None and fits(parameter, text, tokenizer)]
@@ -149,12 +151,12 @@ def argument_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy
     )
 
 
-def fits(parameter: Parameter, text: str, tokenizer: Tokenizer) -> bool:
+def fits(parameter: CheckedParameter, text: str, tokenizer: Tokenizer) -> bool:
     """Whether a parameter takes a text, and its slot holds it."""
-    return refusal(parameter, text) is None and len(tokenizer.tokenize(text)) <= parameter.length
+    return refusal(parameter, text) is None and slot_tokens(parameter, text, tokenizer) <= parameter.num_positions
 
 
-def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
+def plain_argument(parameter: CheckedParameter, tokenizer: Tokenizer) -> str:
     """Return a short text for a required parameter.
 
     Raises:
@@ -169,7 +171,7 @@ def plain_argument(parameter: Parameter, tokenizer: Tokenizer) -> str:
     return found
 
 
-def _typed_texts(parameter: Parameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
+def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
     """Draw values of a type or pattern that fit into the slot; a value that does not fit becomes the shortest."""
     least = shortest_text(parameter, tokenizer)
     match parameter.type:

@@ -26,13 +26,13 @@ def test_a_module_that_no_prompt_can_use_attends_to_nothing_beside_it() -> None:
 
 
 def test_a_prompt_without_anything_cached_is_exact() -> None:
-    """Where all is computed anew, nothing was seen too early, and an empty slot brings no tokens."""
+    """A prompt without reused tokens is exact, and the text behind an empty slot moves to the start of the slot."""
     schema = '<schema name="s"><module name="a" cache="false">A<parameter name="p" length="3"/>z</module></schema>'
 
     plan = plan_of(schema, '<prompt schema="s"><a/></prompt>', bos=False)
 
     assert (plan.level, plan.reuse) == (Level.EXACT, ())
-    assert [(part.start, part.token_ids) for part in plan.prefill] == [(0, (ord("A"),)), (4, (ord("z"),))]
+    assert [(part.start, part.token_ids) for part in plan.prefill] == [(0, (ord("A"),)), (1, (ord("z"),))]
 
 
 @pytest.mark.parametrize("schema", ['<schema name="s">Text.</schema>', '<schema name="s"><user/></schema>'])

@@ -58,16 +58,17 @@ SLOT = '<module name="a" required="true">x<parameter name="p" length="4" {}/>{}<
             id="superseded state seen",
         ),
         pytest.param(
-            '<module name="a"><parameter name="p" length="4" placeholder="?"/>y</module>',
+            '<module name="a"><parameter name="p" length="4" placeholder="?"/>yyyyy</module>',
             "<a/>!",
             Level.MODULAR,
             id="placeholder first",
         ),
         pytest.param(A + '<module name="b"><text>b</text></module>', "<a/><b/>", Level.MODULAR, id="separator before one"),
         pytest.param(SLOT.format("", ""), '<a p="7"/>?', Level.EXACT, id="argument at the end"),
-        pytest.param(SLOT.format("", "y"), '<a p="7"/>?', Level.MODULAR, id="argument in the middle"),
+        pytest.param(SLOT.format("", "yyyyy"), '<a p="7"/>?', Level.MODULAR, id="argument in the middle"),
+        pytest.param(SLOT.format("", "yyyy"), '<a p="7"/>?', Level.EXACT, id="only boundary tokens after the argument"),
         pytest.param(SLOT.format("", "y"), "<a/>?", Level.EXACT, id="slot left empty"),
-        pytest.param(SLOT.format('placeholder="?"', "y"), "<a/>?", Level.MODULAR, id="placeholder seen"),
+        pytest.param(SLOT.format('placeholder="?"', "yyyyy"), "<a/>?", Level.MODULAR, id="placeholder seen"),
         pytest.param(SLOT.format('placeholder="?"', ""), "<a/>!", Level.EXACT, id="placeholder seen by nobody"),
         pytest.param(SLOT.format('placeholder="?"', "y"), '<a p="?"/>!', Level.EXACT, id="argument as the filler"),
         pytest.param(SLOT.format('default="d"', "y"), "<a/>!", Level.EXACT, id="default as the filler"),
@@ -75,7 +76,7 @@ SLOT = '<module name="a" required="true">x<parameter name="p" length="4" {}/>{}<
             SLOT.format('placeholder="?"', "") + '<module name="b">b</module>', "<a/>!", Level.EXACT, id="one who saw it is absent"
         ),
         pytest.param(
-            SLOT.format('placeholder="?"', "") + '<module name="b">bb</module>', "<a/><b/>!", Level.MODULAR, id="one who saw it is there"
+            SLOT.format('placeholder="?"', "") + '<module name="b">bbbbb</module>', "<a/><b/>!", Level.MODULAR, id="one who saw it is there"
         ),
         pytest.param('<module name="a" cache="false">a</module>' + B, "<a/><b/>?", Level.MODULAR, id="new text below"),
         pytest.param(A + '<module name="b" cache="false">b</module>', "<a/><b/>?", Level.EXACT, id="new text above"),

@@ -131,26 +131,27 @@ def test_no_token_is_new_without_need(data, schema):
             assert part.module not in cached
 
 
-SLOT = 'a<parameter name="p" length="4" {}/>b'
+SLOT = 'a<parameter name="p" length="4" {}/>b c'
+MOVED = (Origin.REPAIRED, "b")
 
 
 @pytest.mark.parametrize(
     ("attributes", "arguments", "new", "num_reused"),
     [
-        pytest.param("", 'p="7"', [(Origin.ARGUMENT, "7")], 3, id="argument in a gap"),
-        pytest.param("", "", [], 3, id="nothing in a gap"),
-        pytest.param('default="de"', "", [], 5, id="default is the filler"),
-        pytest.param('default="de"', 'p="de"', [], 5, id="argument is the filler"),
-        pytest.param('default="de"', 'p="xy"', [(Origin.ARGUMENT, "xy")], 3, id="argument in place of the filler"),
-        pytest.param('default="de"', 'p=""', [], 3, id="empty argument in place of the default"),
-        pytest.param('placeholder="pl"', "", [], 3, id="placeholder is not shown"),
-        pytest.param('placeholder="pl"', 'p="pl"', [], 5, id="argument is the placeholder"),
-        pytest.param('placeholder="pl" default="de"', "", [(Origin.DEFAULT, "de")], 3, id="default in place of the placeholder"),
-        pytest.param('placeholder="pl" default="pl"', "", [], 5, id="default is the placeholder"),
+        pytest.param("", 'p="7"', [(Origin.ARGUMENT, "7"), MOVED], 4, id="argument in a gap"),
+        pytest.param("", "", [], 5, id="nothing in a gap"),
+        pytest.param('default="de"', "", [], 7, id="default is the filler"),
+        pytest.param('default="de"', 'p="de"', [], 7, id="argument is the filler"),
+        pytest.param('default="de"', 'p="xy"', [(Origin.ARGUMENT, "xy"), MOVED], 4, id="argument in place of the filler"),
+        pytest.param('default="de"', 'p=""', [MOVED], 4, id="empty argument in place of the default"),
+        pytest.param('placeholder="pl"', "", [MOVED], 4, id="placeholder is not shown"),
+        pytest.param('placeholder="pl"', 'p="pl"', [], 7, id="argument is the placeholder"),
+        pytest.param('placeholder="pl" default="de"', "", [(Origin.DEFAULT, "de"), MOVED], 4, id="default in place of the placeholder"),
+        pytest.param('placeholder="pl" default="pl"', "", [], 7, id="default is the placeholder"),
     ],
 )  # fmt: skip
 def test_what_a_slot_holds(attributes, arguments, new, num_reused):
-    """A slot holds the argument, else the default, else nothing; only what is not the filler is prefilled."""
+    """A slot holds the argument, else the default, else nothing. If that is not the filler, the text behind moves."""
     made = plan(f'<module name="m">{SLOT.format(attributes)}</module>', f"<m {arguments}/>!")
 
     assert origins(made) == [*new, (Origin.TEXT, "!")]
@@ -192,7 +193,7 @@ def test_uncached_modules_are_prefilled_with_their_slots():
     )
 
     assert origins(made) == [
-        (Origin.UNCACHED, "a"), (Origin.DEFAULT, "de"), (Origin.UNCACHED, "b"), (Origin.TEXT, "!")
+        (Origin.UNCACHED, "a"), (Origin.DEFAULT, "de"), (Origin.UNCACHED, "b"), (Origin.UNCACHED, " c"), (Origin.TEXT, "!")
     ]  # fmt: skip
 
 
@@ -204,14 +205,14 @@ def test_uncached_modules_are_prefilled_with_their_slots():
             '<module name="m">ab</module><module name="n">cd</module>', "<m/>", 3, id="not after what is absent"
         ),
         pytest.param(
-            '<module name="m">a<parameter name="p" length="9"/></module>', "<m/>", 11, id="a slot counts whole"
+            '<module name="m">a<parameter name="p" length="9"/></module>', "<m/>", 2, id="an empty slot does not count"
         ),
         pytest.param('<module name="m" reserve="9">ab</module>', "<m/>", 3, id="reserve does not count"),
         pytest.param('<module name="m">ab</module><text>xy</text>', "", 6, id="anonymous text counts"),
     ],
 )
-def test_added_text_starts_at_the_highest_stop(schema, references, start):
-    """Text of the prompt starts at the highest stop among the runs and slots present in it."""
+def test_added_text_starts_behind_the_last_token(schema, references, start):
+    """Text of the prompt starts directly behind the last token in use."""
     made = plan(schema, f"{references}!")
 
     assert made.prefill[-1].start == start

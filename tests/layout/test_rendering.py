@@ -70,9 +70,10 @@ def test_parts_say_where_they_come_from() -> None:
     made = rendered('<a days="3"/><b/><user>Hi</user>')
 
     assert [(part.text, part.module, part.origin, part.parameter) for part in made.parts[2:]] == [
-        ("Trip of ", "a", None, None),
-        ("3", "a", "argument", "days"),
-        (" days.", "a", None, None),
+        ("Trip of", "a", None, None),
+        (" 3", "a", "argument", "days"),
+        (" day", "a", "repaired", None),
+        ("s.", "a", None, None),
         ("\nNew.", "b", "uncached", None),
         ("<user>", "", "header", None),
         ("Hi", "", "text", None),

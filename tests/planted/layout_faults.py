@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from promptcache.language.schema import Context
-from promptcache.layout import LayoutNode, Level, Origin, Run, Slot
+from promptcache.layout import LayoutNode, Level, Origin
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, run_states, plan = (module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "plan"))
+lay_out, run_states, run_tokens, plan = (
+    module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "run_tokens", "plan")
+)
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
 
@@ -161,28 +163,28 @@ def _last_scaffold(patch: Patch) -> None:
 
 @fault("the filler stays beside the argument", law=PLACE)
 def _filler_stays(patch: Patch) -> None:
-    original = plan._reuse_run
+    original = run_tokens.RunTokens.add
 
-    def reuse_run(run: Any, state: Any, contents: Any, reuse: Any, prefill: Any) -> None:
-        original(run, state, contents, reuse, prefill)
-        if state is not None and reuse and reuse[-1].part.encoding == state.encoding:
-            reuse[-1] = replace(reuse[-1], part=replace(reuse[-1].part, start=0))
+    def add(self: Any, run: Any, state: Any) -> None:
+        original(self, run, state)
+        if state is not None and self.reuse and self.reuse[-1].part.encoding == state.encoding:
+            self.reuse[-1] = replace(self.reuse[-1], part=replace(self.reuse[-1].part, start=0))
 
-    patch.setattr(plan, "_reuse_run", reuse_run)
+    patch.setattr(run_tokens.RunTokens, "add", add)
 
 
 @fault("an empty slot shows its placeholder", law=PLACE)
 def _placeholder_shown(patch: Patch) -> None:
-    patch.setattr(plan._Contents, "of", _contents(lambda slot: slot.filler_ids))
+    patch.setattr(run_tokens.SlotContents, "of", _contents(lambda slot: slot.filler_ids))
 
 
 @fault("a slot's default is not applied", law=PLACE)
 def _no_default_text(patch: Patch) -> None:
-    patch.setattr(plan._Contents, "of", _contents(lambda slot: ()))
+    patch.setattr(run_tokens.SlotContents, "of", _contents(lambda slot: ()))
 
 
 def _contents(unfilled: Any) -> Any:
-    original = plan._Contents.of
+    original = run_tokens.SlotContents.of
 
     def of(self: Any, slot: Any) -> Any:
         content = original(self, slot)
@@ -191,35 +193,56 @@ def _contents(unfilled: Any) -> Any:
     return of
 
 
-@fault("an argument stands at the end of its slot", law=PLACE)
-def _argument_at_end(patch: Patch) -> None:
-    original = plan._Content.prefill
+@fault("the space before a slot stays in the text", law=PLACE, quick=True)
+def _space_stays(patch: Patch) -> None:
+    original = lay_out._Walk._add_slot
 
-    def prefill(self: Any, slot: Any) -> Any:
-        return replace(original(self, slot), start=slot.stop - len(self.token_ids))
+    def add_slot(self: Any, parameter: Any, owner: Any) -> Any:
+        return original(self, replace(parameter, lead=""), owner)
 
-    patch.setattr(plan._Content, "prefill", prefill)
+    patch.setattr(lay_out._Walk, "_add_slot", add_slot)
+
+
+@fault("the boundary tokens stay at their places", law=PLACE, quick=True)
+def _boundary_stays(patch: Patch) -> None:
+    patch.setattr(run_tokens.RunTokens, "_move_boundary", lambda self, stretch, run: 0)
+
+
+@fault("a fifth boundary token moves", law=PLACE)
+def _five_move(patch: Patch) -> None:
+    patch.setattr(run_tokens, "MAX_BOUNDARY_TOKENS", 5)
+
+
+@fault("boundary tokens do not end before whitespace", law=PLACE)
+def _boundary_too_long(patch: Patch) -> None:
+    patch.setattr(
+        run_tokens.SlotContents,
+        "num_boundary_tokens",
+        lambda self, stretch: min(run_tokens.MAX_BOUNDARY_TOKENS, len(stretch.token_ids)),
+    )
+
+
+@fault("slots side by side do not form a group", law=PLACE)
+def _no_group(patch: Patch) -> None:
+    original = run_tokens.RunTokens._add_new
+
+    def add_new(self: Any, start: int, token_ids: Any, origin: Any, run: Any, parameter: Any = None) -> None:
+        slot = next((each for each in run.slots if each.parameter == parameter), None)
+        original(self, start if slot is None else slot.start, token_ids, origin, run, parameter)
+
+    patch.setattr(run_tokens.RunTokens, "_add_new", add_new)
 
 
 @fault("an argument longer than its slot is taken", law="fault is reported first")
 def _long_argument(patch: Patch) -> None:
-    original = plan._Contents.of
+    original = run_tokens.SlotContents.of
 
     def of(self: Any, slot: Any) -> Any:
         content = original(self, slot)
         self.faults.clear()
         return content
 
-    patch.setattr(plan._Contents, "of", of)
-
-
-@fault("added text starts right after the last argument", law=PLACE)
-def _slot_not_whole(patch: Patch) -> None:
-    def stop(self: Any) -> int:
-        last = self.pieces[-1]
-        return int(last.start + len(last.filler_ids) if isinstance(last, Slot) else last.stop)
-
-    patch.setattr(Run, "stop", property(stop))
+    patch.setattr(run_tokens.SlotContents, "of", of)
 
 
 @fault("added text starts one position late", law=PLACE, quick=True)

@@ -321,7 +321,7 @@ def _unknown_argument(element: etree._Element) -> Spot:
 def _arguments(tree: PromptTree, source: _Source) -> Iterator[tuple[str, Way]]:
     for module, name in tree.choice.arguments:
         element, parameter = tree.references[module], source.schema.parameters[module][name]
-        longer = _longer_than(parameter.length, source.tokenizer)
+        longer = _longer_than(parameter.num_positions, source.tokenizer)
         yield "given twice", partial(_added, element, "arg", {"name": name}, "")
         if refusal(parameter, MARK):
             yield "no value of the type", partial(_replaced, element, name, MARK)

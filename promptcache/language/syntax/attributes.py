@@ -13,6 +13,7 @@ from promptcache.language.syntax.conditions import TOKEN
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Places
 from promptcache.language.syntax.patterns import MAX_PATTERN
+from promptcache.language.syntax.repair import REPAIRS, is_repair
 from promptcache.language.syntax.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -102,6 +103,14 @@ class AttributeReader:
         if value is None or value in known:
             return None if value is None else choices(value)
         self._not_allowed(name, f"one of {', '.join(known)}", did_you_mean(value, known))
+        return None
+
+    def repair(self, name: str) -> str | None:
+        """Return a value of `repair`, or None if the attribute is absent or not allowed."""
+        value = self.text(name)
+        if value is None or is_repair(value):
+            return value
+        self._not_allowed(name, REPAIRS)
         return None
 
     def words(self, name: str) -> tuple[str, ...]:

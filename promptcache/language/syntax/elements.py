@@ -31,7 +31,7 @@ RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Attributes of the elements that are allowed in `rules`, by element."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context"),
+    "schema": ("name", "version", "whitespace", "separator", "context", "repair"),
     "module": (
         "name",
         "required",

@@ -249,6 +249,7 @@ class SchemaDocument(Short):
     context: Context = Context.GUARANTEED
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
+    repair: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
     @property

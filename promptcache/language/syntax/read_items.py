@@ -102,6 +102,7 @@ class SchemaReader:
             context=options.context,
             whitespace=options.whitespace,
             separator=options.separator,
+            repair=attributes.repair("repair"),
             places=attributes.places,
         )
 

@@ -1,0 +1,146 @@
+"""Take the tokens of runs for one prompt: stored tokens, contents of slots, and the tokens next to changed slots.
+
+docs/layout.md, "Slots", states the rules with an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from promptcache.diagnostics import Diagnostic
+from promptcache.language import FilledSlot, Selection
+from promptcache.layout.encoding import KVPart
+from promptcache.layout.lay_out import size_beside_slot
+from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, Stretch
+from promptcache.tokenizer import Tokenizer
+
+MAX_BOUNDARY_TOKENS = 4
+"""Maximum number of tokens behind a changed slot that move to the end of its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContent:
+    """Content of a slot in one request."""
+
+    token_ids: tuple[int, ...]
+    origin: Origin
+
+
+class SlotContents:
+    """Contents of the slots in one request: the argument, else the default, else no text."""
+
+    def __init__(self, selection: Selection, tokenizer: Tokenizer) -> None:
+        self.faults: list[Diagnostic] = []
+        self._tokenizer = tokenizer
+        self._arguments: Mapping[tuple[str, str], FilledSlot] = {
+            (argument.module, argument.parameter): argument for argument in selection.arguments
+        }
+
+    def of(self, slot: Slot) -> SlotContent:
+        """Return the content of `slot`; record a fault if its argument is too long."""
+        argument = self._arguments.get((slot.module, slot.parameter))
+        if argument is None:
+            return SlotContent(slot.default_ids, Origin.DEFAULT)
+        token_ids = self._tokenizer.tokenize(slot.lead + argument.text)
+        if len(token_ids) > slot.stop - slot.start:
+            self.faults.append(_over_slot(argument, slot, len(token_ids)))
+        return SlotContent(token_ids, Origin.ARGUMENT)
+
+    def num_boundary_tokens(self, stretch: Stretch) -> int:
+        """Return how many tokens at the start of a text move to a content before it.
+
+        These are the first token and those after it, up to the next one that begins with whitespace.
+        """
+        head = stretch.token_ids[:MAX_BOUNDARY_TOKENS]
+        for num_tokens in range(1, len(head)):
+            written = self._tokenizer.detokenize(head[:num_tokens])
+            if stretch.text.startswith(written) and stretch.text[len(written) :][:1].isspace():
+                return num_tokens  # a token may also begin inside a character
+        return len(head)
+
+
+class RunTokens:
+    """Tokens of the runs in use, in position order: `reuse` from stored KV, and `prefill`.
+
+    A slot is *changed* if its content differs from its filler, and in a run that is not cached. With `moves`, the
+    tokens behind a changed slot move to the end of its content:
+
+    - Slots of a run with no token between them form a group. From the first changed slot on, the contents of the group
+      follow one another and are new.
+    - The boundary tokens (`num_boundary_tokens`) of the text behind the group follow its last content. They are new,
+      and the stored ones are left out. The text may be that of the next run.
+    """
+
+    def __init__(self, contents: SlotContents, *, moves: bool) -> None:
+        self.reuse: list[Reuse] = []
+        self.prefill: list[Prefill] = []
+        self._contents = contents
+        self._moves = moves
+        self._behind: int | None = None  # position behind the content of a changed slot, while no text follows
+
+    def add(self, run: Run, state: RunState | None) -> None:
+        """Add the tokens of a run.
+
+        Args:
+            state: The state to reuse; None if the run is not cached, or has no tokens while it is encoded.
+        """
+        if isinstance(run.pieces[0], Slot):
+            self._behind = None  # boundary tokens are text
+        start = stop = 0  # range of encoding tokens to reuse next
+        for piece in run.pieces:
+            if isinstance(piece, Stretch):
+                moved = self._move_boundary(piece, run)
+                if moved:
+                    self._add_range(state, start, stop)
+                    start = stop + moved
+                stop += len(piece.token_ids)
+                if not run.cached:
+                    self._add_new(piece.start + moved, piece.token_ids[moved:], Origin.UNCACHED, run)
+                continue
+            content = self._contents.of(piece)
+            num_fillers = len(piece.filler_ids)
+            if self._behind is None and run.cached and content.token_ids == piece.filler_ids:
+                stop += num_fillers
+                continue
+            self._add_range(state, start, stop)  # a range never extends across new tokens
+            start = stop = stop + num_fillers
+            position = piece.start if self._behind is None else self._behind
+            self._add_new(position, content.token_ids, content.origin, run, piece.parameter)
+            if self._moves:
+                self._behind = position + len(content.token_ids)
+        self._add_range(state, start, stop)
+
+    def _move_boundary(self, stretch: Stretch, run: Run) -> int:
+        """Add the boundary tokens of `stretch` behind the content before it, if there is one; return their number."""
+        if self._behind is None:
+            return 0
+        num_tokens = self._contents.num_boundary_tokens(stretch)
+        origin = Origin.REPAIRED if run.cached else Origin.UNCACHED
+        self._add_new(self._behind, stretch.token_ids[:num_tokens], origin, run)
+        self._behind = None
+        return num_tokens
+
+    def _add_new(
+        self, start: int, token_ids: tuple[int, ...], origin: Origin, run: Run, parameter: str | None = None
+    ) -> None:
+        if token_ids:
+            self.prefill.append(
+                Prefill(start=start, token_ids=token_ids, origin=origin, module=run.module, parameter=parameter)
+            )
+
+    def _add_range(self, state: RunState | None, start: int, stop: int) -> None:
+        if start < stop and state is not None:
+            whole = state.encoding.whole
+            part = whole if stop - start == whole.num_tokens else KVPart(state.encoding, start, stop)
+            self.reuse.append(Reuse(part=part, run=state.run))
+
+
+def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int) -> Diagnostic:
+    where = f" of module '{slot.module}'" if slot.module else ""
+    return Diagnostic(
+        code="PC501",
+        message=f"argument '{slot.parameter}'{where} {size_beside_slot(num_tokens, slot.stop - slot.start, slot.lead)}",
+        span=argument.span,
+        related=((slot.span, "the slot is declared here"),),
+    )

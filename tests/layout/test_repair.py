@@ -1,0 +1,137 @@
+"""Laws of repair: which stored tokens a plan computes again, and where."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair, Selection
+from promptcache.layout import Level, Origin, Plan, lay_out, make_plan, recompute, run_states
+from promptcache.testing.level_oracle import true_level
+from promptcache.testing.position_oracle import expected_tokens, planned_tokens
+from tests import strategies
+from tests.conftest import law_examples
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import plan_of
+
+REPAIRS = st.sampled_from(["slots", "first-0", "first-1", "first-3", "first-50%", "first-100%", "all"])
+
+
+def planned(selection: Selection, repair: str) -> Plan:
+    layout = lay_out(selection.schema, ByteTokenizer())
+    return make_plan(selection, layout, run_states(layout), ByteTokenizer(), Repair.parse(repair))
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(data=st.data(), schema=strategies.schemas(), repair=REPAIRS)
+def test_all_repairs_but_none_have_the_same_tokens(data, schema, repair):
+    """Every repair but "none" gives a prompt the same tokens at the same positions, and its true level."""
+    selection = data.draw(strategies.prompts(schema))
+
+    plan = planned(selection, repair)
+
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer()))
+    assert plan.level is true_level(plan)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_without_repair_no_token_moves(data, schema):
+    """With "none" every token is at its place in the layout, and nothing stored is computed again."""
+    selection = data.draw(strategies.prompts(schema))
+
+    plan = planned(selection, "none")
+
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer(), moves=False))
+    assert plan.num_repaired_tokens == 0
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_a_full_repair_is_exact(data, schema):
+    """With "all" every answer is exact, and no exact token is computed again."""
+    selection = data.draw(strategies.prompts(schema))
+
+    plan, slots = planned(selection, "all"), planned(selection, "slots")
+
+    assert plan.level is true_level(plan) is Level.EXACT
+    if slots.level is Level.EXACT:
+        assert (plan.reuse, plan.prefill) == (slots.reuse, slots.prefill)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas())
+def test_no_first_tokens_are_the_default(data, schema):
+    """The plan of "first-0" is that of "slots", and more first tokens never reuse more."""
+    selection = data.draw(strategies.prompts(schema))
+
+    none, one, many = (planned(selection, repair) for repair in ("first-0", "first-1", "first-9"))
+
+    slots = planned(selection, "slots")
+    assert (none.reuse, none.prefill, none.level) == (slots.reuse, slots.prefill, slots.level)
+    assert none.num_reused_tokens >= one.num_reused_tokens >= many.num_reused_tokens
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.schemas(), num_tokens=st.integers(0, 5))
+def test_recomputed_tokens_keep_their_places(data, schema, num_tokens):
+    """`recompute` changes which tokens are new, and nothing else about them."""
+    plan = planned(data.draw(strategies.prompts(schema)), "slots")
+    runs = {reuse.run for reuse in plan.reuse}
+
+    made = recompute(plan, dict.fromkeys(runs, num_tokens))
+
+    assert sorted(planned_tokens(made)) == sorted(planned_tokens(plan))
+    reused = {run: sum(each.part.num_tokens for each in plan.reuse if each.run == run) for run in runs}
+    assert made.num_reused_tokens == sum(max(0, number - num_tokens) for number in reused.values())
+    assert made.level is true_level(made)
+
+
+MODULES = (
+    '<schema name="s" separator=""><module name="a">aaaaaa</module><module name="b">bbbbbb</module>'
+    '<module name="c" requires="b">cccccc</module></schema>'
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "repair", "again"),
+    [
+        pytest.param("<a/>!", "first-2", [], id="nothing before it"),
+        pytest.param("<a/><b/>!", "first-2", ["bb"], id="a module that has not seen the one before"),
+        pytest.param("<b/><c/>!", "first-2", [], id="a module that requires the one before"),
+        pytest.param("<a/><b/><c/>!", "first-2", ["bb", "cc"], id="all from the first on"),
+        pytest.param("<a/><b/><c/>!", "first-34%", ["bbb", "ccc"], id="a share is rounded up"),
+        pytest.param("<a/><b/><c/>!", "first-99", ["bbbbbb", "cccccc"], id="more than there are"),
+        pytest.param("<a/><b/><c/>!", "all", ["bbbbbb", "cccccc"], id="all"),
+    ],
+)
+def test_the_first_tokens_of_a_run_are_computed_again(prompt, repair, again):
+    """`first-K` computes the first tokens of each run again, from the first run on whose context differs."""
+    selection = plan_of(MODULES, f'<prompt schema="s">{prompt}</prompt>').selection
+
+    plan = planned(selection, repair)
+
+    found = [ByteTokenizer().detokenize(each.token_ids) for each in plan.prefill if each.origin is Origin.REPAIRED]
+    assert found == again
+
+
+@pytest.mark.parametrize(
+    "text", ["", "some", "first", "first-", "first--1", "first-101%", "first-01", "first-1.5", "All"]
+)
+def test_other_repairs_are_refused(text):
+    """A text that names no repair is refused with the names there are."""
+    with pytest.raises(InvalidValue, match="none, slots, all, first-16"):
+        Repair.parse(text)
+
+
+@pytest.mark.parametrize("text", ["none", "slots", "first-0", "first-16", "first-20%", "first-100%", "all"])
+def test_repairs_print_as_they_are_written(text):
+    """The text of a repair is the text that it was made from."""
+    assert str(Repair.parse(text)) == text
