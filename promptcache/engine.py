@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import BYTES, FUNCTION, InvalidValue, Unpicklable
+from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable, whole
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    Audit,
     Catalog,
     Completion,
     Executor,
@@ -26,8 +27,10 @@ from promptcache.runtime import (
     Planner,
     Pool,
     Progress,
+    Promotion,
     PromptSource,
     Request,
+    SchemaState,
     Stream,
     TokenQueue,
     WarmReport,
@@ -35,11 +38,14 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
+    audit,
     check_for_batch,
     check_for_stream,
     check_room,
     choose_linking,
+    demoted,
     load_model,
+    promote,
     read_options,
     reference_logits,
     schema_state,
@@ -51,6 +57,14 @@ from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
+
+DEFAULT_PROMOTE_BYTES = 2**30
+"""Default limit of the KV that one promotion adds."""
+
+DEFAULT_AUDIT_TOKENS = 32
+"""Default limit of the places that an audit compares."""
+
+_PLACES = whole(1, unit="tokens")
 
 
 class Engine(Unpicklable):
@@ -195,6 +209,53 @@ class Engine(Unpicklable):
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._executor, progress) for each in chosen)
 
+    def promote(self, prompt: PromptSource, *, promote_bytes: int = DEFAULT_PROMOTE_BYTES) -> Promotion:
+        """Encode the modules of a prompt together from now on, as if the schema had a scaffold over them.
+
+        Positions do not change. The KV is encoded at its first use. Later prompts that have at least these modules
+        attend to all of them, and their `Usage.promoted` is set. A promotion lasts until `demote`, until a schema of
+        the same name is added, or until the engine ends. Requests in flight keep the KV that they were planned with.
+
+        Args:
+            prompt: As for `plan`. Its cached modules are promoted; its arguments and text do not matter.
+            promote_bytes: Limit of the stored KV that this promotion adds.
+
+        Raises:
+            PromptCacheError: The promotion adds more than `promote_bytes`.
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+        """
+        BYTES.check("promote_bytes", promote_bytes, InvalidValue)
+        while True:
+            plan, old = self._planned(prompt)
+            new, report = promote(old, plan.selection, self.model.shape, promote_bytes)
+            if new is old or self._catalog.replace(old, new):
+                return report
+
+    def demote(self, prompt: PromptSource | None = None, *, schema: str | None = None) -> int:
+        """Undo the promotion of a prompt's modules, or all promotions of a schema.
+
+        Returns:
+            The number of promotions that were undone. The KV that only they needed is freed.
+
+        Raises:
+            InvalidValue: Not exactly one of `prompt` and `schema` is given.
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+        """
+        if (prompt is None) is (schema is None):
+            raise InvalidValue("demote takes either a prompt, or the name of a schema as schema=…")
+        (TEXT | None).check("schema", schema, InvalidValue)
+        while True:
+            if prompt is None:
+                selection, old = None, self._catalog.find(schema or "")
+            else:
+                plan, old = self._planned(prompt)
+                selection = plan.selection
+            new, number = demoted(old, selection)
+            if new is old or self._catalog.replace(old, new):
+                return number
+
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
         `pin`.
@@ -316,11 +377,43 @@ class Engine(Unpicklable):
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._planner.plan(prompt, repair).tokens, self.model)
 
+    def audit(
+        self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
+    ) -> Audit:
+        """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
+
+        Slow: it takes about as long as 5 plain prefills of the prompt and one request for each of its modules. If the
+        distance is a millinat or more, it takes up to 28 further prefills, which try what would help. They encode
+        modules outside of the engine's store. Each pass makes a mask over all tokens.
+
+        Args:
+            prompt: As for `plan`.
+            max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+
+        Raises:
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: Prompt and answer need more positions than the model has.
+        """
+        _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
+        plan, state = self._planned(prompt, repair)
+        check_room(plan, max_new_tokens, self.model.context_length)
+        return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
+
     @cached_property
     def _eos_ids(self) -> tuple[int, ...]:
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+
+    def _planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[Plan, SchemaState]:
+        """Return the plan of a prompt and the state that it was made with; another thread may replace the state."""
+        while True:
+            plan = self._planner.plan(prompt, repair)
+            state = self._catalog.find(plan.selection.schema.name)
+            if state.schema is plan.selection.schema:
+                return plan, state
 
     def _request(self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float) -> Request:
         plan = self._planner.plan(prompt, repair)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from promptcache import Completion, Engine, Prompt, Store, StoreConfig
+from promptcache.runtime.audit import Audit
 from promptcache.runtime.completion import Timing, Usage, WarmReport
+from promptcache.runtime.promotion import Promotion
 from promptcache.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -73,13 +75,15 @@ def test_errors_are_documented() -> None:
     assert [name for name in names if f"`{name}`" not in PYTHON and f"`{name}`s" not in PYTHON] == []
 
 
-@pytest.mark.parametrize("kind", [Completion, Usage, Timing, WarmReport, StoreConfig], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Completion, Usage, Timing, WarmReport, Promotion, Audit, StoreConfig], ids=lambda kind: kind.__name__
+)
 def test_fields_are_documented(kind: type) -> None:
     """The table of a result or setting has all of its fields, and no other."""
     told = re.findall(r"`(\w+)`", " ".join(row[0] for row in _cells(f"`{kind.__name__}`")))
     there = [each.name for each in fields(kind)]  # type: ignore[arg-type]
 
-    assert set(told) == {*there, *(["ttft_s"] if kind is Timing else [])}
+    assert set(told) == {*there, *{Timing: ["ttft_s"], Audit: ["same_answer"]}.get(kind, [])}
 
 
 def test_defaults_are_documented() -> None:

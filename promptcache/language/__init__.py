@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from promptcache.language.check import check_schema
+from promptcache.language.check import check_schema, promoted_scaffold
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -161,6 +161,7 @@ __all__ = [
     "parse_schema",
     "place",
     "print_schema",
+    "promoted_scaffold",
     "prompt_for",
     "prompt_grammar",
     "read_document",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -99,6 +99,15 @@ def check_schema(schema: Schema) -> CheckedSchema:
     )
     _refuse(_collected(check_examples(checked)), warnings)
     return checked
+
+
+def promoted_scaffold(schema: CheckedSchema, modules: tuple[str, ...], span: Span) -> CheckedScaffold:
+    """Return the scaffold over modules of a schema, at least one, that some valid prompt has together."""
+    backbone = find_backbone(schema.rules, [modules])
+    guaranteed = None if backbone is None else backbone.together[0]
+    assert guaranteed is not None, "a valid prompt has these modules together"
+    name = f"promoted:{'+'.join(modules)}"  # no declared name has a colon
+    return CheckedScaffold(name=name, members=modules, guaranteed=guaranteed, span=span, promoted=True)
 
 
 def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:

@@ -20,7 +20,7 @@ from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Completion
+    from promptcache.runtime import Audit, Completion
 
 _MAX_CHARS = 60
 _MAX_ROWS = 1_000
@@ -82,6 +82,39 @@ def schema_fragment(schema: CheckedSchema) -> str:
     _add(head, "span", f"{counted(len(schema.modules), 'module')} · {counted(num_slots, 'slot')}")
     _outline(root, schema.children, 0)
     return _text_of(root)
+
+
+def audit_fragment(audit: Audit) -> str:
+    """Return an audit for a notebook: bars for the shares of the distance and the gains of modules, and the advice."""
+    root = etree.Element("div", {"class": ROOT_CLASS})
+    _style(root, html_style(0))
+    head = _add(root, "p", "", {"class": "head"})
+    _add(head, "b", audit.schema)
+    answer = "same answer" if audit.same_answer else "another answer"
+    _add(head, "span", f"{_millinats(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}")
+    _value_rows(root, "where the distance comes from", {each.cause.value: each.share for each in audit.rungs})
+    gains = {each.module or "(root)": each.gain for each in audit.modules}
+    _value_rows(root, "gain of computing a module again", gains)
+    _value_rows(root, "what helps", {f"{each.words} (price: {each.price})": each.gain for each in audit.advice})
+    return _text_of(root)
+
+
+def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
+    """Add a row with a bar for each number of nats; numbers below zero have no bar."""
+    if values:
+        _add(root, "p", title, {"class": "say"})
+    most = max((*values.values(), 0.0))
+    for name, value in values.items():
+        row = _add(root, "div", "", {"class": "row", "title": shown(name)})
+        _add(row, "span", name, {"class": "name"})
+        bar = _add(row, "span", "", {"class": "bar"})
+        if value > 0:
+            _add(bar, "i", "", {"class": "new", "style": f"left:0%;width:{number(100 * value / most)}%"})
+        _add(row, "span", _millinats(value), {"class": "num"})
+
+
+def _millinats(nats: float) -> str:
+    return f"{round(1000 * nats, 1) + 0.0:.1f}"
 
 
 def _picture(parent: etree._Element | None, chart: Chart) -> etree._Element:

@@ -3,8 +3,10 @@
 Other rooms import from this file only.
 """
 
+from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
+from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
@@ -16,6 +18,7 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
+from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
@@ -23,19 +26,26 @@ from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
 __all__ = [
+    "Advice",
+    "AdviceKind",
+    "Audit",
     "Catalog",
+    "Cause",
     "Completion",
     "Executor",
     "FinishReason",
     "KVSource",
     "KVView",
     "Model",
+    "ModuleGain",
     "Planner",
     "Pool",
     "Progress",
+    "Promotion",
     "PromptSource",
     "Request",
     "RequestPositions",
+    "Rung",
     "SchemaState",
     "Segment",
     "Stream",
@@ -46,16 +56,20 @@ __all__ = [
     "answer",
     "answer_batch",
     "as_model",
+    "audit",
     "check_for_batch",
     "check_for_stream",
     "check_room",
     "choose_linking",
+    "demoted",
     "generate",
     "generate_together",
     "link",
     "link_batch",
     "load_model",
     "plain_logits",
+    "promote",
+    "promoted",
     "read_options",
     "reference_logits",
     "reference_tokens",

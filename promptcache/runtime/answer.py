@@ -17,6 +17,7 @@ from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.options import sees_padding
 from promptcache.runtime.link import link_batch
+from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.stream import TokenQueue
 
 
@@ -160,6 +161,7 @@ def _completion(
         moved_bytes=fetched.moved_bytes,
         faults=fetched.faults,
         modules=_module_usage(request.plan, fetched),
+        promoted=uses_promotion(request.plan.selection),
     )
     return Completion(
         text=request.text(first),

@@ -30,12 +30,13 @@ from promptcache.tokenizer import Tokenizer
 class SchemaState:
     """A schema with its layout and the states of its runs.
 
-    It is immutable: a request keeps the state that it was planned with.
+    It is immutable: a request keeps the state that it was planned with. `schema.scaffolds` includes the promoted ones.
     """
 
     schema: CheckedSchema
     layout: Layout
     states: tuple[RunState, ...]
+    codec: Codec
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
@@ -83,7 +84,7 @@ def schema_state(
     """
     layout = lay_out(schema, tokenizer)
     check_length(layout, context_length)
-    return SchemaState(schema=schema, layout=layout, states=run_states(layout, codec))
+    return SchemaState(schema=schema, layout=layout, states=run_states(layout, codec), codec=codec)
 
 
 class Catalog:
@@ -110,15 +111,26 @@ class Catalog:
 
     def add(self, state: SchemaState) -> None:
         """Add a schema. A schema of the same name is replaced; requests in flight keep the old one."""
-        key, store = self._key, self._store
         with self._lock:
-            old = self._states.get(state.schema.name)
-            self._states[state.schema.name] = state
-            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
-            name = state.schema.name
-            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
-            if old is not None:
-                self._forget(old)
+            self._add(state)
+
+    def replace(self, old: SchemaState, new: SchemaState) -> bool:
+        """Replace a state by another one of the same name; return False if it was replaced or removed meanwhile."""
+        with self._lock:
+            if self._states.get(old.schema.name) is not old:
+                return False
+            self._add(new)
+            return True
+
+    def _add(self, state: SchemaState) -> None:
+        key, store = self._key, self._store
+        name = state.schema.name
+        old = self._states.get(name)
+        self._states[name] = state
+        store.reserve([(key(each), each.num_tokens) for each in state.encodings])
+        store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+        if old is not None:
+            self._forget(old)
 
     def remove(self, name: str) -> None:
         """Remove a schema; requests in flight keep it.

@@ -61,6 +61,7 @@ class Usage(Short):
             concatenation. Copies that several requests of a batch share count for the first of them.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order.
+        promoted: Whether a promoted scaffold served some of them.
         faults: Store faults that did not stop the request, one sentence each.
     """
 
@@ -72,6 +73,7 @@ class Usage(Short):
     copied_bytes: int
     moved_bytes: int
     modules: tuple[ModuleUsage, ...]
+    promoted: bool = False
     faults: tuple[str, ...] = ()
 
 

@@ -1,12 +1,14 @@
 """The law that no history of a store changes an answer, as a stateful machine of Hypothesis.
 
-Its steps warm, ask, generate, evict and restart on one store. Every answer is compared with that of a fresh engine.
+Its steps warm, ask, generate, promote, evict and restart on one store. Every answer is compared with that of a fresh
+engine with the same promotions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 
 import torch
@@ -16,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.runtime import Executor
+from promptcache.runtime import Executor, demoted, promoted
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.service import Service, distance, serve
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -43,7 +45,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
 
 
 def check_histories(service: Service, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
-    """Check that a prompt is answered as by a new engine, after random warming, requests, evictions and restarts.
+    """Check that random warming, requests, promotions, evictions and restarts do not change the answer to a prompt.
 
     Args:
         service: A schema as a model serves it; its own store is not used.
@@ -92,8 +94,8 @@ class _Histories(RuleBasedStateMachine):
     @rule(number=_NUMBERS)
     def ask(self, number: int) -> None:
         """Answer a prompt."""
-        index, selection = self.fresh.asked(number)
-        far = distance(self.services[index].logits(selection), self.fresh.logits(number))
+        index, selection = self.asked(number)
+        far = distance(self.services[index].logits(selection), self.fresh.logits(number, selection))
         if not far < self.services[index].tolerance:
             raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
         self.hold()
@@ -101,10 +103,30 @@ class _Histories(RuleBasedStateMachine):
     @rule(number=_NUMBERS)
     def generate(self, number: int) -> None:
         """Generate from a prompt."""
-        index, selection = self.fresh.asked(number)
-        tokens, expected = self.services[index].tokens(selection, _NUM_GENERATED), self.fresh.tokens(number)
+        index, selection = self.asked(number)
+        tokens = self.services[index].tokens(selection, _NUM_GENERATED)
+        expected = self.fresh.tokens(number, selection)
         if tokens != expected:
             raise BrokenLaw(f"{selection.modules} gives {tokens}, a fresh engine {expected}")
+
+    @rule(number=_NUMBERS)
+    def promote(self, number: int) -> None:
+        """Promote the modules of a prompt."""
+        index, selection = self.asked(number)
+        service = self.services[index]
+        self.services[index] = replace(service, state=promoted(service.state, selection))
+
+    @rule(number=_NUMBERS)
+    def demote(self, number: int) -> None:
+        """Undo the promotion of a prompt's modules."""
+        index, selection = self.asked(number)
+        service = self.services[index]
+        self.services[index] = replace(service, state=demoted(service.state, selection)[0])
+
+    def asked(self, number: int) -> tuple[int, Selection]:
+        """Return the index of a service and a prompt for its schema with the promotions of now."""
+        index, selection = self.fresh.asked(number)
+        return index, replace(selection, schema=self.services[index].state.schema)
 
     @rule(number=_NUMBERS)
     def warm(self, number: int) -> None:
@@ -146,30 +168,35 @@ class _Histories(RuleBasedStateMachine):
 
 
 class _Fresh:
-    """The answers of fresh engines, each computed once."""
+    """The answers of fresh engines, each computed once for each set of promotions."""
 
     def __init__(self, services: Sequence[Service], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
         self._prompts = prompts
-        self._logits: dict[int, torch.Tensor] = {}
-        self._tokens: dict[int, tuple[int, ...]] = {}
+        self._logits: dict[tuple[object, ...], torch.Tensor] = {}
+        self._tokens: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def asked(self, number: int) -> tuple[int, Selection]:
         """Return the prompt of this number, counted round, and the index of its service."""
         return self._prompts[number % len(self._prompts)]
 
-    def logits(self, number: int) -> torch.Tensor:
-        """Return a prompt's logits."""
-        place = number % len(self._prompts)
-        if place not in self._logits:
-            index, selection = self._prompts[place]
-            self._logits[place] = self.services[index].renewed().logits(selection)
-        return self._logits[place]
+    def logits(self, number: int, selection: Selection) -> torch.Tensor:
+        """Return a prompt's logits with the promotions of the selection's schema."""
+        key = self._key(number, selection)
+        if key not in self._logits:
+            self._logits[key] = self._service(number).renewed(selection.schema).logits(selection)
+        return self._logits[key]
 
-    def tokens(self, number: int) -> tuple[int, ...]:
-        """Return the first tokens of a prompt's answer."""
-        place = number % len(self._prompts)
-        if place not in self._tokens:
-            index, selection = self._prompts[place]
-            self._tokens[place] = self.services[index].renewed().tokens(selection, _NUM_GENERATED)
-        return self._tokens[place]
+    def tokens(self, number: int, selection: Selection) -> tuple[int, ...]:
+        """Return the first tokens of a prompt's answer with the promotions of the selection's schema."""
+        key = self._key(number, selection)
+        if key not in self._tokens:
+            self._tokens[key] = self._service(number).renewed(selection.schema).tokens(selection, _NUM_GENERATED)
+        return self._tokens[key]
+
+    def _service(self, number: int) -> Service:
+        return self.services[self.asked(number)[0]]
+
+    def _key(self, number: int, selection: Selection) -> tuple[object, ...]:
+        names = (each.name for each in selection.schema.scaffolds)
+        return number % len(self._prompts), *names

@@ -13,7 +13,7 @@ from lxml import html
 
 from promptcache.picture import register
 from promptcache.picture.notebook import VIEWS
-from promptcache.runtime import Completion
+from promptcache.runtime import Audit, Cause, Completion, ModuleGain, Rung
 from tests.layout.samples import plan_of
 
 SCHEMA = """<schema name="trip"><system>Be brief.</system>
@@ -74,6 +74,33 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
     assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
     fields = Completion.__dataclass_fields__
     assert {"text", "plan", "usage", "level", "lossy", "timing", "finish_reason"} <= fields.keys()
+
+
+def test_an_audit_shows_its_shares_as_bars() -> None:
+    """Each cause, module and advice has a row; what is below zero has no bar."""
+    advice = SimpleNamespace(words="<b>promote", price="1 byte", gain=0.002)
+    rungs = [
+        Rung(cause=cause, divergence=0.004, agreement=1.0, share=share)
+        for cause, share in zip(Cause, (0.004, 0.001, -0.001), strict=True)
+    ]
+    modules = [ModuleGain(module=module, num_tokens=3, divergence=0.001, gain=0.003) for module in ("plan", "")]
+    audit = SimpleNamespace(
+        schema="trip",
+        level="modular",
+        divergence=0.004,
+        same_answer=True,
+        rungs=rungs,
+        modules=modules,
+        advice=[advice],
+    )
+    element = shown("Audit", audit)
+    rows = {row.find("span").text: row for row in element.find_class("row")}
+
+    assert list(rows) == ["tokens", "positions", "context", "plan", "(root)", "<b>promote (price: 1 byte)"]
+    bars = {name: [bar.get("style") for bar in row.iter("i")] for name, row in rows.items()}
+    assert (bars["tokens"], bars["positions"], bars["context"]) == (["left:0%;width:100%"], ["left:0%;width:25%"], [])
+    assert "4.0 millinats from plain prefill · same answer · level modular" in element.text_content()
+    assert set(vars(audit)) - {"same_answer"} <= Audit.__dataclass_fields__.keys()
 
 
 def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,128 @@
+"""`promptcache audit`: how far a cached request is from plain prefill, where that comes from, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from promptcache.cli.console import progress, show_loading, stdout
+from promptcache.cli.engine import load_engine
+from promptcache.cli.exits import ending
+from promptcache.cli.options import (
+    arguments_option,
+    context_option,
+    device_option,
+    dtype_option,
+    json_option,
+    keep_option,
+    model_option,
+    prompt_argument,
+    schemas_option,
+)
+from promptcache.cli.output import counted, write_json
+from promptcache.cli.request import TokenLimits, plan_request, read_request
+from promptcache.tokenizer import model_folder
+
+if TYPE_CHECKING:
+    from promptcache.runtime import Audit
+
+_MEANINGS = {
+    "tokens": "cut into tokens where the schema cuts",
+    "positions": "gaps in positions",
+    "context": "text that modules have not seen",
+}
+_BAR = 24  # columns of the longest bar
+_LEAST_SHOWN = 0.00005  # nats that are not rounded to zero
+
+
+@click.command("audit")
+@prompt_argument
+@schemas_option
+@model_option()
+@device_option
+@dtype_option
+@click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum number of places to compare.")
+@arguments_option
+@keep_option
+@context_option
+@json_option
+def command(
+    prompt: str,
+    schema: tuple[str, ...],
+    model: str,
+    device: str | None,
+    dtype: str,
+    max_new_tokens: int | None,
+    arg: tuple[str, ...],
+    keep: str,
+    context: Path | None,
+    as_json: bool,
+) -> None:
+    """Show how far a cached request is from plain prefill, why, and what would help.
+
+    PROMPT is a prompt file; - is standard input.
+    """
+    with ending(as_json=as_json, context=context) as sources:
+        request = read_request(prompt, schema, arg, sources)
+        folder = model_folder(model)
+        if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
+            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1)
+        with progress() as show:
+            show_loading(show, model)
+            engine = load_engine(model, device, dtype)
+            engine.add_schema(request.schema.source, keep=keep)
+            show("comparing with plain prefill", 0, None)
+            limit: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+            audit = engine.audit(request.prompt, **limit)
+        if as_json:
+            place = {"prompt": request.prompt_file, "schema": {"name": audit.schema, "file": request.schema_file}}
+            write_json(_data(audit) | place | {"model": model})
+        else:
+            for line in _lines(audit):
+                stdout().print(line, soft_wrap=True)
+
+
+def _data(audit: Audit) -> dict[str, Any]:
+    return {**asdict(audit), "same_answer": audit.same_answer}
+
+
+def _lines(audit: Audit) -> Iterator[Text]:
+    num_same = round(audit.agreement * audit.num_places)
+    answer = "the same answer as plain prefill" if audit.same_answer else "another answer than plain prefill"
+    yield Text.assemble(
+        (audit.schema, "bold"),
+        f"  {audit.level} · {_millinats(audit.divergence)} millinats from plain prefill",
+        f" · same token at {num_same} of {counted(audit.num_places, 'place')} · {answer}",
+    )
+    yield Text("\nwhere the distance comes from, in millinats")
+    yield from _table([(each.cause.value, each.share, _MEANINGS[each.cause]) for each in audit.rungs])
+    if audit.modules:
+        yield Text("\nwhat computing a module again in this prompt would gain")
+        yield from _table(
+            [(each.module or "(root)", each.gain, counted(each.num_tokens, "token")) for each in audit.modules]
+        )
+    yield Text("\nwhat helps: tried on this prompt" if audit.advice else "\nnothing that was tried helps")
+    for each in audit.advice:
+        yield Text(f"  {_millinats(each.gain):>8}  {each.words}")
+        yield Text(f"  {'':8}  price: {each.price}", style="dim")
+
+
+def _table(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
+    """Yield a line for each name with its millinats, its words and a bar."""
+    name_columns = max(len(name) for name, _, _ in rows)
+    words_columns = max(len(words) for _, _, words in rows)
+    most = max((value for _, value, _ in rows), default=0.0)
+    for name, value, words in rows:
+        bar = "█" * round(_BAR * value / most) if value >= _LEAST_SHOWN else ""
+        text = f"  {name:<{name_columns}}  {_millinats(value):>8}  {words:<{words_columns}}"
+        yield Text(f"{text}  {bar}".rstrip())
+
+
+def _millinats(nats: float) -> str:
+    """Return nats as millinats with one decimal; rounding gives no minus zero."""
+    return f"{round(1000 * nats, 1) + 0.0:.1f}"

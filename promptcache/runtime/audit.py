@@ -1,0 +1,349 @@
+"""Audit of one request: how far it is from ordinary prefill, and where the distance comes from.
+
+Distances are mean KL divergences in nats over the places of plain prefill's greedy answer. `advice.py` tries what would
+reduce them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from promptcache.diagnostics import Short
+from promptcache.layout import LayoutLeaf, LayoutNode, LeafKind, Level, Origin, Plan, Prefill, RequestTokens, recompute
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.tokenizer import Tokenizer
+
+
+class Cause(StrEnum):
+    """What a rung of the ladder changes: where texts are cut into tokens, their positions, or what modules see."""
+
+    TOKENS = "tokens"
+    POSITIONS = "positions"
+    CONTEXT = "context"
+
+
+class AdviceKind(StrEnum):
+    """Kind of a change that reduces the distance."""
+
+    PROMOTE = "promote"
+    REQUIRES = "requires"
+    REPAIR = "repair"
+    SLOT = "slot"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Rung(Short):
+    """Rung of the ladder from plain prefill to the cached request.
+
+    Attributes:
+        cause: What this rung changes in the one before.
+        divergence: Mean KL divergence of plain prefill from this rung, in nats.
+        agreement: Share of places with the most probable token of plain prefill.
+        share: `divergence` minus that of the rung before; it may be negative.
+    """
+
+    cause: Cause
+    divergence: float
+    agreement: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModuleGain(Short):
+    """Effect of computing one module again in the context of this prompt.
+
+    Attributes:
+        module: Its path; "" is the schema's text outside modules.
+        num_tokens: Reused tokens, which are computed again.
+        divergence: Mean KL divergence of plain prefill from the request with this module computed again, in nats.
+        gain: By how much this is less than the divergence of the request; it may be negative.
+    """
+
+    module: str
+    num_tokens: int
+    divergence: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(Short):
+    """Change that was tried and reduces the distance of this prompt.
+
+    Attributes:
+        kind: What changes.
+        words: What to do.
+        price: What it costs.
+        gain: Reduction of the divergence in nats: of the cached request, or for `AdviceKind.TEXT` of the rung `tokens`.
+    """
+
+    kind: AdviceKind
+    words: str
+    price: str
+    gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Audit(Short):
+    """Distance of a cached request from ordinary prefill of the same text.
+
+    Attributes:
+        schema: Name of the schema.
+        level: Level of the request.
+        divergence: Mean KL divergence of plain prefill from the request, in nats.
+        agreement: Share of places with the same most probable token.
+        num_places: Number of compared places: the tokens of plain prefill's greedy answer.
+        answer: The text of that answer.
+        rungs: From plain prefill to the request. Their shares add up to `divergence`.
+        modules: The reused modules, the largest gain first.
+        advice: Changes that reduce the distance, the largest gain first.
+    """
+
+    schema: str
+    level: Level
+    divergence: float
+    agreement: float
+    num_places: int
+    answer: str
+    rungs: tuple[Rung, ...]
+    modules: tuple[ModuleGain, ...]
+    advice: tuple[Advice, ...] = field(default=())
+
+    @property
+    def same_answer(self) -> bool:
+        """Whether the greedy answer of the request is that of plain prefill."""
+        return self.agreement == 1.0
+
+    @property
+    def causes(self) -> tuple[Rung, ...]:
+        """The rungs, the largest share first."""
+        return tuple(sorted(self.rungs, key=lambda rung: -rung.share))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """Adjacent tokens of a prompt that were tokenized together. A frame is BOS, or the header or footer of a turn."""
+
+    token_ids: tuple[int, ...]
+    is_frame: bool
+    module: str
+
+
+class Ladder:
+    """Predictions of plain prefill at every place of its greedy answer, and distances from them."""
+
+    def __init__(
+        self, plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Sequence[int], max_new_tokens: int
+    ) -> None:
+        """Compute the greedy answer after plain prefill."""
+        self.plan = plan
+        self.model = executor.model
+        self.pieces = tuple(prompt_pieces(plan, tokenizer))
+        self._tokenizer = tokenizer
+        self._executor = executor
+        self._whole_ids = self._whole()
+        self.answer_ids = _greedy(self.model, self._whole_ids, eos_ids, max_new_tokens)
+        self.num_places = len(self.answer_ids)
+        self._plain = self._predictions(self._whole_ids, range(len(self._whole_ids)))
+
+    def rungs(self) -> tuple[Rung, ...]:
+        """Return the rungs. A rung with the tokens and positions of the one before has its predictions, too."""
+        cut = self.cut_ids
+        positions = tuple(
+            sorted(
+                position
+                for part in (*(each.part.position_ids for each in self.plan.reuse), self.plan.tokens.position_ids)
+                for position in part
+            )
+        )
+        apart = self._plain if cut == self._whole_ids else self._predictions(cut, range(len(cut)))
+        placed = apart if positions == tuple(range(len(cut))) else self._predictions(cut, positions)
+        cached = self._linked(self.plan.tokens, self._executor)
+        rungs: list[Rung] = []
+        before = 0.0
+        for cause, found in zip(Cause, (apart, placed, cached), strict=True):
+            divergence = self._divergence(found)
+            agreement = float((found.argmax(-1) == self._plain.argmax(-1)).double().mean())
+            rungs.append(Rung(cause=cause, divergence=divergence, agreement=agreement, share=divergence - before))
+            before = divergence
+        return tuple(rungs)
+
+    @property
+    def cut_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt as the schema cuts them."""
+        return tuple(token_id for piece in self.pieces for token_id in piece.token_ids)
+
+    def of_plan(self, plan: Plan, executor: Executor) -> float:
+        """Return the divergence of plain prefill from another plan of the prompt."""
+        return self._divergence(self._linked(plan.tokens, executor))
+
+    def of_tokens(self, token_ids: Sequence[int]) -> float:
+        """Return the divergence of plain prefill from other tokens of the prompt, without gaps."""
+        return self._divergence(self._predictions(token_ids, range(len(token_ids))))
+
+    def modules(self, divergence: float) -> Iterator[ModuleGain]:
+        """Yield the gain of each reused module, for a request with this divergence."""
+        layout = self.plan.layout
+        counts: dict[str, dict[int, int]] = {}
+        for reuse in self.plan.reuse:
+            if not (layout.has_bos and reuse.run == 0):  # BOS attends to itself only
+                runs = counts.setdefault(layout.runs[reuse.run].module, {})
+                runs[reuse.run] = runs.get(reuse.run, 0) + reuse.part.num_tokens
+        for module, runs in counts.items():
+            found = self.of_plan(recompute(self.plan, runs), self._executor)
+            num_tokens = sum(runs.values())
+            yield ModuleGain(module=module, num_tokens=num_tokens, divergence=found, gain=divergence - found)
+
+    def _whole(self) -> tuple[int, ...]:
+        """Return the tokens of the prompt's text, each text between two frames tokenized as a whole."""
+        token_ids: list[int] = []
+        for is_frame, group in groupby(self.pieces, key=lambda piece: piece.is_frame):
+            own = [token_id for piece in group for token_id in piece.token_ids]
+            token_ids += own if is_frame else self._tokenizer.tokenize(self._tokenizer.detokenize(own))
+        return tuple(token_ids)
+
+    def _predictions(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """Return log-probabilities `[places, V]` from plain prefill of a prompt and the answer."""
+        answer = self.answer_ids[:-1]
+        after = range(positions[-1] + 1, positions[-1] + 1 + len(answer))
+        logits = _plain_logits(self.model, (*token_ids, *answer), (*positions, *after), self.num_places)
+        return logits.double().log_softmax(-1)
+
+    def _linked(self, tokens: RequestTokens, executor: Executor) -> torch.Tensor:
+        """Return log-probabilities `[places, V]` from linked KV."""
+        answer = self.answer_ids[:-1]
+        stop = tokens.position_ids[-1] + 1
+        continued = RequestTokens(
+            parts=tokens.parts,
+            token_ids=(*tokens.token_ids, *answer),
+            position_ids=(*tokens.position_ids, *range(stop, stop + len(answer))),
+        )
+        return executor.logits(continued)[-self.num_places :].double().log_softmax(-1)
+
+    def _divergence(self, found: torch.Tensor) -> float:
+        if found is self._plain:
+            return 0.0
+        return float((self._plain.exp() * (self._plain - found)).sum(-1).mean().clamp(min=0.0))
+
+
+def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
+    """Yield the pieces of a prompt in position order."""
+    owners = _TokenOwners(plan)
+    tokens = [
+        (position, token_id, owners.of_schema(position))
+        for reuse in plan.reuse
+        for position, token_id in zip(reuse.part.position_ids, reuse.part.token_ids, strict=True)
+    ]
+    for each in plan.prefill:
+        for position, token_id in enumerate(each.token_ids, each.start):
+            owner = owners.of_new(each, position)
+            tokens.append((position, token_id, owner))
+    control = tokenizer.control_ids
+    in_order = (
+        (replace(owner, is_frame=True) if token_id in control else owner, token_id)
+        for _, token_id, owner in sorted(tokens, key=itemgetter(0))
+    )
+    for owner, group in groupby(in_order, key=itemgetter(0)):
+        yield TokenPiece(tuple(token_id for _, token_id in group), owner.is_frame, owner.module)
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenOwner:
+    """What a token was tokenized with: a piece of the schema, or a content or text of the prompt."""
+
+    start: int
+    is_of_prompt: bool
+    is_frame: bool
+    module: str
+
+
+class _TokenOwners:
+    """The owners of a prompt's tokens by position."""
+
+    def __init__(self, plan: Plan) -> None:
+        layout = plan.layout
+        runs = sorted(index for path in ("", *plan.selection.modules) for index in layout.runs_of[path])
+        texts = (LeafKind.TEXT, LeafKind.SLOT)
+        frames = {(leaf.run, leaf.start) for leaf in _leaves(layout.tree) if leaf.kind not in texts}
+        self._owners = [
+            _TokenOwner(piece.start, False, (run, piece.start) in frames, layout.runs[run].module)
+            for run in runs
+            for piece in layout.runs[run].pieces
+        ]
+        self._starts = [owner.start for owner in self._owners]
+
+    def of_schema(self, position: int) -> _TokenOwner:
+        """Return the owner of a token of the schema."""
+        return self._owners[bisect_right(self._starts, position) - 1]
+
+    def of_new(self, prefill: Prefill, position: int) -> _TokenOwner:
+        """Return the owner of a new token: a content, a text that the prompt adds, or a text of the schema.
+
+        Boundary tokens lie in the range of a slot. They have its module, and are no frame.
+        """
+        match prefill.origin:
+            case Origin.ARGUMENT | Origin.DEFAULT | Origin.TEXT:
+                return _TokenOwner(prefill.start, True, False, prefill.module)
+            case Origin.HEADER | Origin.FOOTER:
+                return _TokenOwner(prefill.start, True, True, "")
+        return self.of_schema(position)
+
+
+def _leaves(nodes: Sequence[LayoutNode | LayoutLeaf]) -> Iterator[LayoutLeaf]:
+    for node in nodes:
+        if isinstance(node, LayoutLeaf):
+            yield node
+        else:
+            yield from _leaves(node.children)
+
+
+@torch.no_grad()
+def _plain_logits(model: Model, token_ids: Sequence[int], positions: Sequence[int], num_last: int) -> torch.Tensor:
+    """Return the logits `[num_last, V]` of the last tokens, from one plain causal pass at explicit positions."""
+    start = len(token_ids) - num_last
+    cache = model.plain_cache(model.shape.num_layers)
+    if start:
+        tokens, places, mask = _inputs(model, token_ids, positions, 0, start)
+        model.encode(tokens, places, cache, mask)
+    tokens, places, mask = _inputs(model, token_ids, positions, start, len(token_ids))
+    return model.forward(tokens, places, cache, mask)[0]
+
+
+@torch.no_grad()
+def _greedy(model: Model, token_ids: Sequence[int], eos_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
+    """Return the most probable continuation of a prompt, the end token included."""
+    cache = model.plain_cache(model.shape.num_layers)
+    all_ids, start = list(token_ids), 0
+    while len(all_ids) < len(token_ids) + max_new_tokens and not (start and all_ids[-1] in eos_ids):
+        stop = len(all_ids)
+        if start == 0 and stop > 1:
+            tokens, places, mask = _inputs(model, all_ids, range(stop), 0, stop - 1)
+            model.encode(tokens, places, cache, mask)
+            start = stop - 1
+        tokens, places, mask = _inputs(model, all_ids, range(stop), start, stop)
+        all_ids.append(int(model.forward(tokens, places, cache, mask)[0, -1].argmax()))
+        start = stop
+    return tuple(all_ids[len(token_ids) :])
+
+
+def _inputs(
+    model: Model, token_ids: Sequence[int], positions: Sequence[int], start: int, stop: int
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Return token IDs and positions `[1, T]` of the tokens `[start, stop)`, and their causal mask over `stop` keys."""
+    places = torch.tensor(list(positions[:stop]))
+    sees = torch.ones((stop, stop), dtype=torch.bool).tril()[start:]
+    mask = model.attention_masks(sees, places[start:, None] - places[None, :])
+    return (
+        token_tensor(token_ids[start:stop], model.device),
+        token_tensor(list(positions[start:stop]), model.device),
+        mask,
+    )
