@@ -25,6 +25,8 @@ from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
 from promptcache.cli.options import CommandGroup, json_option, model_option, prompt_argument
 from promptcache.cli.output import write_text
 from promptcache.cli.sources import Sources
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
 
 if TYPE_CHECKING:
     from promptcache.bench.harness import BenchReport, Progress
@@ -180,6 +182,13 @@ plot_option = click.option(
 )
 
 
+def _check_repairs(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(Repair.parse(name)) for name in names)
+    except InvalidValue as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
     """Compare Prompt Cache with the alternatives on your machine."""
@@ -241,6 +250,31 @@ def memory(
     from promptcache.bench.comparisons import compare_memory
 
     return compare_memory(chosen.load(), _sizes(modules, module_tokens), requests, progress=chosen.progress)
+
+
+@command.command()
+@with_model
+@_modules(8)
+@_number("--module-tokens", 512, "Tokens of each module.")
+@_number("--new", 32, "Tokens of the request's own text.")
+@click.option(
+    "--repair",
+    "repairs",
+    metavar="REPAIR",
+    multiple=True,
+    default=["slots"],
+    callback=_check_repairs,
+    help="Setting to compare with none; repeat the option for several.",
+)
+@_repeats(5)
+def repair(
+    chosen: BenchModel, modules: int, module_tokens: int, new: int, repairs: tuple[str, ...], repeats: int
+) -> BenchReport:
+    """Time to first token of a request with arguments, for each setting of `repair`."""
+    from promptcache.bench.repairs import compare_repairs
+
+    (sizes,) = _sizes(modules, [module_tokens], [new])
+    return compare_repairs(chosen.load(), sizes, repairs, repeats, progress=chosen.progress)
 
 
 @command.command()
