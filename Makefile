@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 LOWEST := .venv-lowest
 PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST := $(BIN)/python -m pytest
+WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
 
 .PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-pythons test-real real-model coverage lint format clean
@@ -16,22 +17,22 @@ demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/left-out.xml
 
 quick: $(STAMP)  ## under a minute: few examples of each law, no subprocesses
-	PROMPTCACHE_EXAMPLES=quick $(PYTEST) -n 2 -m "$(USUAL) and not process and not long"
+	PROMPTCACHE_EXAMPLES=quick $(PYTEST) $(WORKERS) -m "$(USUAL) and not process and not long"
 
 test: lint  ## the tests of every change: offline, on the CPU, under four minutes on two cores
-	$(PYTEST) -n 2 -m "$(USUAL)"
+	$(PYTEST) $(WORKERS) -m "$(USUAL)"
 
 test-thorough: $(STAMP)  ## more examples of every law
-	PROMPTCACHE_EXAMPLES=thorough $(PYTEST) -n 2 -m "law and $(USUAL)"
+	PROMPTCACHE_EXAMPLES=thorough $(PYTEST) $(WORKERS) -m "law and $(USUAL)"
 
 test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
-	PROMPTCACHE_EXAMPLES=slow $(PYTEST) -n 2 -m "(law or slow) and not gpu and not network"
+	PROMPTCACHE_EXAMPLES=slow $(PYTEST) $(WORKERS) -m "(law or slow) and not gpu and not network"
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	$(PYTEST) -m gpu
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
-	$(LOWEST)/bin/python -m pytest -n 2 -m "$(USUAL)" tests/runtime tests/engine
+	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/engine
 
 # Each Python gets the wheel and a copy of everything but the package, so that nothing is imported from the checkout.
 test-pythons: $(STAMP)  ## the tests on each of PYTHONS, with the installed wheel, outside of the checkout
@@ -42,7 +43,7 @@ test-pythons: $(STAMP)  ## the tests on each of PYTHONS, with the installed whee
 		$$python -m venv $$folder/.venv; \
 		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt torch; \
 		$$folder/.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls .venv-wheel/*.whl)[dev]"; \
-		(cd $$folder && .venv/bin/python -m pytest -n 2 -m "$(USUAL)"); \
+		(cd $$folder && .venv/bin/python -m pytest $(WORKERS) -m "$(USUAL)"); \
 		rm -rf $$folder; \
 	done
 
@@ -58,7 +59,7 @@ test-real: .real-model/config.json  ## the tests on that model
 
 # Coverage makes the tests slow, so tests with a time limit may fail here without consequence.
 coverage: $(STAMP)  ## branch coverage of the package and of its rooms
-	-$(PYTEST) -n 2 -m "$(USUAL)" --cov --cov-branch --cov-report=
+	-$(PYTEST) $(WORKERS) -m "$(USUAL)" --cov --cov-branch --cov-report=
 	@for room in language layout kv; do $(BIN)/coverage report --include="promptcache/$$room/*" | tail -1 | sed "s/TOTAL/$$room/"; done
 	$(BIN)/coverage report --skip-covered
 

@@ -7,6 +7,7 @@ time, and what comes back is used. `inspect.signature` finds the parameters, so 
 from __future__ import annotations
 
 import inspect
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import promptcache
 from promptcache.diagnostics import Diagnostic, PromptCacheError, Span
@@ -24,6 +26,7 @@ from promptcache.kv import Recipe, StoreConfig, open_store
 from promptcache.language import module
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import DEMO_FOLDER
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("few_objects")]
 
@@ -141,7 +144,18 @@ def _world(folder: Path) -> SimpleNamespace:
     kv = torch.zeros((shape.num_layers, shape.num_kv_heads, 2, shape.head_dim), dtype=shape.dtype)
     completion = engine.generate(PROMPT, max_new_tokens=1)
     (folder / "travel.xml").write_text(SCHEMA)
+    _save_tiny_model(folder / "tiny")
     return SimpleNamespace(engine=engine, shape=shape, recipe=recipe, kv=kv, completion=completion, folder=folder)
+
+
+def _save_tiny_model(folder: Path) -> None:
+    """Save a small model with the demo model's tokenizer: wrong values that are ignored load it hundreds of times."""
+    shutil.copytree(DEMO_FOLDER, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = LlamaConfig.from_pretrained(folder)
+    config.num_hidden_layers, config.hidden_size, config.intermediate_size = 1, 16, 16
+    config.num_attention_heads = config.num_key_value_heads = 2
+    config.head_dim = 8
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def _try_schema(world: SimpleNamespace) -> Callable[[Any], object]:
@@ -215,7 +229,11 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Engine.from_pretrained": Call(
             function=promptcache.Engine.from_pretrained,
-            valid={"model": "demo", "device": "cpu", "options": {"local_files_only": True, "revision": None}},
+            valid={
+                "model": world.folder / "tiny",
+                "device": "cpu",
+                "options": {"local_files_only": True, "revision": None},
+            },
         ),
         "Engine.add_schema": Call(function=engine.add_schema, valid={"source": SCHEMA}, use=repr),
         "Engine.remove_schema": Call(function=remove_schema, valid={"name": "spare"}),

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -216,7 +217,7 @@ PROMPTS = {
 @pytest.mark.parametrize(("code", "schema", "content"), PROMPTS.values(), ids=PROMPTS)
 def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None:
     """The check of any repeated prompt content ends soon, and the first fault has the expected code."""
-    checked = _checked(schema)
+    checked = _checked_once(schema)
     started = time.process_time()
     found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), checked))
     assert time.process_time() - started < SECONDS
@@ -298,6 +299,10 @@ def test_suggestions_are_sought_among_long_and_many_names() -> None:
 
 def _checked(schema: str) -> CheckedSchema:
     return check_schema(parse_schema(schema))
+
+
+_checked_once = cache(_checked)
+"""For schemas that several tests use: a check of one takes a second, and nothing changes it."""
 
 
 def _open_questions(schema: str) -> Diagnostic:

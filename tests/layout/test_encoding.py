@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from promptcache.layout import Encoding, KVPart
 from tests.conftest import law_examples
 
+Drawn = TypeVar("Drawn")
 NUMBERS = st.integers(0, 2)
 CODECS = st.sampled_from(["full", "int8"])
 
@@ -41,16 +43,18 @@ def parts(draw: st.DrawFn, depth: int = 2) -> KVPart:
 
 def like(encoding: Encoding) -> st.SearchStrategy[Encoding]:
     """Encodings that differ from this one in at most one place, and others."""
-    return st.one_of(
-        encodings(),
-        st.just(rebuilt(encoding)),
-        CODECS.map(lambda codec: replace(encoding, codec=codec)),
-        NUMBERS.map(lambda token_id: replace(encoding, token_ids=(*encoding.token_ids[:-1], token_id))),
-        NUMBERS.map(lambda more: replace(encoding, position_ids=(*encoding.position_ids[:-1], 2 + more))),
-        NUMBERS.map(lambda stop: replace(encoding, context=encoding.context[:stop])),
-        st.permutations(encoding.context).map(lambda context: replace(encoding, context=tuple(context))),
+    return one_of_these(
+        encodings,
+        lambda: st.just(rebuilt(encoding)),
+        lambda: CODECS.map(lambda codec: replace(encoding, codec=codec)),
+        lambda: NUMBERS.map(lambda token_id: replace(encoding, token_ids=(*encoding.token_ids[:-1], token_id))),
+        lambda: NUMBERS.map(lambda more: replace(encoding, position_ids=(*encoding.position_ids[:-1], 2 + more))),
+        lambda: NUMBERS.map(lambda stop: replace(encoding, context=encoding.context[:stop])),
+        lambda: st.permutations(encoding.context).map(lambda context: replace(encoding, context=tuple(context))),
         *(
-            part_like(part).map(lambda other, at=at: replace(encoding, context=swapped(encoding.context, at, other)))
+            lambda at=at, part=part: part_like(part).map(
+                lambda other: replace(encoding, context=swapped(encoding.context, at, other))
+            )
             for at, part in enumerate(encoding.context)
         ),
     )
@@ -58,15 +62,20 @@ def like(encoding: Encoding) -> st.SearchStrategy[Encoding]:
 
 def part_like(part: KVPart) -> st.SearchStrategy[KVPart]:
     """Parts that differ from this one in at most one place, and others; what follows the part may differ, too."""
-    return st.one_of(
-        parts(),
-        st.lists(NUMBERS, max_size=2).map(lambda more: replace(part, encoding=extended(part, more))),
-        st.integers(0, part.stop - 1).map(lambda start: replace(part, start=start)),
-        NUMBERS.map(lambda shift: replace(part, shift=shift)),
-        like(part.encoding).filter(lambda encoding: encoding.num_tokens >= part.stop).map(
+    return one_of_these(
+        parts,
+        lambda: st.lists(NUMBERS, max_size=2).map(lambda more: replace(part, encoding=extended(part, more))),
+        lambda: st.integers(0, part.stop - 1).map(lambda start: replace(part, start=start)),
+        lambda: NUMBERS.map(lambda shift: replace(part, shift=shift)),
+        lambda: like(part.encoding).filter(lambda encoding: encoding.num_tokens >= part.stop).map(
             lambda encoding: replace(part, encoding=encoding)
         ),
     )  # fmt: skip
+
+
+def one_of_these(*makers: Callable[[], st.SearchStrategy[Drawn]]) -> st.SearchStrategy[Drawn]:
+    """`st.one_of` that makes only the strategy it draws from: making all of a tree takes much longer than drawing."""
+    return st.integers(0, len(makers) - 1).flatmap(lambda number: makers[number]())
 
 
 def rebuilt(encoding: Encoding) -> Encoding:
