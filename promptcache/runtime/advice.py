@@ -143,7 +143,7 @@ class _Trials:
                 kind=AdviceKind.PROMOTE,
                 plan=self._planned(new),
                 words=f'promote this prompt, or add <scaffold modules="{" ".join(report.modules)}"/>',
-                price=f"{report.num_tokens:,} more tokens are encoded once and stored, {report.nbytes:,} bytes",
+                price=f"{_tokens(report.num_tokens)} more in the store, {report.nbytes:,} bytes, encoded once",
             )
 
     def _repairs(self) -> Iterator[_Change]:
@@ -154,7 +154,7 @@ class _Trials:
                 kind=AdviceKind.REPAIR,
                 plan=plan,
                 words=f'ask with repair="{name}"',
-                price=f"every such request computes {num_tokens:,} more tokens",
+                price=f"each request computes {_tokens(num_tokens)} more",
             )
 
     def _slots(self) -> Iterator[_Change]:
@@ -181,7 +181,8 @@ class _Trials:
                 kind=AdviceKind.SLOT,
                 plan=self._planned(state),
                 words=f"shorten the slot '{slot.parameter}'{where} from length {parameter.length} to {length}",
-                price=f"an argument has at most {length} {'token' if length == 1 else 'tokens'}",
+                price=f"an argument has at most {_tokens(shorter.num_positions)}"
+                + ", the space before it included" * bool(shorter.lead),
             )
 
     def _contents(self) -> Iterator[tuple[Slot, int]]:
@@ -230,6 +231,10 @@ class _Trials:
     def _beginning(self, piece: TokenPiece) -> str:
         text = self._tokenizer.detokenize(piece.token_ids)
         return f"{text[:_SHOWN_CHARS] + '…' * (len(text) > _SHOWN_CHARS)!r}{_owner(piece)}"
+
+
+def _tokens(number: int) -> str:
+    return f"{number:,} {'token' if number == 1 else 'tokens'}"
 
 
 def _owner(piece: TokenPiece) -> str:
