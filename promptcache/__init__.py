@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.diagnostics import Diagnostic, PromptCacheError, PromptError, SchemaError
@@ -59,16 +61,7 @@ __all__ = [
     "StoreConfig",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'promptcache' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
-
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 if "IPython" in sys.modules:  # notebooks show schemas, layouts, plans and answers as pictures
     import_module("promptcache.picture").register()

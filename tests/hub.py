@@ -46,7 +46,7 @@ class FakeHub:
     requests: list[str] = field(default_factory=list)
 
     def environment(self, home: Path) -> dict[str, str]:
-        """What makes a process use this hub."""
+        """Return the environment variables of a process that uses this hub."""
         return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
 
 

@@ -108,7 +108,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 
 class Outcome(StrEnum):
-    """What came of a type."""
+    """The result of the survey for a model type."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -118,7 +118,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the survey found of one type.
+    """The finding of the survey for one type.
 
     Attributes:
         reference: max|a-b| / max|b| between logits and the engine's reference, with a gap, fillers and arguments.

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.engine import Engine
-from promptcache.language import Schema, check_schema, load_prompt, resolve_prompt
-from promptcache.language.schema import Doc
+from promptcache.language import Doc, Schema, check_schema, load_prompt, resolve_prompt
 
 pytestmark = pytest.mark.long
 

@@ -1,4 +1,4 @@
-"""docs/models.md names what is claimed."""
+"""docs/models.md names the tested models."""
 
 from __future__ import annotations
 

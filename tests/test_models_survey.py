@@ -18,7 +18,7 @@ def test_a_type_is_right_or_refused(model_type: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of transformers' own code for rare models
 def test_every_type_is_right_or_refused() -> None:
-    """The same for every type of the installed transformers of which a tiny model can be made."""
+    """Every type with a tiny model is right or refused by name, in the installed transformers."""
     findings = [survey(model_type) for model_type in TYPES]
 
     for finding in findings:

@@ -1,4 +1,4 @@
-"""The pages say what is there: links lead somewhere, public names are documented, tables agree with the code."""
+"""The pages agree with the code: links have targets, public names are documented, tables are right."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _cells(table: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every link of a page to a file or heading of ours finds it."""
+    """Every link of a page to a file or heading of this repository has a target."""
     assert list(_broken_links(page)) == []
 
 
 def test_readme_leads_to_every_page() -> None:
-    """Whoever reads the first page can find all others."""
+    """The first page leads to all others."""
     found = set(re.findall(r"\(docs/([\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
 
     assert {page.name for page in ROOT.glob("docs/*.md")} - found == set()
@@ -61,14 +61,14 @@ def test_readme_leads_to_every_page() -> None:
 
 @pytest.mark.parametrize("room", ["", ".kv", ".layout", ".language", ".testing"])
 def test_public_names_are_documented(room: str) -> None:
-    """Whatever a room offers stands on some page."""
+    """Every public name of a room is on some page."""
     names = import_module(f"promptcache{room}").__all__
 
     assert [name for name in names if not re.search(rf"\b{name}\b", PROSE)] == []
 
 
 def test_errors_are_documented() -> None:
-    """Every error of the tree stands on the page for programmers."""
+    """Every class of the error tree is on the page for programmers."""
     errors = import_module("promptcache.diagnostics.errors")
     names = [name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)]
 
@@ -87,7 +87,7 @@ def test_fields_are_documented(kind: type) -> None:
 
 
 def test_defaults_are_documented() -> None:
-    """What the tables of `StoreConfig` and `from_pretrained` call the default is it."""
+    """The defaults in the tables of `StoreConfig` and `from_pretrained` are those of the code."""
     given = {each.name: each.default for each in fields(StoreConfig) if each.default is not MISSING}
     given |= {name: each.default for name, each in inspect.signature(Engine.from_pretrained).parameters.items()}
     rows = [*_cells("`StoreConfig`"), *_cells("`from_pretrained(…)`")]
@@ -99,7 +99,7 @@ def test_defaults_are_documented() -> None:
 
 @pytest.mark.parametrize("kind", [Engine, Prompt, Store, Tokenizer], ids=lambda kind: kind.__name__)
 def test_methods_are_documented(kind: type) -> None:
-    """The page for programmers has every method and property of what they call, and of what they may write."""
+    """The page for programmers has every method and property of the types that users call or implement."""
     members = (name for name, each in vars(kind).items() if callable(each) or hasattr(each, "__get__"))
     names = [name for name in members if not name.startswith("_")]
 

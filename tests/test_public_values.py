@@ -341,7 +341,7 @@ def test_every_public_callable_is_tried(calls: Mapping[str, Call]) -> None:
 
 @pytest.mark.parametrize("name", [name for name, _ in callables()])
 def test_valid_arguments_are_valid(calls: Mapping[str, Call], name: str) -> None:
-    """What the table says is valid raises nothing: what fails below fails for the wrong value."""
+    """Values that the table calls valid raise nothing: the tests below fail for the wrong value only."""
     _run(calls[name], {})
 
 

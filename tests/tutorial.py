@@ -85,7 +85,7 @@ def _run_command(session: str) -> str:
 
 
 def _run_code(text: str, namespace: dict[str, object]) -> str:
-    """Run a block and the tests that it defines; return what they print."""
+    """Run a block and the tests that it defines; return the printed text."""
     known = set(namespace)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(text, PAGE.name, "exec"), namespace)

@@ -86,21 +86,16 @@ def compare_decoding(
     )
 
 
-def compare_disk(
-    model: Model, all_sizes: Sequence[Sizes], repeats: int, folder: Path | None, progress: Progress = silent
-) -> BenchReport:
+def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, progress: Progress = silent) -> BenchReport:
     """Compare the first request of a new engine with KV on disk, KV in memory, and plain prefill.
 
     The clock runs from the call of `generate` to the end of its only token. Engine and store are new for each request
     from disk, so every file is opened, verified and copied. The files are in the page cache of the operating system.
-
-    Args:
-        folder: A temporary folder for the files is made in it; None is the system's folder for temporary files.
     """
 
     def benchmarks() -> Iterator[Benchmark]:
         for sizes in all_sizes:
-            with tempfile.TemporaryDirectory(dir=folder, prefix="promptcache-bench-") as place:
+            with tempfile.TemporaryDirectory(prefix="promptcache-bench-") as place:
                 yield _disk_benchmark(model, sizes, Path(place))
 
     def cells(benchmark: Benchmark, samples: Mapping[str, Samples]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""95 % intervals for paired differences and for means, from one value for each question.
+"""95 % intervals for shares, paired differences and means, from one value for each question.
 
+Questions about one document are not independent. `clustered_interval` resamples documents.
 `promptcache.demo.questions.Rate` has Wilson's interval of a single proportion.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -48,15 +50,46 @@ def _hypotenuse(a: float, b: float, phi: float) -> float:
     return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
 
-def mean_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean of one value for each question, and its 95 % interval by the percentile bootstrap over questions.
+def share_interval(documents: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
+    """Return the share of right answers, and its 95 % interval: Wilson's if each document has one question.
+
+    With several questions it is the bootstrap over documents. If all documents have the same share, that is empty;
+    then each document counts as one question.
+    """
+    shares = [sum(each) / len(each) for each in documents]
+    if len(set(shares)) > 1 and any(len(each) > 1 for each in documents):
+        return clustered_interval(documents)
+    rate = Rate(right=round(sum(shares)), asked=len(shares))
+    return sum(shares) / len(shares), *rate.interval
+
+
+def difference_interval(
+    first: Sequence[Sequence[bool]], second: Sequence[Sequence[bool]]
+) -> tuple[float, float, float]:
+    """Return the share of `first` less that of `second`, by document, and its paired 95 % interval.
+
+    It is Newcombe's if each document has one question, else the bootstrap over documents. If no document has a
+    difference, the bootstrap's interval is empty; then each document counts as one question.
+    """
+    differences = [[a - b for a, b in zip(one, other, strict=True)] for one, other in zip(first, second, strict=True)]
+    if all(len(each) == 1 for each in first):
+        return paired_difference([*chain(*first)], [*chain(*second)])
+    if any(map(sum, differences)):
+        return clustered_interval(differences)
+    return paired_difference([any(each) for each in first], [any(each) for each in second])
+
+
+def clustered_interval(documents: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over all questions, and its 95 % interval by the percentile bootstrap over documents.
 
     If the values are differences between two ways of answering the same question, the interval is a paired one.
     """
-    observed = torch.tensor(values, dtype=torch.float64)
+    sums = torch.tensor([sum(each) for each in documents], dtype=torch.float64)
+    counts = torch.tensor([len(each) for each in documents], dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     means = torch.empty(_RESAMPLES, dtype=torch.float64)
-    for index in range(_RESAMPLES):  # one by one: all draws at once need memory for resamples x questions
-        means[index] = observed[torch.randint(len(values), (len(values),), generator=generator)].mean()
+    for index in range(_RESAMPLES):  # one by one: all draws at once need memory for resamples x documents
+        chosen = torch.randint(len(sums), (len(sums),), generator=generator)
+        means[index] = sums[chosen].sum() / counts[chosen].sum()
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return float(observed.mean()), low, high
+    return float(sums.sum() / counts.sum()), low, high

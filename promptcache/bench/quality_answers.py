@@ -1,21 +1,28 @@
-"""Answers cases in every way and compares the predictions of the model with those after plain prefill.
+"""Answers questions in every way and compares the predictions of the model with those after plain prefill.
 
-Plain prefill is transformers' own generation from a prompt without gaps. It uses only the tokens of the engine's plan.
+Plain prefill is transformers' own generation from the turns' text, each turn tokenized as a whole, without gaps. It
+uses neither schemas nor plans. Its greedy answer fixes the places at which all ways are compared.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import DynamicCache
 
-from promptcache.bench.quality_documents import CACHED, Way, all_ways, prompt_xml, schema_xml
-from promptcache.demo import Case, is_right
+from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, schema_xml
+from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
-from promptcache.runtime import reference_tokens, token_tensor
+from promptcache.language import Role
+
+GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
+"""Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
+
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Distance(NamedTuple):
@@ -39,126 +46,194 @@ class Distance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one case in one way.
+    """The outcome of one question in one way.
 
     Attributes:
-        right: Whether the whole answer is right.
+        answer: Text of the greedy answer.
+        right: Whether the judge of the question accepts it.
         level: Level of the answer; plain prefill is exact.
-        distances: Distance from each way that this one is compared with.
+        distances: Distance from each way that this one is compared with, by name.
     """
 
+    answer: str
     right: bool
     level: str
-    distances: Mapping[Way, Distance]
+    distances: Mapping[str, Distance]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainAnswer:
+    """The greedy answer after plain prefill, with the logits `[places, V]` that predicted each of its tokens.
+
+    The end of the answer is a place too, if the answer ended by itself.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    logits: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Cases that are answered in one batch.
+    """Documents whose questions are answered in one batch.
 
     Attributes:
-        engine: Each chunk replaces its schemas "WAY-0", "WAY-1", ..., which frees the KV of the chunk before.
-        instruction: Text at the start of each document; may be empty.
+        engine: Each chunk replaces its schemas, which frees the KV of the chunk before.
         max_new_tokens: Limit of an answer.
         chosen: Ways to compare; plain prefill is always added.
     """
 
     engine: Engine
-    cases: Sequence[Case]
-    arguments: bool
-    instruction: str
+    quizzes: Sequence[Quiz]
     max_new_tokens: int
-    chosen: Sequence[Way] = CACHED
+    chosen: Sequence[Way] = tuple(map(way_named, DEFAULT_WAYS))
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The chosen ways and those that they are compared with, plain prefill first."""
-        return all_ways(self.chosen)
+        """The chosen ways and those that they are compared with, plain prefill first.
 
-    def outcomes(self) -> Iterator[Mapping[Way, Outcome]]:
-        """Answer every case in every way and yield its outcomes."""
+        Without slots, arguments as text are no way of their own.
+        """
+        slots = any(quiz.has_slots for quiz in self.quizzes)
+        return tuple(way for way in all_ways(self.chosen) if slots or not way.text)
+
+    def outcomes(self) -> Iterator[list[dict[str, Outcome]]]:
+        """Answer every question in every way; yield the outcomes of each document, by question and way."""
         self.add_schemas()
-        texts = {Way.PLAIN: plain_answers(self.engine, self.prompts(Way.PLAIN), self.max_new_tokens)}
-        levels = {Way.PLAIN: ["exact"] * len(self.cases)}
-        for way in self.ways[1:]:
-            completions = self.engine.generate_batch(
-                self.prompts(way), max_new_tokens=self.max_new_tokens, do_sample=False
-            )
-            texts[way] = [each.text for each in completions]
-            levels[way] = [each.level.value for each in completions]
-        for index, case in enumerate(self.cases):
-            distances = self._distances(index, texts[Way.PLAIN][index])
-            yield {
-                way: Outcome(
-                    right=is_right(texts[way][index], case.question.fact),
-                    level=levels[way][index],
-                    distances=distances[way],
+        plain = plain_answers(self.engine, self.quizzes, self.max_new_tokens)
+        asked = [(index, question) for index, quiz in enumerate(self.quizzes) for question in quiz.questions]
+        distances = [self._distances(*each, answer) for each, answer in zip(asked, plain, strict=True)]
+        answers = {way: self._answers(way, asked, plain, distances) for way in self.ways[1:]}
+        answers[PLAIN] = [each.text for each in plain]
+        outcomes = iter(
+            {
+                way.name: Outcome(
+                    answer=answers[way][number],
+                    right=question.judge(answers[way][number]),
+                    level=self._level(index, question, way),
+                    distances=distances[number][way.name],
                 )
                 for way in self.ways
             }
+            for number, (index, question) in enumerate(asked)
+        )
+        for quiz in self.quizzes:
+            yield [next(outcomes) for _ in quiz.questions]
 
     def add_schemas(self) -> None:
-        """Add the schemas of all documents in every way. Nothing is encoded yet."""
-        for way in self.ways:
-            for index, case in enumerate(self.cases):
-                xml = schema_xml(case, way, f"{way}-{index}", arguments=self.arguments, instruction=self.instruction)
+        """Add the schemas of all documents. Ways that differ only in the request share a schema."""
+        for way in {way.schema_name: way for way in self.ways[1:]}.values():
+            for index, quiz in enumerate(self.quizzes):
+                xml = schema_xml(quiz, way, f"{way.schema_name}-{index}", lambda text: len(self._tokenized(text)))
                 self.engine.add_schema(xml, keep=way.keep)
+                if way.promoted:
+                    self.engine.promote(self.prompt(index, quiz.questions[0], way))
 
-    def prompts(self, way: Way) -> list[str]:
-        """Return one prompt for each case."""
-        return [self._prompt(index, way) for index in range(len(self.cases))]
+    def prompt(self, index: int, question: QuizQuestion, way: Way, answer: str | None = None) -> str:
+        """Return the prompt of one question about the document `index`."""
+        return prompt_xml(self.quizzes[index], question, way, f"{way.schema_name}-{index}", answer)
 
-    def _prompt(self, index: int, way: Way, answer: str | None = None) -> str:
-        return prompt_xml(self.cases[index], way, f"{way}-{index}", arguments=self.arguments, answer=answer)
+    def _tokenized(self, text: str) -> tuple[int, ...]:
+        return self.engine.tokenizer.tokenize(text)
 
-    def _distances(self, index: int, answer: str) -> dict[Way, dict[Way, Distance]]:
-        """Compare the predictions of each way at every place of one answer."""
-        places = len(self.engine.tokenizer.tokenize(answer)) + 1
-        found = {Way.PLAIN: plain_logits(self.engine, self._prompt(index, Way.PLAIN, answer), places).log_softmax(-1)}
+    def _level(self, index: int, question: QuizQuestion, way: Way) -> str:
+        if way == PLAIN:
+            return "exact"
+        return self.engine.plan(self.prompt(index, question, way), **way.request).level.value
+
+    def _distances(self, index: int, question: QuizQuestion, plain: PlainAnswer) -> dict[str, dict[str, Distance]]:
+        """Compare the predictions of each way at every place of plain prefill's answer.
+
+        If the text of the answer has other tokens than were generated, the places end where the tokens differ.
+        """
+        start = self._tokenized(self.quizzes[index].own_text(question))
+        text = _NOT_XML.split(plain.text, maxsplit=1)[0]
+        again = self._tokenized(self.quizzes[index].own_text(question) + text)
+        if again[: len(start)] != start:
+            text, again = "", start
+        places = min(_num_shared(again[len(start) :], plain.token_ids) + 1, len(plain.logits))
+        found = {PLAIN.name: plain.logits[:places].log_softmax(-1)}
         for way in self.ways[1:]:
-            logits = self.engine.logits(self._prompt(index, way, answer))[-places:]
-            found[way] = logits.float().log_softmax(-1)
-        return {way: {other: distance(found[way], found[other]) for other in way.beside} for way in self.ways}
+            logits = self.engine.logits(self.prompt(index, question, way, text), **way.request)
+            found[way.name] = logits[len(logits) - 1 - (len(again) - len(start)) :][:places].float().log_softmax(-1)
+        return {way.name: {other: distance(found[way.name], found[other]) for other in way.beside} for way in self.ways}
+
+    def _answers(
+        self,
+        way: Way,
+        asked: Sequence[tuple[int, QuizQuestion]],
+        plain: Sequence[PlainAnswer],
+        distances: Sequence[Mapping[str, Mapping[str, Distance]]],
+    ) -> list[str]:
+        """Return the greedy answers of one way.
+
+        If the most probable token is that of plain prefill at every place, then the answer is, too. Only the other
+        answers are generated.
+        """
+        answers = [each.text for each in plain]
+        differing = [
+            number
+            for number, found in enumerate(distances)
+            if found[way.name][PLAIN.name].num_agreeing < len(plain[number].logits)
+        ]
+        if differing:
+            prompts = [self.prompt(*asked[number], way) for number in differing]
+            completions = self.engine.generate_batch(
+                prompts, max_new_tokens=self.max_new_tokens, **GREEDY, **way.request
+            )
+            for number, completion in zip(differing, completions, strict=True):
+                answers[number] = completion.text
+        return answers
 
 
 @torch.no_grad()
-def plain_answers(engine: Engine, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return greedy answers after plain prefill of whole prompts, in one left-padded batch."""
-    rows = [plain_token_ids(engine, prompt) for prompt in prompts]
-    longest = max(map(len, rows))
+def plain_answers(engine: Engine, quizzes: Sequence[Quiz], max_new_tokens: int) -> list[PlainAnswer]:
+    """Return the greedy answer to each question after plain prefill, in one left-padded batch.
+
+    If documents have several questions, the tokens that these share are prefilled once.
+    """
+    rows = [[plain_token_ids(engine, quiz, question) for question in quiz.questions] for quiz in quizzes]
+    shared = [_shared(each) if any(len(quiz.questions) > 1 for quiz in quizzes) else [] for each in rows]
+    device = engine.model.device
     pad = engine.tokenizer.eos_ids[0] if engine.tokenizer.eos_ids else 0
+    token_ids, mask = _padded([each for each, row in zip(shared, rows, strict=True) for _ in row], pad, device)
+    cache = DynamicCache()
+    if token_ids.shape[1]:
+        first, first_mask = _padded(shared, pad, device)
+        positions = (first_mask.cumsum(-1) - 1).clamp(min=0)
+        engine.model.hf(
+            first, attention_mask=first_mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+        )
+        owners = [index for index, row in enumerate(rows) for _ in row]
+        cache.batch_select_indices(torch.tensor(owners, device=device))
+    own = [row[len(start) :] for start, each in zip(shared, rows, strict=True) for row in each]
+    own_ids, own_mask = _padded(own, pad, device)
     output = engine.model.hf.generate(
-        torch.tensor([[pad] * (longest - len(row)) + row for row in rows], device=engine.model.device),
-        attention_mask=torch.tensor(
-            [[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=engine.model.device
-        ),
-        past_key_values=DynamicCache(),
+        torch.cat((token_ids, own_ids), dim=1),
+        attention_mask=torch.cat((mask, own_mask), dim=1),
+        past_key_values=cache,
         max_new_tokens=max_new_tokens,
-        do_sample=False,
+        **GREEDY,
         pad_token_id=pad,
         eos_token_id=list(engine.tokenizer.eos_ids) or None,
+        output_logits=True,
+        return_dict_in_generate=True,
     )
-    control = engine.tokenizer.control_ids
-    return [
-        engine.tokenizer.detokenize([each for each in row if each not in control])
-        for row in output[:, longest:].tolist()
-    ]
+    generated = output.sequences[:, token_ids.shape[1] + own_ids.shape[1] :].tolist()
+    logits = torch.stack(output.logits, dim=1).float()  # [B, places, V]
+    return [_plain_answer(engine, row, logits[index]) for index, row in enumerate(generated)]
 
 
-@torch.no_grad()
-def plain_logits(engine: Engine, prompt: str, places: int) -> torch.Tensor:
-    """Return logits `[places, V]` at the end of a plain causal forward pass over a whole prompt."""
-    token_ids = token_tensor(plain_token_ids(engine, prompt), engine.model.device)
-    logits: torch.Tensor = engine.model.hf(token_ids, past_key_values=DynamicCache(), logits_to_keep=places).logits
-    return logits[0].float()
-
-
-def plain_token_ids(engine: Engine, prompt: str) -> list[int]:
-    """Return all tokens of a prompt in position order, as a model without a cache gets them."""
-    used = sorted(
-        (each for each in reference_tokens(engine.plan(prompt).tokens) if each.in_use), key=lambda each: each.position
-    )
-    return [each.token_id for each in used]
+def plain_token_ids(engine: Engine, quiz: Quiz, question: QuizQuestion) -> list[int]:
+    """Return the tokens of a document and question without a schema, as a model without a cache gets them."""
+    tokenizer = engine.tokenizer
+    if not quiz.turns:
+        return [*tokenizer.bos_ids, *tokenizer.tokenize(quiz.text + quiz.own_text(question))]
+    token_ids = [*tokenizer.bos_ids]
+    for role, text in ((Role.SYSTEM, quiz.text), (Role.USER, question.text)):
+        frame = tokenizer.frame(role)
+        token_ids += (*frame.header_ids, *tokenizer.tokenize(text), *frame.footer_ids)
+    return [*token_ids, *tokenizer.frame(Role.ASSISTANT).header_ids]
 
 
 def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
@@ -166,3 +241,34 @@ def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
     divergence = torch.nn.functional.kl_div(here, there, reduction="none", log_target=True).sum(-1)
     agreeing = here.argmax(-1) == there.argmax(-1)
     return Distance(max(0.0, float(divergence.mean())), int(agreeing.sum()), len(agreeing))
+
+
+def _shared(rows: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return the first tokens that all rows share; every row keeps a token of its own."""
+    return rows[0][: min(_num_shared(*rows), min(map(len, rows)) - 1)]
+
+
+def _num_shared(*rows: Sequence[int]) -> int:
+    """Return the number of first tokens that all rows share."""
+    columns = enumerate(zip(*rows, strict=False))
+    return next((place for place, column in columns if len(set(column)) > 1), min(map(len, rows)))
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return left-padded token IDs and their mask, both `[B, T]`."""
+    longest = max(map(len, rows))
+    token_ids = [[pad] * (longest - len(row)) + [*row] for row in rows]
+    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+    return torch.tensor(token_ids, device=device).long(), torch.tensor(mask, device=device).long()
+
+
+def _plain_answer(engine: Engine, generated: Sequence[int], logits: torch.Tensor) -> PlainAnswer:
+    """Cut a row of the batch at its end."""
+    ends = set(engine.tokenizer.eos_ids)
+    stop = next((place for place, token_id in enumerate(generated) if token_id in ends), len(generated))
+    control = engine.tokenizer.control_ids
+    return PlainAnswer(
+        token_ids=tuple(generated[:stop]),
+        text=engine.tokenizer.detokenize([each for each in generated[:stop] if each not in control]),
+        logits=logits[: stop + 1],
+    )

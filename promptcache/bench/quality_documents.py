@@ -1,120 +1,177 @@
-"""Cases of `promptcache.demo.questions` as schemas and prompts, in every way that a document can be served."""
+"""Documents with questions for `promptcache bench quality`, and their schemas and prompts in every way.
+
+A document is data: modules of texts and slots, and questions with judges. It knows no tokens and no model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from promptcache.demo import Case, Fact, QuestionSet
+from promptcache.bench.quality_ways import Way
 
-_SLOT_LENGTH = 12  # tokens; values are shorter
+SLOT_LENGTH = 12
+"""Tokens of a slot; values are shorter."""
 
-
-class Way(StrEnum):
-    """A way to serve a document: as plain text, as modules with a context, or as `guaranteed` with quantized KV."""
-
-    PLAIN = "plain"
-    GUARANTEED = "guaranteed"
-    OWN = "own"
-    SCAFFOLD = "scaffold"
-    INT8 = "int8"
-    INT4 = "int4"
-
-    @property
-    def keep(self) -> str:
-        """The codec of stored KV, as `engine.add_schema(keep=...)` takes it."""
-        return self.value if self in (Way.INT8, Way.INT4) else "full"
-
-    @property
-    def beside(self) -> tuple[Way, ...]:
-        """Ways to compare with: plain prefill, and for quantized KV the same way with full KV."""
-        if self is Way.PLAIN:
-            return ()
-        return (Way.PLAIN,) if self.keep == "full" else (Way.PLAIN, Way.GUARANTEED)
-
-
-CACHED = (Way.GUARANTEED, Way.OWN, Way.SCAFFOLD)
-"""Ways that `promptcache bench quality` compares by default."""
-
-
-def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:
-    """Return these ways and those that they are compared with, plain prefill first."""
-    wanted = {Way.PLAIN, *chosen, *(each for way in chosen for each in way.beside)}
-    return tuple(way for way in Way if way in wanted)
+Judge: TypeAlias = Callable[[str], bool]
+"""Whether an answer is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseSet:
-    """A set of questions. With `arguments`, each value is an argument of the prompt."""
+class Contains:
+    """The answer contains all of `values` and none of `others`, as whole words and in any case of letters."""
 
-    questions: QuestionSet
-    arguments: bool = False
+    values: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
-
-SETS = {
-    "facts": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3)),
-    "left-out": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3, asked="left out")),
-    "near": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3, asked="near")),
-    "unseen": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3, names="unseen")),
-    "arguments": CaseSet(questions=QuestionSet(num_entities=4, num_attributes=3), arguments=True),
-}
-"""Each document has 4 optional modules of 3 facts.
-
-`facts` asks about one fact, `left-out` about a fifth module that the prompt does not select, and `near` about a name
-that resembles one of the document. `unseen` uses names and values that the demo model was not trained on. `arguments`
-passes the values as arguments.
-"""
+    def __call__(self, answer: str) -> bool:
+        """Whether `answer` is right."""
+        return all(contains(answer, each) for each in self.values) and not any(
+            contains(answer, each) for each in self.others
+        )
 
 
-def schema_xml(case: Case, way: Way, name: str, *, arguments: bool, instruction: str = "") -> str:
-    """Return the schema of one document.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """The whole answer, without whitespace around it, matches a regular expression."""
 
-    For plain prefill it is one system turn of text, which is tokenized as a whole. Otherwise each module is optional.
-    The system turn belongs to a module too, so a scaffold over the prompt's modules also covers the end of the turn.
+    pattern: str
+
+    def __call__(self, answer: str) -> bool:
+        """Whether `answer` is right."""
+        return re.fullmatch(self.pattern, answer.strip(), re.DOTALL) is not None
+
+
+def contains(text: str, value: str) -> bool:
+    """Whether `text` contains `value` as whole words, in any case of letters."""
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuizSlot:
+    """A slot with its argument. A `length` of None is the number of tokens of the argument."""
+
+    value: str
+    default: str = ""
+    placeholder: str = ""
+    length: int | None = SLOT_LENGTH
+
+
+QuizPiece: TypeAlias = str | QuizSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuizQuestion:
+    """A question with one right answer, and the judge of other answers."""
+
+    text: str
+    answer: str
+    judge: Judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiz:
+    """A document with questions about it.
+
+    Attributes:
+        modules: Texts and slots by module.
+        questions: Each is asked by itself.
+        instruction: Text in front of the modules; may be empty.
+        absent: Index of a module that the prompt does not select.
+        turns: Whether the document is a system turn and the question a user turn. Otherwise both are one text without
+            turns, which the model continues.
     """
-    lines = [escape(instruction)] if instruction else []
-    if way is Way.PLAIN:
-        if case.absent == 0 and not instruction:
-            lines = [""]  # a module starts with its separator, also if the modules before it are absent
-        lines += [escape(" ".join(fact.sentence for fact in module)) for module in case.present]
-        body = "\n".join(lines)
-        return f'<schema name="{name}" whitespace="preserve"><system>{body}</system></schema>'
+
+    modules: tuple[tuple[QuizPiece, ...], ...]
+    questions: tuple[QuizQuestion, ...]
+    instruction: str = ""
+    absent: int | None = None
+    turns: bool = True
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a module has slots."""
+        return any(isinstance(piece, QuizSlot) for module in self.modules for piece in module)
+
+    @property
+    def text(self) -> str:
+        """The text that the model reads in front of a question. A block starts with a newline, except the first."""
+        blocks = [self.instruction] if self.instruction else []
+        blocks += ["".join(map(_text, module)) for module in self.modules]
+        shown = [each if index == 0 else f"\n{each}" for index, each in enumerate(blocks)]
+        if self.absent is not None:
+            del shown[self.absent - len(self.modules)]
+        return "".join(shown)
+
+    def own_text(self, question: QuizQuestion) -> str:
+        """Return the text without turns that a prompt adds to the document; it ends where the answer starts."""
+        return "" if self.turns else f"\n{question.text}"
+
+
+def schema_xml(quiz: Quiz, way: Way, name: str, count_tokens: Callable[[str], int]) -> str:
+    """Return the schema of a document, in which every module is optional.
+
+    A system turn belongs to a module too, so a scaffold over the prompt's modules also covers the end of the turn.
+    """
     modules = "".join(
-        f'<module name="m{index}">{_content(module, arguments=arguments)}</module>'
-        for index, module in enumerate(case.modules)
+        f'<module name="m{index}">{_module_xml(module, way, count_tokens)}</module>'
+        for index, module in enumerate(quiz.modules)
     )
-    used = " ".join(("document", *(f"document/m{index}" for index in _indices(case))))
-    scaffold = f'<scaffold modules="{used}"/>' if way is Way.SCAFFOLD else ""
-    context = ' context="own"' if way is Way.OWN else ""
-    document = f'<module name="document"><system>{"".join(lines)}{modules}</system></module>'
-    return f'<schema name="{name}"{context}>{document}{scaffold}</schema>'
+    content = f"{_text_xml(quiz.instruction)}{modules}"
+    paths = [f"m{index}" for index in _used(quiz)]
+    if quiz.turns:
+        content = f'<module name="document"><system>{content}</system></module>'
+        paths = ["document", *(f"document/{each}" for each in paths)]
+    scaffold = f'<scaffold modules="{" ".join(paths)}"/>' if way.scaffold else ""
+    return f'<schema name="{name}" context="{way.context}">{content}{scaffold}</schema>'
 
 
-def prompt_xml(case: Case, way: Way, name: str, *, arguments: bool, answer: str | None = None) -> str:
-    """Return the prompt: all present modules, the question, and the beginning of the assistant's `answer` if given."""
-    modules = "".join(_reference(case, each, arguments=arguments) for each in _indices(case))
-    used = "" if way is Way.PLAIN else f"<document>{modules}</document>"
-    text = f"<user><text>{escape(case.question.text)}</text></user>"
-    if answer is not None:
-        text += f"<assistant><text>{escape(answer)}</text></assistant>"
-    return f'<prompt schema="{name}">{used}{text}</prompt>'
+def prompt_xml(quiz: Quiz, question: QuizQuestion, way: Way, name: str, answer: str | None = None) -> str:
+    """Return the prompt: all modules in use, the question, and the beginning of the assistant's `answer` if given."""
+    modules = "".join(
+        f"<m{index}>{'' if way.text else _arguments_xml(quiz.modules[index])}</m{index}>" for index in _used(quiz)
+    )
+    if not quiz.turns:
+        return f'<prompt schema="{name}">{modules}{_text_xml(quiz.own_text(question) + (answer or ""))}</prompt>'
+    reply = "" if answer is None else f"<assistant>{_text_xml(answer)}</assistant>"
+    turns = f"<user>{_text_xml(question.text)}</user>{reply}"
+    return f'<prompt schema="{name}"><document>{modules}</document>{turns}</prompt>'
 
 
-def _indices(case: Case) -> Sequence[int]:
-    return [index for index in range(len(case.modules)) if index != case.absent]
+def _used(quiz: Quiz) -> Sequence[int]:
+    return [index for index in range(len(quiz.modules)) if index != quiz.absent]
 
 
-def _content(module: Sequence[Fact], *, arguments: bool) -> str:
-    if not arguments:
-        return escape(" ".join(fact.sentence for fact in module))
-    return " ".join(
-        f'{escape(fact.start)} <parameter name="v{number}" length="{_SLOT_LENGTH}"/>.'
-        for number, fact in enumerate(module)
+def _text(piece: QuizPiece) -> str:
+    return piece if isinstance(piece, str) else piece.value
+
+
+def _text_xml(text: str) -> str:
+    return f"<text>{escape(text)}</text>" if text else ""
+
+
+def _module_xml(module: Sequence[QuizPiece], way: Way, count_tokens: Callable[[str], int]) -> str:
+    if way.text:
+        return _text_xml("".join(map(_text, module)))
+    return "".join(
+        _text_xml(piece) if isinstance(piece, str) else _slot_xml(number, piece, count_tokens)
+        for number, piece in enumerate(module)
     )
 
 
-def _reference(case: Case, index: int, *, arguments: bool) -> str:
-    values = [f" v{number}={quoteattr(fact.value)}" for number, fact in enumerate(case.modules[index])]
-    return f"<m{index}{''.join(values) if arguments else ''}/>"
+def _slot_xml(number: int, slot: QuizSlot, count_tokens: Callable[[str], int]) -> str:
+    length = count_tokens(slot.value) if slot.length is None else slot.length
+    fillers = {"default": slot.default, "placeholder": slot.placeholder}
+    written = "".join(f" {name}={quoteattr(text)}" for name, text in fillers.items() if text)
+    return f'<parameter name="v{number}" length="{length}"{written}/>'
+
+
+def _arguments_xml(module: Sequence[QuizPiece]) -> str:
+    return "".join(
+        f'<arg name="v{number}">{escape(piece.value)}</arg>'
+        for number, piece in enumerate(module)
+        if isinstance(piece, QuizSlot)
+    )

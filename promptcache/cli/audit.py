@@ -24,8 +24,9 @@ from promptcache.cli.options import (
     prompt_argument,
     schemas_option,
 )
-from promptcache.cli.output import counted, write_json
+from promptcache.cli.output import write_json
 from promptcache.cli.request import TokenLimits, plan_request, read_request
+from promptcache.diagnostics import counted
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:

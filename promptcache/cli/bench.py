@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from promptcache.bench.plot import NOTHING_VARIES
-from promptcache.bench.quality_documents import CACHED, SETS, Way
+from promptcache.bench.quality_sets import GROUPS, LONG, SETS, SHORT
+from promptcache.bench.quality_ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
 from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
-from promptcache.cli.options import FILE, CommandGroup, json_option, model_option, prompt_argument
+from promptcache.cli.options import CommandGroup, json_option, model_option, prompt_argument
 from promptcache.cli.output import write_text
 from promptcache.cli.sources import Sources
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
 
 if TYPE_CHECKING:
     from promptcache.bench.harness import BenchReport, Progress
@@ -44,11 +47,6 @@ class BenchModel:
     device: str
     threads: int | None
     progress: Progress
-
-    @property
-    def data(self) -> Mapping[str, str]:
-        """Name, dtype and device, for JSON."""
-        return {"model": self.model or self.shape, "dtype": self.dtype, "device": self.device}
 
     def load(self) -> Model:
         """Load the model.
@@ -82,24 +80,15 @@ class Session:
     sources: Sources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A report with the model that was measured, and the file to plot it into."""
-
-    report: BenchReport
-    model: Mapping[str, str]
-    plot: Path | None = None
-
-
-def benchmark(command: Callable[..., Measured]) -> Callable[..., None]:
-    """Add a progress bar and `--json`; the command takes a `Session` before its options."""
+def benchmark(command: Callable[..., tuple[BenchReport, Mapping[str, str]]]) -> Callable[..., None]:
+    """Add a progress bar and `--json`; the command takes a `Session`, and returns its report and the model's data."""
 
     @wraps(command)
-    def written(as_json: bool, **own: object) -> None:
+    def written(as_json: bool, **own: Any) -> None:
         with ending(as_json=as_json) as sources:
             with progress() as show:
-                measured = command(Session(progress=show, sources=sources), **own)
-            _write(measured, as_json=as_json)
+                report, model = command(Session(progress=show, sources=sources), **own)
+            _write(report, model, own.get("plot"), as_json=as_json)
 
     return json_option(written)
 
@@ -110,11 +99,11 @@ def with_model(command: Callable[..., BenchReport]) -> Callable[..., None]:
     @wraps(command)
     def measured(
         session: Session, shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: Any
-    ) -> Measured:
+    ) -> tuple[BenchReport, Mapping[str, str]]:
         chosen = BenchModel(
             shape=shape, model=model, dtype=dtype, device=device, threads=threads, progress=session.progress
         )
-        return Measured(report=command(chosen, **own), model=chosen.data, plot=own.get("plot"))
+        return command(chosen, **own), {"model": model or shape, "dtype": dtype, "device": device}
 
     found: Callable[..., Any] = measured
     for option in (
@@ -183,10 +172,7 @@ def _check_axis(path: Path | None, *varied: Sequence[int]) -> None:
 
 threads_option = _number("--threads", None, "Threads of torch; default: torch's own choice.", most=512)
 decoded_option = _number("--tokens", 16, "Tokens decoded after the prompt.")
-adjacent_option = click.option("--adjacent/--no-adjacent", default=False, help="Whether the modules are neighbours.")
-uneven_option = click.option(
-    "--even/--uneven", "even", default=True, help="Whether all modules have the same length, or all different ones."
-)
+uneven_option = click.option("--uneven", is_flag=True, help="Give every module another length.")
 plot_option = click.option(
     "--plot",
     metavar="FILE",
@@ -194,6 +180,13 @@ plot_option = click.option(
     callback=_check_plot,
     help="Also plot the report into an .svg, .png or .pdf file. Needs matplotlib.",
 )
+
+
+def _check_repairs(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(Repair.parse(name)) for name in names)
+    except InvalidValue as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
@@ -206,7 +199,6 @@ def command() -> None:
 @_modules(8)
 @_module_tokens(512)
 @_new(1, 16, 64)
-@adjacent_option
 @uneven_option
 @_repeats(5)
 @plot_option
@@ -215,8 +207,7 @@ def ttft(
     modules: int,
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
-    adjacent: bool,
-    even: bool,
+    uneven: bool,
     repeats: int,
     plot: Path | None,
 ) -> BenchReport:
@@ -224,7 +215,7 @@ def ttft(
     _check_axis(plot, module_tokens, new)
     from promptcache.bench.comparisons import compare_ttft
 
-    sizes = _sizes(modules, module_tokens, new, adjacent, even)
+    sizes = _sizes(modules, module_tokens, new, uneven=uneven)
     return compare_ttft(chosen.load(), sizes, repeats, progress=chosen.progress)
 
 
@@ -236,12 +227,12 @@ def ttft(
 @decoded_option
 @_repeats(5)
 def decode(
-    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], even: bool, tokens: int, repeats: int
+    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], uneven: bool, tokens: int, repeats: int
 ) -> BenchReport:
     """Time of one decoded token: over linked modules, and over a `DynamicCache` with the same KV."""
     from promptcache.bench.comparisons import compare_decoding
 
-    sizes = _sizes(modules, module_tokens, [16], adjacent=False, even=even)
+    sizes = _sizes(modules, module_tokens, uneven=uneven)
     return compare_decoding(chosen.load(), sizes, repeats, tokens, progress=chosen.progress)
 
 
@@ -258,8 +249,32 @@ def memory(
     _check_axis(plot, module_tokens, requests)
     from promptcache.bench.comparisons import compare_memory
 
-    sizes = _sizes(modules, module_tokens, [16], adjacent=False)
-    return compare_memory(chosen.load(), sizes, requests, progress=chosen.progress)
+    return compare_memory(chosen.load(), _sizes(modules, module_tokens), requests, progress=chosen.progress)
+
+
+@command.command()
+@with_model
+@_modules(8)
+@_number("--module-tokens", 512, "Tokens of each module.")
+@_number("--new", 32, "Tokens of the request's own text.")
+@click.option(
+    "--repair",
+    "repairs",
+    metavar="REPAIR",
+    multiple=True,
+    default=["slots"],
+    callback=_check_repairs,
+    help="Setting to compare with none; repeat the option for several.",
+)
+@_repeats(5)
+def repair(
+    chosen: BenchModel, modules: int, module_tokens: int, new: int, repairs: tuple[str, ...], repeats: int
+) -> BenchReport:
+    """Time to first token of a request with arguments, for each setting of `repair`."""
+    from promptcache.bench.repairs import compare_repairs
+
+    (sizes,) = _sizes(modules, [module_tokens], [new])
+    return compare_repairs(chosen.load(), sizes, repairs, repeats, progress=chosen.progress)
 
 
 @command.command()
@@ -273,7 +288,7 @@ def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, token
     """Tokens per second of rows that share modules: linked together, and with copies of their own."""
     from promptcache.bench.comparisons import compare_batch
 
-    (sizes,) = _sizes(modules, [module_tokens], [16], adjacent=False)
+    (sizes,) = _sizes(modules, [module_tokens])
     return compare_batch(chosen.load(), sizes, rows, tokens, repeats, progress=chosen.progress)
 
 
@@ -282,23 +297,14 @@ def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, token
 @_modules(8)
 @_module_tokens(512)
 @_new(16)
-@adjacent_option
 @_repeats(5)
-@click.option("--folder", metavar="DIR", type=FILE, help="Where temporary files are written and removed.")
 def disk(
-    chosen: BenchModel,
-    modules: int,
-    module_tokens: tuple[int, ...],
-    new: tuple[int, ...],
-    adjacent: bool,
-    repeats: int,
-    folder: Path | None,
+    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], new: tuple[int, ...], repeats: int
 ) -> BenchReport:
     """Time to first token of a first request with KV on disk: against KV in memory and plain prefill."""
     from promptcache.bench.comparisons import compare_disk
 
-    sizes = _sizes(modules, module_tokens, new, adjacent)
-    return compare_disk(chosen.load(), sizes, repeats, folder, progress=chosen.progress)
+    return compare_disk(chosen.load(), _sizes(modules, module_tokens, new), repeats, progress=chosen.progress)
 
 
 @command.command()
@@ -308,7 +314,9 @@ def disk(
 @_repeats(10)
 @threads_option
 @benchmark
-def prompt(session: Session, prompt: str, schema: str, model: str, repeats: int, threads: int | None) -> Measured:
+def prompt(
+    session: Session, prompt: str, schema: str, model: str, repeats: int, threads: int | None
+) -> tuple[BenchReport, Mapping[str, str]]:
     """Time to first token of your own prompt: cached, and plain prefill of the same tokens.
 
     PROMPT is a prompt file; - is standard input.
@@ -323,23 +331,45 @@ def prompt(session: Session, prompt: str, schema: str, model: str, repeats: int,
     engine = _engine(session, model, threads)
     engine.add_schema(checked.source)
     source = document.path or document.data.decode("utf-8-sig")
-    return Measured(report=compare_prompt(engine, source, repeats, session.progress), model=_engine_data(model, engine))
+    return compare_prompt(engine, source, repeats, session.progress), _engine_data(model, engine)
+
+
+def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Way, ...]:
+    try:
+        return tuple(map(way_named, names))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
 
 
 @command.command()
-@click.option("--set", "sets", type=click.Choice(SETS), multiple=True, help="Sets of questions; default: all.")
+@click.option(
+    "--set",
+    "sets",
+    type=click.Choice((*GROUPS, *SETS)),
+    multiple=True,
+    help="Sets of questions, or groups of sets; default: demo for the demo model, language for others.",
+)
 @_number("--count", 100, "Questions of each set.")
 @click.option("--seed", type=int, default=0, help="Seed of documents and questions.")
+@click.option(
+    "--module-tokens",
+    type=click.Choice([str(SHORT), str(LONG)]),
+    multiple=True,
+    default=[str(SHORT)],
+    help="Approximate tokens of each module, except in demo sets; repeat the option to compare sizes.",
+)
 @model_option()
 @click.option(
     "--way",
     "ways",
-    type=click.Choice([way.value for way in Way if way is not Way.PLAIN]),
+    metavar="WAY",
     multiple=True,
-    default=[way.value for way in CACHED],
-    help="How documents are served, besides plain prefill; default: guaranteed, own, scaffold.",
+    default=DEFAULT_WAYS,
+    callback=_read_ways,
+    help=f"How documents are served: {', '.join(WAY_NAMES)}; default: {', '.join(DEFAULT_WAYS)}.",
 )
-@click.option("--instruction", default="", help="Text at the start of every document.")
+@click.option("--instruction", help="Text at the start of every document; default: the set's own.")
+@_number("--max-new-tokens", None, "Limit of an answer; default: 48 for demo sets, 24 for others.")
 @_repeats(10)
 @threads_option
 @benchmark
@@ -348,25 +378,30 @@ def quality(
     sets: tuple[str, ...],
     count: int,
     seed: int,
+    module_tokens: tuple[str, ...],
     model: str,
-    ways: tuple[str, ...],
-    instruction: str,
+    ways: tuple[Way, ...],
+    instruction: str | None,
+    max_new_tokens: int | None,
     repeats: int,
     threads: int | None,
-) -> Measured:
-    """Right answers, and distance from plain prefill: of modules apart, of a scaffold over them, of quantized KV."""
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """Right answers, and distance from plain prefill, for each way to serve a document."""
     from promptcache.bench.quality import QualitySettings, compare_quality
 
+    chosen = sets or ("demo" if model == "demo" else "language",)
     engine = _engine(session, model, threads)
     settings = QualitySettings(
-        sets=sets or tuple(SETS),
+        sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
         seed=seed,
-        ways=[Way(way) for way in ways],
+        module_tokens=[*map(int, dict.fromkeys(module_tokens))],
+        ways=ways,
         instruction=instruction,
+        max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
-    return Measured(report=compare_quality(engine, settings, session.progress), model=_engine_data(model, engine))
+    return compare_quality(engine, settings, session.progress), _engine_data(model, engine)
 
 
 def _engine(session: Session, model: str, threads: int | None) -> Engine:
@@ -390,25 +425,23 @@ def _set_threads(threads: int | None) -> None:
 
 
 def _sizes(
-    modules: int, module_tokens: Sequence[int], new: Sequence[int], adjacent: bool, even: bool = True
+    modules: int, module_tokens: Sequence[int], new: Sequence[int] = (16,), *, uneven: bool = False
 ) -> list[Sizes]:
     from promptcache.bench.workload import Sizes
 
     return [
-        Sizes(num_modules=modules, module_tokens=tokens, new_tokens=count, adjacent=adjacent, uneven=not even)
+        Sizes(num_modules=modules, module_tokens=tokens, new_tokens=count, uneven=uneven)
         for tokens in module_tokens
         for count in new
     ]
 
 
-def _write(measured: Measured, *, as_json: bool) -> None:
+def _write(report: BenchReport, model: Mapping[str, str], plot_file: Path | None, *, as_json: bool) -> None:
     """Write a table, or one line of JSON with the seconds of each run; then the plot."""
-    report = measured.report
-    if as_json:
-        from promptcache.bench.harness import hardware
+    from promptcache.bench.harness import hardware
 
-        data = {"bench": report.name, **measured.model, "hardware": hardware(), "rows": report.rows}
-        write_text(json.dumps(data) + "\n")
+    if as_json:
+        write_text(json.dumps({"bench": report.name, **model, "hardware": hardware(), "rows": report.rows}) + "\n")
     else:
         from rich.table import Table
 
@@ -418,8 +451,7 @@ def _write(measured: Measured, *, as_json: bool) -> None:
         for cells in report.cells:
             table.add_row(*cells)
         stdout().print(table)
-    if measured.plot is not None:
-        from promptcache.bench.harness import hardware
+    if plot_file is not None:
         from promptcache.bench.plot import plot
 
-        plot(report, measured.plot, model=measured.model, hardware=hardware())
+        plot(report, plot_file, model=model, hardware=hardware())

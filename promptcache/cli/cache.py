@@ -14,29 +14,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.exceptions import Exit
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, open_folder
-from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import (
     FILE,
     CommandGroup,
+    Output,
     context_option,
     device_option,
     dtype_option,
-    json_option,
     keep_option,
     limit_option,
     model_option,
     output_file,
     schemas_argument,
     store_option,
+    with_json,
 )
-from promptcache.cli.output import counted, size_text, write_json, write_text
+from promptcache.cli.sources import Sources
 from promptcache.cli.warm import loss_facts, loss_text, read_schemas
-from promptcache.diagnostics import CorruptEncoding, did_you_mean
+from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
     from promptcache.kv import DiskTier, Header, VerifyResult
@@ -89,113 +89,111 @@ def command() -> None:
 @command.command("ls")
 @any_number
 @folder_option
-@json_option
-def ls(what: tuple[str, ...], store: str, as_json: bool) -> None:
+@with_json
+def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """List the encodings of a store.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    with ending(as_json=as_json):
-        found = _entries(open_folder(store))
-        found = _chosen(found, what) if what else found
-        _write([asdict(each) for each in found], _table(found), as_json=as_json)
+    found = _entries(open_folder(store))
+    found = _chosen(found, what) if what else found
+    return Output(data=[asdict(each) for each in found], text=_table(found))
 
 
 @command.command("info")
 @any_number
 @folder_option
-@json_option
-def info(what: tuple[str, ...], store: str, as_json: bool) -> None:
+@with_json
+def info(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """Show the totals of a store, or all that is known of some encodings.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    with ending(as_json=as_json):
-        tier = open_folder(store)
-        found = _entries(tier)
-        if what:
-            found = _chosen(found, what)
-            _write([asdict(each) for each in found], "\n".join(map(_entry_text, found)), as_json=as_json)
-        else:
-            totals = _totals(tier, found)
-            _write(totals, _totals_text(totals), as_json=as_json)
+    tier = open_folder(store)
+    found = _entries(tier)
+    if what:
+        found = _chosen(found, what)
+        return Output(data=[asdict(each) for each in found], text="\n".join(map(_entry_text, found)))
+    totals = _totals(tier, found)
+    return Output(data=totals, text=_totals_text(totals))
 
 
 @command.command("verify")
 @folder_option
-@json_option
-def verify(store: str, as_json: bool) -> None:
+@with_json
+def verify(_sources: Sources, store: str) -> Output:
     """Read every file, and report those that are damaged; nothing is moved."""
-    with ending(as_json=as_json):
-        tier = open_folder(store)
-        total = len(tuple(tier.keys()))
-        verdicts, done = [], 0
-        with progress() as show:
-            for verdict in tier.verify_all():
-                verdicts.append(verdict)
-                done += not verdict.foreign
-                show("files", done, total)
-        _write([each._asdict() for each in verdicts], _verdicts_text(verdicts), as_json=as_json)
-        if any(each.fault is not None for each in verdicts):
-            raise Exit(ExitCode.FINDINGS)
+    tier = open_folder(store)
+    total = len(tuple(tier.keys()))
+    verdicts, done = [], 0
+    with progress() as show:
+        for verdict in tier.verify_all():
+            verdicts.append(verdict)
+            done += not verdict.foreign
+            show("files", done, total)
+    bad = any(each.fault is not None for each in verdicts)
+    return Output(
+        data=[each._asdict() for each in verdicts],
+        text=_verdicts_text(verdicts),
+        code=ExitCode.FINDINGS if bad else ExitCode.OK,
+    )
 
 
 @command.command("gc")
 @folder_option
 @limit_option
 @click.option("--quarantine", is_flag=True, help="Remove the files that were set aside, too.")
-@json_option
-def gc(store: str, limit: int | None, quarantine: bool, as_json: bool) -> None:
+@with_json
+def gc(_sources: Sources, store: str, limit: int | None, quarantine: bool) -> Output:
     """Remove what killed processes left, and with --limit evict down to that size."""
-    with ending(as_json=as_json):
-        tier = open_folder(store)
-        before, there = tier.nbytes(), set(tier.keys())
-        left = tier.gc()
-        emptied = tier.empty_quarantine() if quarantine else ()
-        if limit is not None:
-            open_folder(store, limit).trim()
-        evicted = sorted(there - set(tier.keys()))
-        freed = before - tier.nbytes()
-        data = {"left_by_writers": left, "set_aside": emptied, "evicted": evicted, "evicted_bytes": freed}
-        text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
-        text += f"aside, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
-        _write(data, text, as_json=as_json)
+    tier = open_folder(store)
+    before, there = tier.nbytes(), set(tier.keys())
+    left = tier.gc()
+    emptied = tier.empty_quarantine() if quarantine else ()
+    if limit is not None:
+        open_folder(store, limit).trim()
+    evicted = sorted(there - set(tier.keys()))
+    freed = before - tier.nbytes()
+    text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
+    text += f"aside, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
+    data = {"left_by_writers": left, "set_aside": emptied, "evicted": evicted, "evicted_bytes": freed}
+    return Output(data=data, text=text)
 
 
 @command.command("pin")
 @some
 @folder_option
-@json_option
-def pin(what: tuple[str, ...], store: str, as_json: bool) -> None:
+@with_json
+def pin(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """Keep encodings from eviction.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "pinned", lambda tier, key: tier.pin(key), as_json=as_json)
+    return _each(what, store, "pinned", lambda tier, key: tier.pin(key))
 
 
 @command.command("unpin")
 @some
 @folder_option
-@json_option
-def unpin(what: tuple[str, ...], store: str, as_json: bool) -> None:
+@with_json
+def unpin(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """Let encodings be evicted again.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "unpinned", lambda tier, key: tier.unpin(key), as_json=as_json)
+    return _each(what, store, "unpinned", lambda tier, key: tier.unpin(key))
 
 
 @command.command("rm")
 @some
 @folder_option
-@json_option
-def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
+@with_json
+def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     """Remove encodings, pinned or not.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    _each(what, store, "removed", lambda tier, key: tier.delete(key), as_json=as_json)
+    return _each(what, store, "removed", lambda tier, key: tier.delete(key))
 
 
 @command.command("export")
@@ -207,8 +205,9 @@ def rm(what: tuple[str, ...], store: str, as_json: bool) -> None:
 @keep_option
 @folder_option
 @context_option
-@json_option
+@with_json
 def export(
+    sources: Sources,
     schemas: tuple[str, ...],
     output: Path,
     model: str,
@@ -216,82 +215,68 @@ def export(
     dtype: str,
     keep: str,
     store: str,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+) -> Output:
     """Pack the encodings of schemas, as one model computed them, into an archive.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        checked = read_schemas(schemas, sources)
-        check_target(output, files_read(sources, *checked))
-        open_folder(store)
-        from promptcache.kv import write_archive
+    checked = read_schemas(schemas, sources)
+    check_target(output, files_read(sources, *checked))
+    open_folder(store)
+    from promptcache.kv import write_archive
 
-        with progress() as show:
-            show_loading(show, model)
-            engine = load_engine(model, device, dtype)
-            keys: dict[str, None] = {}
-            for schema in checked:
-                engine.add_schema(schema.source, keep=keep)
-                keys |= dict.fromkeys(engine.keys(schema.name))
-            tier = open_folder(store)
-            missing = len(keys.keys() - set(tier.keys()))
-            if missing:
-                raise EnvironmentMissing(
-                    f"{missing:,} of {counted(len(keys), 'encoding')} are not in {store}; run `promptcache warm` "
-                    "first, with the same model, dtype and --keep"
-                )
-            show("packing", 0, None)
-            about = {"schemas": ", ".join(schema.name for schema in checked), "model": model, "keep": keep}
-            moved = write_archive(tier, tuple(keys), output, about)
-        text = f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {output}\n"
-        _write({"archive": str(output), **moved._asdict()}, text, as_json=as_json)
+    with progress() as show:
+        show_loading(show, model)
+        engine = load_engine(model, device, dtype)
+        keys: dict[str, None] = {}
+        for schema in checked:
+            engine.add_schema(schema.source, keep=keep)
+            keys |= dict.fromkeys(engine.keys(schema.name))
+        tier = open_folder(store)
+        missing = len(keys.keys() - set(tier.keys()))
+        if missing:
+            raise EnvironmentMissing(
+                f"{missing:,} of {counted(len(keys), 'encoding')} are not in {store}; run `promptcache warm` "
+                "first, with the same model, dtype and --keep"
+            )
+        show("packing", 0, None)
+        about = {"schemas": ", ".join(schema.name for schema in checked), "model": model, "keep": keep}
+        moved = write_archive(tier, tuple(keys), output, about)
+    text = f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {output}\n"
+    return Output(data={"archive": str(output), **moved._asdict()}, text=text)
 
 
 @command.command("import")
 @click.argument("archive", metavar="ARCHIVE", type=FILE)
 @folder_option
 @limit_option
-@json_option
-def import_(archive: Path, store: str, limit: int | None, as_json: bool) -> None:
+@with_json
+def import_(_sources: Sources, archive: Path, store: str, limit: int | None) -> Output:
     """Verify all encodings of an archive, then put them into a store."""
-    with ending(as_json=as_json):
-        from promptcache.kv import DiskTier, config_of, read_archive
+    from promptcache.kv import DiskTier, config_of, read_archive
 
-        if config_of(store).folder is None:
-            raise UsageMistake(f"--store {store}: only folders take archives")
-        if archive.exists() and not (archive.is_file() or archive.is_dir()):
-            raise UsageMistake(
-                f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file"
-            )
-        with progress() as show:
-            show("verifying and unpacking", 0, None)
-            moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
-        there = len(moved.keys) - moved.new
-        text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
-        text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
-        _write({"archive": str(archive), **moved._asdict()}, text, as_json=as_json)
+    if config_of(store).folder is None:
+        raise UsageMistake(f"--store {store}: only folders take archives")
+    if archive.exists() and not (archive.is_file() or archive.is_dir()):
+        raise UsageMistake(f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file")
+    with progress() as show:
+        show("verifying and unpacking", 0, None)
+        moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
+    there = len(moved.keys) - moved.new
+    text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
+    text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
+    return Output(data={"archive": str(archive), **moved._asdict()}, text=text)
 
 
-def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object], *, as_json: bool) -> None:
+def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object]) -> Output:
     """Do `action` with each of the chosen encodings."""
-    with ending(as_json=as_json):
-        tier = open_folder(store)
-        found = _chosen(_entries(tier), what)
-        for each in found:
-            action(tier, each.key)
-        nbytes = sum(each.nbytes for each in found)
-        text = f"{done} {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
-        _write({done: [each.key for each in found], "nbytes": nbytes}, text, as_json=as_json)
-
-
-def _write(data: object, text: str, *, as_json: bool) -> None:
-    if as_json:
-        write_json(data)
-    else:
-        write_text(text)
+    tier = open_folder(store)
+    found = _chosen(_entries(tier), what)
+    for each in found:
+        action(tier, each.key)
+    nbytes = sum(each.nbytes for each in found)
+    text = f"{done} {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
+    return Output(data={done: [each.key for each in found], "nbytes": nbytes}, text=text)
 
 
 def _entries(tier: DiskTier) -> tuple[Entry, ...]:

@@ -6,7 +6,7 @@ This file imports rich, so it is imported only to print styled text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, TypeAlias
 
@@ -58,6 +58,13 @@ def _console(stream: TextIO) -> Console:
     if console.width < 1:  # COLUMNS=0
         console.width = _USUAL
     return console
+
+
+def print_lines(lines: Iterable[str | Text]) -> None:
+    """Print lines to stdout without wrapping them."""
+    console = stdout()
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def diagnostic_text(diagnostic: Diagnostic) -> Text:

@@ -12,15 +12,17 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
-from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import read, write_new
 from promptcache.cli.new import checked_name, schema_file
-from promptcache.cli.options import json_option, output_option
-from promptcache.cli.output import tell, write_json
+from promptcache.cli.options import Output, output_option, with_json
+from promptcache.cli.output import tell
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import did_you_mean
 from promptcache.language import (
     IN_PYTHON,
@@ -80,34 +82,33 @@ class Converted:
 @click.argument("file", metavar="FILE")
 @click.option("--name", metavar="NAME", help="Name of the schema; default: the name of the file.")
 @output_option
-@json_option
-def command(file: str, name: str | None, output: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, file: str, name: str | None, output: Path | None) -> Output:
     """Make a schema and a prompt of a chat or a plain prompt; update the paper's schemas.
 
     FILE is a chat (JSON), a plain prompt with marked sections, or a schema; - is standard input.
     """
-    with ending(as_json=as_json) as sources:
-        if is_template(file):
-            raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
-        document = read(file, sources)
-        stem = document.path.stem if document.path is not None else ""
-        called = checked_name(stem if name is None else name, fix="say which with --name NAME")
-        if len(document.data) > MAX_BYTES:
-            raise UsageMistake(f"{document.name} has more than {MAX_BYTES} bytes")
-        try:
-            text = document.data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise UsageMistake(f"{document.name} is not UTF-8") from None
-        made = convert_text(text, called, document.name, document.folder)
-        schema = output or schema_file(called)
-        files = {schema: made.schema}
-        if made.prompt is not None:
-            files[schema.with_name(f"{schema.stem}-prompt.xml")] = made.prompt
-        write_new(files)
-        if as_json:
-            write_json({"files": [str(path) for path in files], "changes": list(made.changes)})
-        else:
-            tell(*made.changes, *(f"wrote {path}" for path in files))
+    if is_template(file):
+        raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
+    document = read(file, sources)
+    stem = document.path.stem if document.path is not None else ""
+    called = checked_name(stem if name is None else name, fix="say which with --name NAME")
+    if len(document.data) > MAX_BYTES:
+        raise UsageMistake(f"{document.name} has more than {MAX_BYTES} bytes")
+    try:
+        text = document.data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageMistake(f"{document.name} is not UTF-8") from None
+    made = convert_text(text, called, document.name, document.folder)
+    schema = output or schema_file(called)
+    files = {schema: made.schema}
+    if made.prompt is not None:
+        files[schema.with_name(f"{schema.stem}-prompt.xml")] = made.prompt
+    write_new(files)
+    return Output(
+        data={"files": [str(path) for path in files], "changes": made.changes},
+        text=partial(tell, *made.changes, *(f"wrote {path}" for path in files)),
+    )
 
 
 def convert_text(text: str, name: str, source: str, folder: Path | None = None) -> Converted:

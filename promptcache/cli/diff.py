@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from promptcache.cli.completion import complete_schemas
-from promptcache.cli.console import stdout
-from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.console import print_lines
+from promptcache.cli.exits import ExitCode
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.options import context_option, json_option, model_option
-from promptcache.cli.output import counted, write_json
+from promptcache.cli.options import Output, context_option, model_option, with_json
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import PromptError
+from promptcache.diagnostics import PromptError, counted
 from promptcache.language import CheckedSchema, Combinations, SlotArguments, prompt_for, resolve_prompt
 from promptcache.layout import (
     EncodingChanges,
@@ -47,19 +44,22 @@ _ARGUMENT = "…"
 @click.argument("new", metavar="NEW", shell_complete=complete_schemas)
 @model_option()
 @context_option
-@json_option
-def command(old: str, new: str, model: str, context: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, old: str, new: str, model: str) -> Output:
     """Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.
 
     OLD and NEW are files of one schema, before and after the change; one of them may be -, standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        changes = compare_files(old, new, model, sources)
-        if as_json:
-            write_json(changes_data(changes))
-        else:
-            print_changes(changes, stdout())
-        raise click.exceptions.Exit(ExitCode.OK if changes.harmless else ExitCode.FINDINGS)
+    documents = read(old, sources), read(new, sources)
+    schemas = [checked_schema(each) for each in documents]
+    tokenizer = HubTokenizer.from_folder(model_folder(model))
+    before, now = (lay_out(schema, tokenizer) for schema in schemas)
+    changes = compare_schemas(before, now, tokenizer, (documents[0].name, documents[1].name), model)
+    return Output(
+        data=changes_data(changes),
+        text=lambda: print_lines(_lines(changes)),
+        code=ExitCode.OK if changes.harmless else ExitCode.FINDINGS,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class LostPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChanges:
-    """What becomes of the old schema's prompts, one for each combination of modules with the arguments it needs.
+    """Checks of the old schema's prompts, one for each combination of modules with the arguments it needs.
 
     Attributes:
         all_checked: Whether there were no more combinations than were checked.
@@ -101,20 +101,6 @@ class PromptChanges:
     all_checked: bool
     num_lost: int
     examples: tuple[LostPrompt, ...]
-
-
-def compare_files(old_file: str, new_file: str, model: str, sources: Sources) -> SchemaChanges:
-    """Compare two schema files under a model's tokenizer.
-
-    Raises:
-        SchemaError: Every fault of the first schema that has any.
-        ModelNotFound: There is no such model, or it has no tokenizer.json.
-    """
-    old_document, new_document = read(old_file, sources), read(new_file, sources)
-    old, new = checked_schema(old_document), checked_schema(new_document)
-    tokenizer = HubTokenizer.from_folder(model_folder(model))
-    files = old_document.name, new_document.name
-    return compare_schemas(lay_out(old, tokenizer), lay_out(new, tokenizer), tokenizer, files, model)
 
 
 def compare_schemas(
@@ -224,22 +210,18 @@ def _examples(
                 yield LostPrompt(xml=prompt.to_xml(), code=first.code, message=first.message)
 
 
-def print_changes(changes: SchemaChanges, console: Console) -> None:
-    """Print what changed: modules, slots, encodings, prompts."""
+def _lines(changes: SchemaChanges) -> Iterator[Text]:
+    """Yield the changes of name, modules, slots, encodings and prompts."""
     before, now = changes.names
     if before != now:
-        console.print(Text(f"schema '{before}' is now '{now}': every prompt has to say so", style=_REMOVED))
+        yield Text(f"schema '{before}' is now '{now}': every prompt has to say so", style=_REMOVED)
     layout = changes.layout
-    for part in (
-        _modules(layout.modules),
-        _slots(layout.slots),
-        _encodings(layout.encodings),
-        () if layout.reserve is None else _reserves(layout.reserve),
-    ):
-        for line in part:
-            console.print(line, soft_wrap=True)
-    for line in _prompts(changes.prompts):
-        console.print(line, soft_wrap=True)
+    yield from _modules(layout.modules)
+    yield from _slots(layout.slots)
+    yield from _encodings(layout.encodings)
+    if layout.reserve is not None:
+        yield from _reserves(layout.reserve)
+    yield from _prompts(changes.prompts)
 
 
 def _modules(modules: ModuleChanges) -> Iterator[Text]:

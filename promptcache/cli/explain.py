@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import click
 from rich.text import Text
 
-from promptcache.cli.console import stdout
-from promptcache.cli.exits import ending
+from promptcache.cli.console import print_lines
 from promptcache.cli.files import checked_schema, read
-from promptcache.cli.options import context_option, json_option, model_option, schema_argument
-from promptcache.cli.output import counted, write_json
+from promptcache.cli.options import Output, context_option, model_option, schema_argument, with_json
 from promptcache.cli.request import accepted
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import counted, listed
 from promptcache.language import (
     CheckedSchema,
     Combinations,
@@ -90,7 +89,7 @@ class PromptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:
-    """All that `promptcache explain` shows of a schema."""
+    """The report of `promptcache explain` on a schema."""
 
     schema: str
     file: str
@@ -107,22 +106,16 @@ class SchemaFacts:
 @schema_argument
 @model_option()
 @context_option
-@json_option
-def command(schema: str, model: str, context: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, schema: str, model: str) -> Output:
     """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        document = read(schema, sources)
-        checked = checked_schema(document)
-        facts = schema_facts(checked, document.name, model, HubTokenizer.from_folder(model_folder(model)))
-        if as_json:
-            write_json(asdict(facts))
-        else:
-            console = stdout()
-            for line in _lines(facts):
-                console.print(line, soft_wrap=True)
+    document = read(schema, sources)
+    checked = checked_schema(document)
+    facts = schema_facts(checked, document.name, model, HubTokenizer.from_folder(model_folder(model)))
+    return Output(data=asdict(facts), text=lambda: print_lines(_lines(facts)))
 
 
 def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokenizer) -> SchemaFacts:
@@ -234,10 +227,7 @@ def _head(words: str) -> Text:
 
 
 def _module_line(module: ModuleFacts) -> Text:
-    brought = ""
-    if module.brings:
-        more = len(module.brings) - _MAX_BROUGHT
-        brought = f"always with {', '.join(module.brings[:_MAX_BROUGHT])}" + (f" and {more} more" if more > 0 else "")
+    brought = f"always with {listed(module.brings, _MAX_BROUGHT)}" if module.brings else ""
     cached = "" if module.cached else "not cached"
     words = [counted(module.num_tokens, "token"), _PRESENCE[module.presence], cached, brought]
     text = Text(f"  {module.path or '(root)'}", style="default" if module.presence != "never" else "red")

@@ -11,17 +11,17 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending, system_message
+from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file
-from promptcache.cli.options import context_option, json_option
-from promptcache.cli.output import as_data, print_diagnostics, tell, write_json, write_text
+from promptcache.cli.options import Output, context_option, with_json
+from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import format_document, read_schema
@@ -56,19 +56,15 @@ class Formatted:
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
 @context_option
-@json_option
-def command(files: tuple[str, ...], check: bool, diff: bool, context: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, files: tuple[str, ...], check: bool, diff: bool) -> Output:
     """Format schemas and prompts; their tokens never change.
 
     FILE is a schema or a prompt; - is standard input, which is written to stdout.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        found = format_files(files, sources, write=not (check or diff))
-        if as_json:
-            write_json(_data(found))
-        else:
-            _print(found, only_check=check, as_diff=diff)
-        raise Exit(_code(found, only_check=check))
+    found = format_files(files, sources, write=not (check or diff))
+    show = partial(_print, found, only_check=check, as_diff=diff)
+    return Output(data=_data(found), text=show, code=_code(found, only_check=check))
 
 
 def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list[Formatted]:

@@ -18,13 +18,29 @@ from rich.tree import Tree
 
 from promptcache.cli.completion import complete_prompts
 from promptcache.cli.console import stdout
-from promptcache.cli.exits import ExitCode, UsageMistake, ending
+from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
-from promptcache.cli.options import context_option, json_option, model_option, output_file, schema_argument
-from promptcache.cli.output import as_data, counted, print_diagnostics, size_text, tell, write_json
+from promptcache.cli.options import (
+    Output,
+    context_option,
+    model_option,
+    output_file,
+    repair_option,
+    schema_argument,
+    with_json,
+)
+from promptcache.cli.output import as_data, print_diagnostics, tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, SchemaError, Severity
-from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, Count, count_combinations, resolve_prompt
+from promptcache.diagnostics import SchemaError, counted, listed, size_text
+from promptcache.language import (
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    Count,
+    Repair,
+    count_combinations,
+    resolve_prompt,
+)
 from promptcache.layout import (
     Layout,
     LayoutLeaf,
@@ -59,42 +75,57 @@ _ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 @output_file("--svg", words="Draw the layout into an SVG file.")
 @output_file("--html", words="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
+@repair_option
 @context_option
-@json_option
+@with_json
 def command(
+    sources: Sources,
     schema: str,
     model: str,
     dtype: str,
     svg: Path | None,
     html: Path | None,
     prompt: str | None,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+    repair: Repair | None,
+) -> Output:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        if svg is not None and svg == html:
-            raise UsageMistake(f"--svg and --html both name {svg}")
-        shown = show_layout(schema, model, Dtype(dtype), prompt, sources)
-        token_bytes = shown.view.model.token_bytes
-        pictures = {
-            path: draw(shown.layout, plan=shown.plan, token_bytes=token_bytes)
-            for path, draw in ((svg, layout_svg), (html, layout_html))
-            if path is not None
-        }
-        write_made(pictures, files_read(sources, shown.layout.schema))
-        if as_json:
-            data = {**asdict(shown.view), "notes": list(shown.notes)}
-            write_json({**data, "diagnostics": [as_data(each) for each in shown.diagnostics]})
-        else:
-            print_layout(shown.view, stdout())
-            print_diagnostics(shown.diagnostics, beside=True)
-            tell(*(f"note: {note}" for note in shown.notes))
-        failed = any(each.severity is Severity.ERROR for each in shown.diagnostics)
-        raise click.exceptions.Exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+    if svg is not None and svg == html:
+        raise UsageMistake(f"--svg and --html both name {svg}")
+    checked = checked_schema(read(schema, sources))
+    folder = model_folder(model)
+    facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)
+    layout = lay_out(checked, tokenizer)
+    diagnostics = (*checked.warnings, *layout.warnings)
+    failed = False
+    if facts.max_positions is not None:
+        try:
+            check_length(layout, facts.max_positions, f"model '{model}'")
+        except SchemaError as error:  # shown with the layout, which says where the positions go
+            diagnostics, failed = (*diagnostics, *error.diagnostics), True
+    states = run_states(layout)
+    plan = None
+    if prompt is not None:
+        selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
+        plan = make_plan(selection, layout, states, tokenizer, repair)
+    view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
+    pictures = {
+        path: draw(layout, plan=plan, token_bytes=facts.token_bytes)
+        for path, draw in ((svg, layout_svg), (html, layout_html))
+        if path is not None
+    }
+    write_made(pictures, files_read(sources, checked))
+
+    def show() -> None:
+        print_layout(view, stdout())
+        print_diagnostics(diagnostics, beside=True)
+        tell(*(f"note: {note}" for note in tokenizer.warnings))
+
+    found = [as_data(each) for each in diagnostics]
+    data = {**asdict(view), "notes": tokenizer.warnings, "diagnostics": found}
+    return Output(data=data, text=show, code=ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
 class NodeKind(StrEnum):
@@ -187,54 +218,6 @@ class LayoutView:
     nodes: tuple[NodeView, ...]
     scaffolds: tuple[ScaffoldView, ...]
     prompt: PromptView | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLayout:
-    """A layout to be shown.
-
-    Attributes:
-        diagnostics: Warnings of language and layout; an error where the model has too few positions.
-        notes: What the tokenizer says about itself.
-    """
-
-    view: LayoutView
-    layout: Layout
-    plan: Plan | None
-    diagnostics: tuple[Diagnostic, ...]
-    notes: tuple[str, ...]
-
-
-def show_layout(file: str, model: str, dtype: Dtype, prompt_file: str | None, sources: Sources) -> ShownLayout:
-    """Lay a schema file out for a model, and plan a prompt file.
-
-    Raises:
-        LanguageError: Every fault of the schema or the prompt.
-        ModelNotFound: There is no such model, or a file of it is missing.
-    """
-    schema = checked_schema(read(file, sources))
-    folder = model_folder(model)
-    facts = read_facts(model, folder, dtype)
-    tokenizer = HubTokenizer.from_folder(folder)
-    layout = lay_out(schema, tokenizer)
-    diagnostics = (*schema.warnings, *layout.warnings)
-    if facts.max_positions is not None:
-        try:
-            check_length(layout, facts.max_positions, f"model '{model}'")
-        except SchemaError as error:  # shown with the layout, which says where the positions go
-            diagnostics += error.diagnostics
-    states = run_states(layout)
-    plan = None
-    if prompt_file is not None:
-        prompt = parsed_prompt(read(prompt_file, sources))
-        plan = make_plan(resolve_prompt(prompt, schema), layout, states, tokenizer)
-    return ShownLayout(
-        view=view_layout(layout, states, facts, count_combinations(schema.rules), plan),
-        layout=layout,
-        plan=plan,
-        diagnostics=diagnostics,
-        notes=tokenizer.warnings,
-    )
 
 
 def view_layout(
@@ -520,6 +503,4 @@ def _sees(modules: Sequence[str]) -> str:
     """Return in short what a text attends to besides its own earlier text."""
     if not modules:
         return ""
-    names = [module or _ROOT for module in modules[:_MAX_SEEN]]
-    more = [f"{len(modules) - _MAX_SEEN} more"] if len(modules) > _MAX_SEEN else []
-    return f" · sees {', '.join(names + more)}"
+    return f" · sees {listed([module or _ROOT for module in modules], _MAX_SEEN)}"

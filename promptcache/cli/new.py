@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -12,10 +13,11 @@ import click
 
 import promptcache
 from promptcache.cli.completion import complete_starters
-from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import write_new
-from promptcache.cli.options import json_option, output_option
-from promptcache.cli.output import tell, write_json
+from promptcache.cli.options import Output, output_option, with_json
+from promptcache.cli.output import tell
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import did_you_mean
 from promptcache.language import example_prompt, format_document, parse_schema
 
@@ -52,23 +54,22 @@ class Starter:
     shell_complete=complete_starters,
 )
 @output_option
-@json_option
-def command(name: str, origin: str | None, output: Path | None, as_json: bool) -> None:
+@with_json
+def command(_sources: Sources, name: str, origin: str | None, output: Path | None) -> Output:
     """Write a schema to start from, and a prompt beside it.
 
     NAME is the name of the schema.
     """
-    with ending(as_json=as_json):
-        made = starter(checked_name(name), origin)
-        schema = output or schema_file(name)
-        prompt = schema.with_name(f"{schema.stem}-prompt.xml")
-        files = {schema: made.schema, prompt: made.prompt}
-        files |= {schema.parent / source: text for source, text in made.sources.items()}
-        write_new(files)
-        if as_json:
-            write_json({"schema": name, "files": [str(path) for path in files]})
-        else:
-            tell(*(f"wrote {path}" for path in files), f"try: promptcache run {prompt}")
+    made = starter(checked_name(name), origin)
+    schema = output or schema_file(name)
+    prompt = schema.with_name(f"{schema.stem}-prompt.xml")
+    files = {schema: made.schema, prompt: made.prompt}
+    files |= {schema.parent / source: text for source, text in made.sources.items()}
+    write_new(files)
+    return Output(
+        data={"schema": name, "files": [str(path) for path in files]},
+        text=partial(tell, *(f"wrote {path}" for path in files), f"try: promptcache run {prompt}"),
+    )
 
 
 def shipped_schemas() -> Mapping[str, Path]:

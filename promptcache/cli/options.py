@@ -1,15 +1,22 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the decorator of commands that have `--json`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
+from promptcache.cli.exits import ExitCode, ending
+from promptcache.cli.output import write_json, write_text
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
@@ -60,6 +67,13 @@ def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | No
     return path
 
 
+def _repair(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> Repair | None:
+    try:
+        return None if text is None else Repair.parse(text)
+    except InvalidValue as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def model_option(
     words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
 ) -> Callable[[Decorated], Decorated]:
@@ -75,6 +89,12 @@ def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[D
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = click.option(
     "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
+)
+repair_option = click.option(
+    "--repair",
+    metavar="REPAIR",
+    callback=_repair,
+    help="What to compute again of cached text: none, slots, first-16, first-20%, all; default: as the schema states.",
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
 schemas_argument = click.argument(
@@ -112,3 +132,32 @@ dtype_option = click.option(
     default="auto",
     help="Dtype of the weights; auto is the dtype of the checkpoint.",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """The result of a command: data for `--json`, and otherwise a text, or a function that prints it."""
+
+    data: object
+    text: str | Callable[[], object]
+    code: ExitCode = ExitCode.OK
+
+
+def with_json(command: Callable[..., Output]) -> Callable[..., None]:
+    """Add `--json` to a command, which takes its `Sources` before its options and returns an `Output`."""
+
+    @json_option
+    @wraps(command)
+    def written(*, as_json: bool, context: Path | None = None, **own: object) -> None:
+        with ending(as_json=as_json, context=context) as sources:
+            output = command(sources, **own)
+            if as_json:
+                write_json(output.data)
+            elif isinstance(output.text, str):
+                write_text(output.text)
+            else:
+                output.text()
+            if output.code:
+                raise Exit(output.code)
+
+    return written

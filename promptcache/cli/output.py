@@ -70,18 +70,3 @@ def _place(span: Span) -> dict[str, Any]:
         "stop_line": span.stop_line,
         "stop_column": span.stop_column,
     }
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 file", "2 files"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def size_text(nbytes: int) -> str:
-    """Return a number of bytes with a binary unit: "4 KiB"."""
-    amount = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:,.4g} GiB"

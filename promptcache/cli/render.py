@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -12,19 +11,21 @@ from rich.console import Console
 from rich.text import Text
 
 from promptcache.cli.console import stderr, stdout
-from promptcache.cli.exits import ending
 from promptcache.cli.options import (
+    Output,
     arguments_option,
     context_option,
-    json_option,
     model_option,
     prompt_argument,
+    repair_option,
     schemas_option,
+    with_json,
 )
-from promptcache.cli.output import counted, write_json, write_text
+from promptcache.cli.output import write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import printable
+from promptcache.diagnostics import counted, printable
+from promptcache.language import Repair
 from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 
@@ -58,36 +59,39 @@ class TokenLine(NamedTuple):
 @schemas_option
 @model_option()
 @arguments_option
+@repair_option
 @click.option("--tokens", is_flag=True, help="Print a line for each token instead of the text.")
 @context_option
-@json_option
+@with_json
 def command(
+    sources: Sources,
     prompt: str,
     schema: tuple[str, ...],
     model: str,
     arg: tuple[str, ...],
+    repair: Repair | None,
     tokens: bool,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+) -> Output:
     """Show exactly what the model will see of a prompt, without loading the model.
 
     PROMPT is a prompt file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        rendered = render_prompt(prompt, schema, arg, model, sources)
-        if as_json:
-            write_json(_data(rendered, model, with_tokens=tokens))
-            return
-        if tokens:
-            _print_tokens(rendered, stdout())
-        else:
-            print_text(rendered, stdout())
+    rendered = render_prompt(prompt, schema, arg, model, sources, repair)
+
+    def show() -> None:
+        (_print_tokens if tokens else print_text)(rendered, stdout())
         _print_counts(rendered, stderr())
+
+    return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
 
 
 def render_prompt(
-    file: str, schema_files: Sequence[str], words: Sequence[str], model: str, sources: Sources
+    file: str,
+    schema_files: Sequence[str],
+    words: Sequence[str],
+    model: str,
+    sources: Sources,
+    repair: Repair | None = None,
 ) -> Rendered:
     """Check, plan and render a prompt.
 
@@ -97,7 +101,7 @@ def render_prompt(
     """
     request = read_request(file, schema_files, words, sources)
     limits = TokenLimits.of(model_folder(model))
-    plan = plan_request(request, limits)
+    plan = plan_request(request, limits, repair=repair)
     rendering = render(plan, limits.tokenizer)
     return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, rendering=rendering)
 

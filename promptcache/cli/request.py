@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import did_you_mean
+from promptcache.diagnostics import counted, did_you_mean, listed
 from promptcache.language import (
     Argument,
     CheckedSchema,
@@ -19,6 +19,7 @@ from promptcache.language import (
     ParameterType,
     Prompt,
     Reference,
+    Repair,
     Selection,
     absolute,
     ancestors,
@@ -74,14 +75,14 @@ class TokenLimits:
             check_length(layout, self.max_positions)
         return layout
 
-    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1) -> Plan:
+    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1, repair: Repair | None = None) -> Plan:
         """Plan a prompt as an engine does.
 
         Raises:
             PromptError: An argument is longer than its slot, or the prompt is empty.
             ContextLengthExceeded: The model has too few positions for the prompt and the answer.
         """
-        plan = make_plan(selection, layout, run_states(layout), self.tokenizer)
+        plan = make_plan(selection, layout, run_states(layout), self.tokenizer, repair)
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
@@ -102,10 +103,12 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
     return replace(request, prompt=prompt)
 
 
-def plan_request(request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1) -> Plan:
+def plan_request(
+    request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1, repair: Repair | None = None
+) -> Plan:
     """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
     selection = resolve_prompt(request.prompt, request.schema)
-    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens)
+    return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
 
 
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
@@ -234,7 +237,7 @@ def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argu
 
 
 class TextLimits(Protocol):
-    """What a parameter accepts, as `Parameter` and `explain` declare it."""
+    """The values that a parameter accepts, as `Parameter` and `explain` declare them."""
 
     @property
     def length(self) -> int: ...
@@ -248,15 +251,14 @@ class TextLimits(Protocol):
 
 def described(parameter: TextLimits) -> str:
     """Describe what an argument may be: "at most 4 tokens, one of first, second"."""
-    return ", ".join((f"at most {parameter.length} token{'s' * (parameter.length != 1)}", *accepted(parameter)))
+    return ", ".join((f"at most {counted(parameter.length, 'token')}", *accepted(parameter)))
 
 
 def accepted(parameter: TextLimits) -> tuple[str, ...]:
     """Describe the type or choices, and the pattern of a parameter; nothing for plain text."""
     words = [_TYPES[parameter.type]] if parameter.type in _TYPES else []
     if parameter.choices:
-        more = len(parameter.choices) - _MAX_CHOICES
-        words.append(f"one of {', '.join(parameter.choices[:_MAX_CHOICES])}{f' and {more} more' if more > 0 else ''}")
+        words.append(f"one of {listed(parameter.choices, _MAX_CHOICES)}")
     if parameter.pattern is not None:
         words.append(f"matches {parameter.pattern}")
     return tuple(words)

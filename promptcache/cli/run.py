@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,39 +23,18 @@ from promptcache.cli.options import (
     limit_option,
     model_option,
     prompt_argument,
+    repair_option,
     schemas_option,
     store_option,
 )
-from promptcache.cli.output import counted, tell, write_json, write_text
+from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
+from promptcache.diagnostics import counted
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
-    from promptcache.engine import Engine
+    from promptcache.language import Repair
     from promptcache.runtime import Completion, Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnswer:
-    """A completion, and the usage of the request that warmed up before it, if there was one."""
-
-    completion: Completion
-    warmed: Usage | None
-
-    @property
-    def num_warmed_tokens(self) -> int:
-        """Tokens that were encoded before the clock started."""
-        return 0 if self.warmed is None else self.warmed.num_encoded_tokens
-
-    @property
-    def first(self) -> Usage:
-        """Usage of the first request, which found the store as it was."""
-        return self.warmed or self.completion.usage
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Faults of stores that were repaired."""
-        return tuple(dict.fromkeys((*self.first.faults, *self.completion.usage.faults)))
 
 
 @click.command("run")
@@ -67,6 +45,7 @@ class RunAnswer:
 @dtype_option
 @click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer.")
 @arguments_option
+@repair_option
 @click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling.")
 @click.option(
     "--temperature",
@@ -88,6 +67,7 @@ def command(
     dtype: str,
     max_new_tokens: int | None,
     arg: tuple[str, ...],
+    repair: Repair | None,
     seed: int | None,
     temperature: float | None,
     store: str | None,
@@ -109,7 +89,7 @@ def command(
         request = read_request(prompt, schema, arg, sources)
         folder = model_folder(model)
         if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1)
+            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
         with progress() as show:
             show_loading(show, model)
             config = None if store is None else store_config(store, limit)
@@ -118,73 +98,62 @@ def command(
         generation: dict[str, Any] = {}
         if temperature is not None:
             generation = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-        write = (lambda _piece: None) if as_json else write_text
-        answered = _answer(engine, request, generation, max_new_tokens, seed, write, warm=warm)
+        generation["repair"] = None if repair is None else str(repair)
+        # the first request encodes what the prompt needs, and nothing else
+        warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
+        if seed is not None:
+            import torch
+
+            torch.manual_seed(seed)
+        with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
+            for piece in stream:
+                if not as_json:
+                    write_text(piece)
+        assert stream.completion is not None, "an exhausted stream has its completion"
         if as_json:
-            write_json(_data(answered, request, model))
+            write_json(_data(stream.completion, warmed, request, model))
         else:
             write_text("\n")
-            tell(*(f"warning: {' '.join(fault.split())}" for fault in answered.faults), _usage_line(answered))
+            faults = dict.fromkeys((*(warmed.faults if warmed else ()), *stream.completion.usage.faults))
+            warnings = (f"warning: {' '.join(fault.split())}" for fault in faults)
+            tell(*warnings, _usage_line(stream.completion, warmed))
 
 
-def _answer(
-    engine: Engine,
-    request: CheckedRequest,
-    generation: Mapping[str, Any],
-    max_new_tokens: int | None,
-    seed: int | None,
-    write: Callable[[str], None],
-    *,
-    warm: bool,
-) -> RunAnswer:
-    """Answer a request; pass the text to `write` piece by piece.
-
-    With `warm`, the prompt is first answered up to one token: this encodes what it needs, and nothing else.
-    """
-    warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
-    if seed is not None:
-        import torch
-
-        torch.manual_seed(seed)
-    with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
-        for piece in stream:
-            write(piece)
-    assert stream.completion is not None, "an exhausted stream has its completion"
-    return RunAnswer(completion=stream.completion, warmed=warmed)
-
-
-def _usage_line(answered: RunAnswer) -> str:
+def _usage_line(completion: Completion, warmed: Usage | None) -> str:
+    """Describe a request; its modules were loaded by the request that `warmed` belongs to, if there was one."""
     from promptcache.runtime import FinishReason, KVSource
 
-    completion = answered.completion
-    usage = completion.usage
+    usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
+    if usage.num_repaired_tokens:
+        counts += f" ({usage.num_repaired_tokens:,} repaired)"
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"
     level = f"{completion.level}, lossy" if completion.lossy else str(completion.level)
     parts += [f"TTFT {completion.timing.ttft_s * 1000:.1f} ms", level]
-    modules = [each for each in answered.first.modules if each.module] or answered.first.modules
+    modules = [each for each in first.modules if each.module] or first.modules
     loaded = Counter(each.tier for each in modules if each.source is KVSource.LOAD)
     parts += [f"{counted(number, 'module')} from {tier}" for tier, number in loaded.items()]
-    if answered.num_warmed_tokens:
-        parts.append(f"encoded {answered.num_warmed_tokens:,} tokens first")
+    if warmed is not None and warmed.num_encoded_tokens:
+        parts.append(f"encoded {warmed.num_encoded_tokens:,} tokens first")
     if usage.num_encoded_tokens:
         parts.append(f"encoded {usage.num_encoded_tokens:,} tokens within TTFT")
     return " · ".join(parts)
 
 
-def _data(answered: RunAnswer, request: CheckedRequest, model: str) -> dict[str, Any]:
-    completion = answered.completion
+def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest, model: str) -> dict[str, Any]:
+    num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
     return {
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "level": completion.level,
+        "repair": completion.repair,
         "lossy": completion.lossy,
         "prompt": request.prompt_file,
         "schema": {"name": request.schema.name, "file": request.schema_file},
         "model": model,
-        "usage": {**asdict(completion.usage), "num_warmed_tokens": answered.num_warmed_tokens},
-        "warmed": None if answered.warmed is None else asdict(answered.warmed),
+        "usage": {**asdict(completion.usage), "num_warmed_tokens": num_warmed},
+        "warmed": None if warmed is None else asdict(warmed),
         "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
     }

@@ -19,15 +19,14 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.exceptions import Exit
 
 from promptcache.cli.console import ShowProgress, progress, show_loading
-from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake, ending
+from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.files import DocumentKind, checked_schema, read
-from promptcache.cli.options import context_option, json_option, model_option, schemas_argument
-from promptcache.cli.output import as_data, counted, print_diagnostics, write_json, write_text
+from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
+from promptcache.cli.output import as_data, print_diagnostics, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, LanguageError
+from promptcache.diagnostics import Diagnostic, LanguageError, counted
 from promptcache.language import example_prompt
 from promptcache.layout import check_length
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
@@ -40,7 +39,7 @@ _MODEL_PROMPTS = 6  # the schema's examples first; each prompt costs several for
 
 
 class ResultKind(StrEnum):
-    """What was tested: an example of the schema, a law over drawn prompts, or a law of cached answers."""
+    """Kind of a test: an example of the schema, a law over drawn prompts, or a law of cached answers."""
 
     EXAMPLE = "example"
     LAW = "law"
@@ -88,20 +87,15 @@ class SchemaTest:
 )
 @model_option("Also check cached answers of demo, a model's folder, or a hub id.", default=None)
 @context_option
-@json_option
-def command(schemas: tuple[str, ...], prompts: int, model: str | None, context: Path | None, as_json: bool) -> None:
+@with_json
+def command(sources: Sources, schemas: tuple[str, ...], prompts: int, model: str | None) -> Output:
     """Check the examples of schemas, and laws over many prompts of each.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        with progress() as show:
-            found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
-        if as_json:
-            write_json(_data(found))
-        else:
-            _print(found)
-        raise Exit(_code(found))
+    with progress() as show:
+        found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
+    return Output(data=_data(found), text=partial(_print, found), code=_code(found))
 
 
 def test_files(

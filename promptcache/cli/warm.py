@@ -14,22 +14,23 @@ import click
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, store_config
-from promptcache.cli.exits import EnvironmentMissing, ending
+from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import (
+    Output,
     context_option,
     device_option,
     dtype_option,
-    json_option,
     keep_option,
     limit_option,
     model_option,
     schemas_argument,
     store_option,
+    with_json,
 )
-from promptcache.cli.output import counted, size_text, tell, write_json, write_text
+from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, example_prompt
 from promptcache.layout import check_length, lay_out, run_states
 from promptcache.tokenizer import Dtype, HubTokenizer, declared_positions, model_folder, read_kv_sizes
@@ -63,7 +64,7 @@ class WarmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What warming a schema will take, from its tokens and `config.json`.
+    """The cost of warming a schema, from its tokens and `config.json`.
 
     Attributes:
         longest: Tokens of the longest encoding with its context.
@@ -99,8 +100,9 @@ class Warmed:
 @keep_option
 @click.option("--budget", is_flag=True, help="Only estimate tokens and bytes; loads no model.")
 @context_option
-@json_option
+@with_json
 def command(
+    sources: Sources,
     schemas: tuple[str, ...],
     model: str,
     device: str | None,
@@ -109,31 +111,25 @@ def command(
     limit: int | None,
     keep: str,
     budget: bool,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+) -> Output:
     """Encode schemas ahead of time, and keep their KV for other processes.
 
     SCHEMA is a schema file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
-        checked = read_schemas(schemas, sources)
-        if budget:
-            estimates = _estimates(checked, options)
-            if as_json:
-                write_json({"model": model, "keep": keep, "schemas": [asdict(each) for each in estimates]})
-            else:
-                write_text(_estimate_text(estimates, options))
-            return
-        work = _warm_schemas(checked, options)
-        for each in work:
-            tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
-        if as_json:
-            done = [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work]
-            write_json({"model": model, "store": store, "keep": keep, "schemas": done})
-        else:
-            write_text("".join(_warmed_text(each, options) for each in work))
+    options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
+    checked = read_schemas(schemas, sources)
+    if budget:
+        estimates = _estimates(checked, options)
+        data = {"model": model, "keep": keep, "schemas": [asdict(each) for each in estimates]}
+        return Output(data=data, text=_estimate_text(estimates, options))
+    work = _warm_schemas(checked, options)
+    for each in work:
+        tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
+    done = [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work]
+    return Output(
+        data={"model": model, "store": store, "keep": keep, "schemas": done},
+        text="".join(_warmed_text(each, options) for each in work),
+    )
 
 
 def read_schemas(files: Sequence[str], sources: Sources) -> tuple[CheckedSchema, ...]:

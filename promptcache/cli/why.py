@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -15,9 +15,9 @@ from rich.text import Text
 import promptcache
 from promptcache.cli.completion import complete_codes
 from promptcache.cli.console import COLOURS, stdout
-from promptcache.cli.exits import UsageMistake, ending
-from promptcache.cli.options import json_option
-from promptcache.cli.output import write_json
+from promptcache.cli.exits import UsageMistake
+from promptcache.cli.options import Output, with_json
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import CODES, Severity, num_slips, suggest
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -36,35 +36,29 @@ class Explanation:
 
     Attributes:
         group: Its heading of level 2.
-        markdown: Its text; "" if the page is missing.
+        text: In Markdown; "" if the page is missing.
     """
 
     code: str
     title: str
     severity: Severity
     group: str
-    markdown: str
+    text: str
 
 
 @click.command("why")
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
-@json_option
-def command(code: str | None, as_json: bool) -> None:
+@with_json
+def command(_sources: Sources, code: str | None) -> Output:
     """Explain a diagnostic code: what it means, an example, and how to fix it.
 
     CODE is the code of a message, such as error[PC401]; without it, all codes are listed.
     """
-    with ending(as_json=as_json):
-        if code is None:
-            found = explanations().values()
-            if as_json:
-                write_json([_data(each) for each in found])
-            else:
-                _print_codes(found)
-        elif as_json:
-            write_json(_data(explanation(code)))
-        else:
-            _print_explanation(explanation(code))
+    if code is None:
+        found = tuple(explanations().values())
+        return Output(data=[asdict(each) for each in found], text=partial(_print_codes, found))
+    entry = explanation(code)
+    return Output(data=asdict(entry), text=partial(_print_explanation, entry))
 
 
 def explanations() -> Mapping[str, Explanation]:
@@ -74,7 +68,7 @@ def explanations() -> Mapping[str, Explanation]:
     for entry in CODES.values():
         group, markdown = sections.get(entry.code, ("", ""))
         found[entry.code] = Explanation(
-            code=entry.code, title=entry.title, severity=entry.severity, group=group, markdown=markdown
+            code=entry.code, title=entry.title, severity=entry.severity, group=group, text=markdown
         )
     return found
 
@@ -118,16 +112,6 @@ def _sections() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _data(entry: Explanation) -> dict[str, Any]:
-    return {
-        "code": entry.code,
-        "title": entry.title,
-        "severity": entry.severity,
-        "group": entry.group,
-        "text": entry.markdown,
-    }
-
-
 def _print_codes(entries: Iterable[Explanation]) -> None:
     """Print a line for each code, under the headings of the page."""
     console = stdout()
@@ -141,7 +125,7 @@ def _print_explanation(entry: Explanation) -> None:
     console = stdout()
     console.print(_heading(entry, bold=True))
     console.print()
-    for line in _lines(entry.markdown):
+    for line in _lines(entry.text):
         console.print(line, soft_wrap=not console.is_terminal)
 
 

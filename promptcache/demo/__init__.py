@@ -1,7 +1,7 @@
 """The demo model: a small Llama that reads facts, with its training code and its shipped weights.
 
-`MODEL_FOLDER` loads offline. The model is trained on ordinary causal prompts and knows nothing of schemas or caches,
-so that it can measure the rest of the library.
+`MODEL_FOLDER` loads offline. The model is trained on ordinary causal prompts without schemas or caches, so that
+it can measure the rest of the library.
 """
 
 from pathlib import Path

@@ -138,7 +138,7 @@ def make_model(config: LlamaConfig, twins: Sequence[tuple[int, int]], seed: int)
 
 
 def _embeddings(shape: _Shape, twins: Sequence[tuple[int, int]], basis: Tensor) -> Tensor:
-    """Return random embeddings. Twins share theirs, but for one direction outside the code that tells them apart."""
+    """Return random embeddings. Twins have the same one except for one direction, which is outside the code."""
     texts = torch.randn(shape.vocab_size, shape.own_size - 1) @ basis[:-1]
     space = math.sqrt(shape.own_size) * basis[-1]
     bare, spaced = torch.tensor(twins, dtype=torch.long).reshape(-1, 2).T

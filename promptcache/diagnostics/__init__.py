@@ -43,6 +43,7 @@ from promptcache.diagnostics.values import (
     tuple_of,
     whole,
 )
+from promptcache.diagnostics.words import counted, listed, size_text
 
 __all__ = [
     "BYTES",
@@ -76,17 +77,20 @@ __all__ = [
     "UnknownSchema",
     "Unpicklable",
     "UnsupportedModel",
+    "counted",
     "did_you_mean",
     "excerpt",
     "excerpt_pieces",
     "in_order",
     "instance",
     "is_text",
+    "listed",
     "num_slips",
     "number",
     "one_of",
     "printable",
     "shown",
+    "size_text",
     "suggest",
     "tuple_of",
     "whole",

@@ -5,8 +5,7 @@ Other rooms import from here only. Names that need POSIX or fsspec are loaded wh
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
 from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
@@ -18,6 +17,7 @@ from promptcache.kv.store import FaultLog, Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
+from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.kv.files.disk import DiskTier, VerifyResult
@@ -68,8 +68,4 @@ __all__ = [
     "write_archive",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'promptcache.kv' has no attribute '{name}'")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

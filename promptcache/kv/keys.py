@@ -24,7 +24,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class Codec(StrEnum):
-    """How KV is stored: as computed, or quantized (keys per channel, values per token)."""
+    """Encoding of stored KV: as computed, or quantized (keys per channel, values per token)."""
 
     FULL = "full"
     INT8 = "int8"

@@ -10,8 +10,7 @@ Other rooms import from here only.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from promptcache.language.check import check_schema, promoted_scaffold
 from promptcache.language.checked import (
@@ -41,7 +40,18 @@ from promptcache.language.rules.count import Count, count_combinations, list_sel
 from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import RuleSolver
-from promptcache.language.schema import (
+from promptcache.language.schema import Schema, module, parse_schema, slot
+from promptcache.language.syntax.files import Files, is_template
+from promptcache.language.syntax.names import (
+    RESERVED_MODULES,
+    RESERVED_OUTSIDE_MODULES,
+    RESERVED_PARAMETERS,
+    absolute,
+    ancestors,
+    is_name,
+    is_version,
+)
+from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
@@ -58,32 +68,19 @@ from promptcache.language.schema import (
     Role,
     RuleList,
     Scaffold,
-    Schema,
     Text,
     Turn,
     Union,
     Whitespace,
     join_path,
-    module,
-    parse_schema,
     place,
-    slot,
     walk,
-)
-from promptcache.language.syntax.files import Files, is_template
-from promptcache.language.syntax.names import (
-    RESERVED_MODULES,
-    RESERVED_OUTSIDE_MODULES,
-    RESERVED_PARAMETERS,
-    absolute,
-    ancestors,
-    is_name,
-    is_version,
 )
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of
 from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
+from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.language.syntax.templates import render_template
@@ -179,8 +176,4 @@ __all__ = [
     "walk",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'promptcache.language' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -33,9 +33,11 @@ from promptcache.language.rules.explain import (
     idle_scaffolds,
 )
 from promptcache.language.rules.rules import Default, Rules
-from promptcache.language.schema import Scaffold, Schema, place
+from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
+from promptcache.language.syntax.nodes import Scaffold, place
 from promptcache.language.syntax.repair import Repair
+from promptcache.language.syntax.source import diagnostic
 
 
 def check_schema(schema: Schema) -> CheckedSchema:
@@ -173,5 +175,5 @@ def _uncached(scaffold: Scaffold, paths: tuple[str, ...], modules: dict[str, Che
     for path in paths:
         if not modules[path].cache:
             message = f"'{path}' is not cached, so it cannot be encoded together with others"
-            fix = 'take it out, or remove cache="false"'
-            yield Diagnostic(code="PC306", message=message, span=place(scaffold, "modules"), help=fix)
+            fix = 'remove it from the scaffold, or remove cache="false"'
+            yield diagnostic("PC306", message, place(scaffold, "modules"), fix)

@@ -6,8 +6,8 @@ Schemas from documents have no such faults: the reader checks each value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from types import MappingProxyType
+from dataclasses import Field, fields
+from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance, is_text, one_of, shown, whole
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
@@ -34,121 +34,79 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
 )
 from promptcache.language.syntax.repair import REPAIRS, is_repair
+from promptcache.language.syntax.source import diagnostic
 
 _MOST = 999_999_999
+"""Largest number that an attribute of a document can have."""
 
 
-def _is_texts(value: object) -> bool:
+def _is_paths(value: object) -> bool:
     return isinstance(value, tuple | list) and all(map(is_text, value))
 
 
-def _is_choices(value: object) -> bool:
-    return (
-        isinstance(value, tuple | list)
-        and _is_texts(value)
-        and len({*value}) == len(value)
-        and not any(not each or "|" in each for each in value)
+def _is_choices(value: Any) -> bool:
+    return _is_paths(value) and len({*value}) == len(value) and not any(not each or "|" in each for each in value)
+
+
+def _is_separator(value: Any) -> bool:
+    return is_text(value) and len(value) <= MAX_SEPARATOR
+
+
+def _is_places(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(each, tuple) and len(each) == 2 and _is_spans(each[1]) for each in value
     )
 
 
-_PATHS = Kind('a tuple of paths, as ("a", "b/c"),', _is_texts)
-_CHOICES = Kind("a tuple of different texts, none empty and none with |,", _is_choices)
+def _is_spans(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(span, Span) for span in value)
+
+
 _CHILDREN = instance("a tuple", tuple, list)
-_SEPARATOR = Kind(
-    f"text of at most {MAX_SEPARATOR} characters",
-    lambda value: isinstance(value, str) and is_text(value) and len(value) <= MAX_SEPARATOR,
+_KIND_OF_FIELD: Mapping[str, Kind] = {
+    "length": whole(1, _MOST),
+    "reserve": whole(1, _MOST),
+    "minimum": whole(0, _MOST),
+    "maximum": whole(0, _MOST),
+    "separator": Kind(f"text of at most {MAX_SEPARATOR} characters", _is_separator),
+    "choices": Kind("a tuple of different texts that are not empty and have no |", _is_choices),
+    "children": _CHILDREN,
+    "repair": Kind(REPAIRS, is_repair),
+}
+_KIND_OF_TYPE: Mapping[str, Kind] = {
+    "str": TEXT,
+    "bool": FLAG,
+    "tuple[str, ...]": Kind('a tuple of paths, such as ("a", "b/c"),', _is_paths),
+    "Span": instance("a Span", Span),
+    "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
+    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Whitespace)},
+}
+
+
+def _kind(field: Field[Any]) -> Kind:
+    """Return the values that a field of a node may have: by its name, or by its annotation."""
+    annotation, optional, _ = str(field.type).partition(" | None")
+    kind = _KIND_OF_FIELD.get(field.name) or _KIND_OF_TYPE[annotation]
+    return kind | None if optional else kind
+
+
+_NODES = (
+    *(Text, Doc, Parameter, Turn, Module, Union, Scaffold, Require, Exclude, Choose, Assert, RuleList, Example),
+    SchemaDocument,
 )
-_SPAN = instance("a Span", Span)
+_FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {
+    node: tuple((field.name, _kind(field), field.default) for field in fields(node)) for node in _NODES
+}
+"""Name, kind and default of each field, by node type."""
 
-
-def _is_place(value: object) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[1], tuple)
-        and all(isinstance(span, Span) for span in value[1])
-    )
-
-
-_PLACES = Kind(
-    "a tuple of pairs of a name and a tuple of Spans",
-    lambda value: isinstance(value, tuple) and all(map(_is_place, value)),
-)
-_PLACED: Mapping[str, Kind] = MappingProxyType({"span": _SPAN, "places": _PLACES})
-
-_FIELDS: Mapping[type, Mapping[str, Kind]] = MappingProxyType(
-    {
-        Text: {"text": TEXT, "span": _SPAN},
-        Doc: {"text": TEXT, "span": _SPAN},
-        Parameter: {
-            "name": TEXT,
-            "length": whole(1, _MOST),
-            "default": TEXT | None,
-            "placeholder": TEXT | None,
-            "cut_placeholder": FLAG,
-            "required": FLAG,
-            "type": one_of(ParameterType),
-            "choices": _CHOICES,
-            "pattern": TEXT | None,
-            "message": TEXT | None,
-            **_PLACED,
-        },
-        Turn: {"role": one_of(Role), "children": _CHILDREN, "span": _SPAN},
-        Module: {
-            "name": TEXT,
-            "required": FLAG,
-            "requires": _PATHS,
-            "excludes": _PATHS,
-            "after": _PATHS,
-            "cache": FLAG | None,
-            "reserve": whole(1, _MOST) | None,
-            "separator": _SEPARATOR | None,
-            "context": one_of(Context) | None,
-            "whitespace": one_of(Whitespace) | None,
-            "children": _CHILDREN,
-            **_PLACED,
-        },
-        Union: {"name": TEXT | None, "required": FLAG, "default": TEXT | None, "children": _CHILDREN, **_PLACED},
-        Scaffold: {"modules": _PATHS, "name": TEXT | None, **_PLACED},
-        Require: {"condition": TEXT, "consequence": TEXT, "message": TEXT | None, **_PLACED},
-        Exclude: {"modules": _PATHS, "message": TEXT | None, **_PLACED},
-        Choose: {
-            "modules": _PATHS,
-            "minimum": whole(0, _MOST) | None,
-            "maximum": whole(0, _MOST) | None,
-            "message": TEXT | None,
-            **_PLACED,
-        },
-        Assert: {"test": TEXT, "message": TEXT | None, **_PLACED},
-        RuleList: {"children": _CHILDREN, "span": _SPAN},
-        Example: {
-            "prompt": TEXT,
-            "prompt_span": _SPAN,
-            "name": TEXT | None,
-            "valid": FLAG | None,
-            "contains": TEXT | None,
-            **_PLACED,
-        },
-        SchemaDocument: {
-            "name": TEXT,
-            "version": TEXT | None,
-            "separator": _SEPARATOR,
-            "context": one_of(Context),
-            "whitespace": one_of(Whitespace),
-            "repair": Kind(REPAIRS, is_repair) | None,
-            "children": _CHILDREN,
-            **_PLACED,
-        },
-    }
-)
-_DEFAULTS: Mapping[type, Mapping[str, object]] = MappingProxyType(
-    {kind: {field.name: field.default for field in fields(kind)} for kind in _FIELDS}
-)
 _INSIDE = (Text, Doc, Parameter, Module, Union, Turn, Scaffold)
-_HOLD: Mapping[type, tuple[type, ...]] = MappingProxyType(
-    {Module: _INSIDE, Turn: _INSIDE, Union: (Module, Doc), RuleList: (Require, Exclude, Choose, Assert, Doc)}
-)
-"""Types of the children that each type may hold; the top level may hold every item."""
+_HOLD: Mapping[type, tuple[type, ...]] = {
+    Module: _INSIDE,
+    Turn: _INSIDE,
+    Union: (Module, Doc),
+    RuleList: (Require, Exclude, Choose, Assert, Doc),
+}
+"""Allowed types of children, by parent type; at the top level every item is allowed."""
 
 
 def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
@@ -161,9 +119,9 @@ def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
 
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Iterator[Diagnostic]:
     if not isinstance(item, allowed):
-        message = f"{shown(item)} cannot stand in {_called(parent)}"
-        fix = f"it holds {', '.join(each.__name__ for each in allowed)}"
-        yield Diagnostic(code="PC102", message=message, span=_place(item), help=fix)
+        message = f"{shown(item)} is not allowed in {_called(parent)}"
+        fix = f"allowed: {', '.join(each.__name__ for each in allowed)}"
+        yield diagnostic("PC102", message, _place(item), fix)
         return
     yield from _values(item, type(item))
     children = getattr(item, "children", ())
@@ -173,11 +131,11 @@ def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Ite
 
 
 def _values(item: object, kind: type) -> Iterator[Diagnostic]:
-    for name, expected in _FIELDS[kind].items():
+    for name, expected, default in _FIELDS[kind]:
         value = getattr(item, name)
-        if value is not _DEFAULTS[kind][name] and not expected.takes(value):
+        if value is not default and not expected.takes(value):
             message = f"{name}={shown(value)} of {_called(item)} is not allowed: {expected.words} is expected"
-            yield Diagnostic(code="PC105", message=message, span=_place(item))
+            yield diagnostic("PC105", message, _place(item))
 
 
 def _called(item: object) -> str:

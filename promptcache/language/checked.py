@@ -13,7 +13,8 @@ from typing import TypeAlias
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
-from promptcache.language.schema import Context, Example, Parameter, Role, Schema
+from promptcache.language.schema import Schema
+from promptcache.language.syntax.nodes import Context, Example, Parameter, Role
 from promptcache.language.syntax.repair import Repair
 
 

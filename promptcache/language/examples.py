@@ -21,8 +21,9 @@ from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
-from promptcache.language.schema import Example, place
 from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.nodes import Example, place
+from promptcache.language.syntax.source import diagnostic
 
 MAX_EXAMPLES = 500
 """Maximum number of examples in a schema."""
@@ -52,8 +53,11 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
     num_refused = 0
     for number, example in enumerate(schema.examples):
         if number == MAX_EXAMPLES:
-            message, fix = f"the schema has more than {MAX_EXAMPLES} examples", "keep others in files of their own"
-            yield Diagnostic(code="PC009", message=message, span=example.span, help=fix)
+            message, fix = (
+                f"the schema has more than {MAX_EXAMPLES} examples",
+                "move the other examples to separate files",
+            )
+            yield diagnostic("PC009", message, example.span, fix)
             return
         if example.valid is None and example.contains is None:
             continue
@@ -66,25 +70,24 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
                 yield _refused(example, error)
             continue
         if example.valid is False:
-            message = f"{_called(example)} is said not to be valid, and is"
-            yield Diagnostic(code="PC311", message=message, span=place(example, "valid"), help='write valid="true"')
+            message = f'{_called(example)} has valid="false", but its prompt is valid'
+            yield diagnostic("PC311", message, place(example, "valid"), 'write valid="true"')
         elif example.contains is not None and example.contains not in text_of(selection):
             message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"
-            yield Diagnostic(code="PC312", message=message, span=place(example, "contains"))
+            yield diagnostic("PC312", message, place(example, "contains"))
 
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:
-    first = next(iter(error.diagnostics), None)
-    if first is None:
-        return Diagnostic(code="PC310", message=f"{_called(example)} is not valid", span=example.span)
-    rule = broken_rule(first)
+    if not error.diagnostics:
+        return diagnostic("PC310", f"{_called(example)} is not valid", example.span)
+    first, rule = error.diagnostics[0], broken_rule(error.diagnostics[0])
     related = tuple((fault.span, f"{fault.code} {fault.message}") for fault in error.diagnostics)
+    claim, span = f"{_called(example)} is not valid", example.span
     if rule is not None:
-        message = f"a rule makes {_called(example)} invalid: {first.code} {first.message}"
+        claim, span = f"a rule makes {_called(example)} invalid", rule
         related = ((example.span, _called(example)), *related)
-        return Diagnostic(code="PC310", message=message, span=rule, help=first.help, related=related)
-    message = f"{_called(example)} is not valid: {first.code} {first.message}"
-    return Diagnostic(code="PC310", message=message, span=example.span, help=first.help, related=related)
+    message = f"{claim}: {first.code} {first.message}"
+    return diagnostic("PC310", message, span, first.help, related)
 
 
 def _called(example: Example) -> str:

@@ -59,7 +59,7 @@ def _path(source: Any, what: str, built: str) -> Path:
     if PATH.takes(source) and (isinstance(source, os.PathLike) or _is_path(str(source))):
         return Path(source)
     forms = f'a {what} is XML text (it starts with "<"), the path of a file, or {built}'
-    raise InvalidValue(f"{shown(source)} is no {what}: {forms}{_hint(source)}")
+    raise InvalidValue(f"{shown(source)} is not a {what}: {forms}{_hint(source)}")
 
 
 def _is_path(text: str) -> bool:
@@ -70,10 +70,10 @@ def _is_path(text: str) -> bool:
 
 def _hint(source: object) -> str:
     if isinstance(source, bytes | bytearray):
-        return "; decode bytes, as in source.decode()"
+        return "; decode bytes first: source.decode()"
     if isinstance(source, str):
-        return "; there is no file of this name"
+        return "; there is no file with this name"
     first = next(iter(source), None) if isinstance(source, list | tuple) else source
     if isinstance(first, Mapping) and "role" in first:
-        return "; chat messages are turns: .system(…), .user(…), .assistant(…)"
+        return "; write chat messages as turns: .system(…), .user(…), .assistant(…)"
     return ""

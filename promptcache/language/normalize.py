@@ -2,7 +2,7 @@
 
 The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are no blocks. Each
 block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
-first text of the block, so it is present only if the module that holds this text is present:
+first text of the block, so it is present only if the module with this text is present:
 
 - A text block begins with the separator. If the block begins with a parameter, the separator is a text before the slot.
 - A module passes the separator to its first block. A union passes the separator to every member.
@@ -30,7 +30,8 @@ from promptcache.language.checked import (
     CheckedUnion,
     FinalText,
 )
-from promptcache.language.schema import (
+from promptcache.language.schema import Schema
+from promptcache.language.syntax.nodes import (
     Context,
     Doc,
     Example,
@@ -40,13 +41,13 @@ from promptcache.language.schema import (
     Role,
     RuleList,
     Scaffold,
-    Schema,
     Text,
     Turn,
     Union,
     Whitespace,
     join_path,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import finish, stray_indentation
 
 
@@ -73,14 +74,9 @@ def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
     if found is None or (text := texts[found[0]]) is None:
         return
     _, start, stop, message = found
-    advice = "indent with plain spaces; or put the text into <text>, where all of it is meant"
-    yield Diagnostic(
-        code="PC901",
-        message=f"{message}, which becomes part of the text",
-        span=_place_in(text, start, stop),
-        help=advice,
-        severity=Severity.WARNING,
-    )
+    advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
+    message, span = f"{message}, which becomes part of the text", _place_in(text, start, stop)
+    yield diagnostic("PC901", message, span, advice, severity=Severity.WARNING)
 
 
 def _place_in(text: Text, start: int, stop: int) -> Span:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language.schema import (
+from promptcache.language.schema import Schema
+from promptcache.language.syntax.attributes import escape
+from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
     Combination,
@@ -23,15 +25,13 @@ from promptcache.language.schema import (
     Require,
     RuleList,
     Scaffold,
-    Schema,
     Text,
     Turn,
     Union,
     Whitespace,
 )
-from promptcache.language.syntax.attributes import escape
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.writing import Verbatim, Written, print_document
+from promptcache.language.syntax.write_xml import Verbatim, Written, print_document
 
 
 def print_schema(schema: Schema) -> str:

@@ -22,10 +22,11 @@ from promptcache.diagnostics import (
     number,
     tuple_of,
 )
-from promptcache.language.schema import IN_PYTHON, Role, Whitespace
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
+from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import finish
-from promptcache.language.syntax.writing import Written, holds_line_break, print_document
+from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 
 __all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
 
@@ -171,18 +172,14 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
         return
     for message in messages:
         if message.role is None:
-            yield Diagnostic(
-                code="PC416",
-                message="bare text stands beside other text or turns of the prompt",
-                span=message.span,
-                help="put it into a turn, <user>…</user>",
-            )
+            words = "a prompt with bare text cannot have other text or turns"
+            yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
 
 
 def bad_range(version: str, span: Span) -> Diagnostic:
     """Return the diagnostic for an invalid version range."""
     message = f"version={quoted(version)} is not allowed: a range of versions is expected"
-    return Diagnostic(code="PC105", message=message, span=span, help="write bounds separated by commas, as >=1.2,<2")
+    return diagnostic("PC105", message, span, "write bounds separated by commas, such as >=1.2,<2")
 
 
 _NUMBER = number(-sys.float_info.max)

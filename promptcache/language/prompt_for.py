@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.prompt import Argument, Prompt, Reference
-from promptcache.language.schema import IN_PYTHON
+from promptcache.language.syntax.nodes import IN_PYTHON
 
 SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
 """Texts for parameters by module path ("" for the schema) and name."""

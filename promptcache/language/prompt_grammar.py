@@ -15,7 +15,7 @@ missing attribute, and a repeated argument is not detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import permutations
 
@@ -23,7 +23,7 @@ from lxml import etree
 from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
-from promptcache.language.schema import Doc, Parameter, Role, Whitespace, walk
+from promptcache.language.syntax.nodes import Doc, Parameter, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 
 _NAMESPACE = "http://relaxng.org/ns/structure/1.0"
@@ -136,7 +136,9 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
     from_root = RNG.attribute(RNG.ref(name="from-root"), name="module")
     yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
-    inside: list[etree._Element] = [RNG.element(_named(RNG.choice, steps), RNG.ref(name="anything"))]
+    inside: list[etree._Element] = [
+        RNG.element(RNG.choice(*(RNG.name(step) for step in steps)), RNG.ref(name="anything"))
+    ]
     module = RNG.attribute(
         RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")),
         name="module",
@@ -196,11 +198,6 @@ def _documented(pattern: etree._Element, text: str | None) -> None:
         note = etree.Element(f"{{{_NOTES}}}documentation")
         note.text = text
         pattern.insert(0, note)
-
-
-def _named(choice: Callable[..., etree._Element], names: Sequence[str]) -> etree._Element:
-    """Return the name class of `names`."""
-    return choice(*(RNG.name(name) for name in names))
 
 
 def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> etree._Element:

@@ -12,10 +12,11 @@ from pathlib import Path
 from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
 from promptcache.language.normalize import stray_indentation_of
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
+from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.files import is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
-from promptcache.language.syntax.source import Source, decode, read_document
+from promptcache.language.syntax.source import Source, decode, diagnostic, read_document
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -63,12 +64,12 @@ def _read(source: Source) -> Prompt:
     root = parse_xml(source, source.name, PromptError)
     if root.name != "prompt":
         advice = (
-            "it is a schema: give it where one is expected"
+            "this document is a schema, but a prompt is expected here"
             if root.name == "schema"
             else did_you_mean(root.name, ["prompt"])
         )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
-        raise PromptError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
+        raise PromptError([diagnostic("PC107", message, root.name_span, advice)])
     reader = _PromptReader()
     parts = reader.prompt(root)
     if reader.faults:
@@ -116,7 +117,7 @@ class _PromptReader:
             if isinstance(node, Element) and node.name in _ROLES:
                 turn = turn or node
             elif isinstance(node, Element) and node.name != "text" and turn is not None:
-                message = f"<{node.name}> stands after the turn <{turn.name}> of the prompt"
+                message = f"<{node.name}> comes after the turn <{turn.name}> of the prompt"
                 self._fault("PC415", message, node.name_span, "name modules first, then write turns")
         naming = [node for node in children[:stop] if isinstance(node, Characters) or node.name not in _ROLES]
         return naming, list(children[stop:])
@@ -128,7 +129,7 @@ class _PromptReader:
             elif node.name == "use":
                 yield from self._use(node)
             elif node.name in RESERVED_MODULES - {"arg"}:
-                self._fault("PC102", f"<{node.name}> cannot stand here", node.name_span, _instead(node.name))
+                self._fault("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
             elif node.name != "arg":
                 yield self._reference(node, node.name, node.name_span, node.attributes)
 
@@ -138,7 +139,7 @@ class _PromptReader:
         if module is None:
             self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, 'add module="…"')
         elif not is_path(module.value):
-            message = f"{quoted(module.value)} is not a path of module names"
+            message = f"{quoted(module.value)} is not a valid module path"
             self._fault("PC207", message, module.value_span, path_help(module.value))
             self._reference(element, module.value, module.value_span, others)  # report the faults inside it
         else:
@@ -167,12 +168,10 @@ class _PromptReader:
         return tuple(first.values())
 
     def _arg(self, element: Element) -> Iterable[Argument]:
-        name = next((attribute.value for attribute in element.attributes if attribute.name == "name"), None)
-        self._only(element, ("name",))
+        attributes = AttributeReader(element, ("name",), self.faults)
         text = "".join(self._exact(element))
-        if name is None:
-            self._fault("PC104", "<arg> needs the attribute 'name'", element.name_span, 'add name="…"')
-        else:
+        name = attributes.needed("name")
+        if attributes.text("name") is not None:
             yield Argument(name=name, text=text, span=element.span)
 
     def _messages(self, nodes: list[Node]) -> Iterable[Message]:
@@ -181,7 +180,7 @@ class _PromptReader:
             if isinstance(node, Element) and node.name in _ROLES:
                 yield from self._bare(block)
                 block = []
-                self._only(node, ())
+                AttributeReader(node, (), self.faults)
                 yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
             else:
                 block.append(node)
@@ -200,12 +199,14 @@ class _PromptReader:
             if isinstance(node, Characters):
                 pieces.append(node.text)
             elif node.name == "text":
-                self._only(node, ())
+                AttributeReader(node, (), self.faults)
                 exact.append("".join(self._exact(node)))
                 pieces.append(None)
             else:
-                message = f"<{node.name}> cannot stand in the text of a prompt"
-                self._fault("PC102", message, node.name_span, "name modules before it; write &lt; for a literal <")
+                message = f"<{node.name}> is not allowed in the text of a prompt"
+                self._fault(
+                    "PC102", message, node.name_span, "name modules before the text; write &lt; for a literal <"
+                )
         block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
         self.warnings += stray_indentation_of(block)
         remaining = iter(exact)
@@ -216,27 +217,21 @@ class _PromptReader:
             if isinstance(node, Characters):
                 yield node.text
             else:
-                message = f"<{element.name}> holds text only, not <{node.name}>"
+                message = f"<{element.name}> can contain only text, not <{node.name}>"
                 self._fault("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
-
-    def _only(self, element: Element, known: tuple[str, ...]) -> None:
-        for attribute in element.attributes:
-            if attribute.name not in known:
-                message = f"<{element.name}> has no attribute '{attribute.name}'"
-                self._fault("PC103", message, attribute.span, did_you_mean(attribute.name, known))
 
     def _no_text(self, node: Node) -> None:
         if isinstance(node, Element) or not node.blank:
-            advice = 'move it behind the last reference, or give it to a parameter with <arg name="…">'
-            self._fault("PC412", "text stands between references", node.span, advice)
+            advice = 'move the text after the last reference, or pass it as an argument with <arg name="…">'
+            self._fault("PC412", "text is not allowed between references", node.span, advice)
 
     def _fault(
         self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice, related=related))
+        self.faults.append(diagnostic(code, message, span, advice, related))
 
 
 def _instead(name: str) -> str | None:
     if name in _ROLES:
-        return "turns of the prompt stand behind its references, not inside them"
+        return "write turns after the references, not inside them"
     return "use an XML comment, <!-- … -->" if name == "doc" else None

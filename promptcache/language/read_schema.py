@@ -13,19 +13,16 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import PATH, Diagnostic, InvalidValue, SchemaError, Span, in_order
 from promptcache.language.rules.compile import compile_rules, scaffold_members
-from promptcache.language.syntax.files import MAX_SUGGESTIONS, Files, Folder, find_file, is_template, open_document
-from promptcache.language.syntax.include import Taken, take
+from promptcache.language.syntax.files import Files, Folder, find_file, is_template, open_document
+from promptcache.language.syntax.include import IncludedItems, include_items
 from promptcache.language.syntax.index import index_schema
 from promptcache.language.syntax.nodes import Item, Module, SchemaDocument, Text, Turn, Union
 from promptcache.language.syntax.read_items import Inclusion, SchemaReader
-from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
-from promptcache.language.syntax.xml import MAX_DEPTH, parse_xml
+from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
+from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, parse_xml
 
 MAX_INCLUDES = 20
 """Maximum depth of nested includes."""
-
-MAX_ITEMS = 20_000
-"""Maximum number of modules, texts and other items from all includes together."""
 
 
 class Read(NamedTuple):
@@ -36,7 +33,7 @@ class Read(NamedTuple):
 
 
 def read_schema(text: str | bytes, *, source: str, folder: Files | None, context: Mapping[str, object] | None) -> Read:
-    """Read a schema document from text; `folder` holds the files that it names.
+    """Read a schema document from text; `folder` contains the files that the document names.
 
     Raises:
         SchemaError: all faults of XML or structure, by file and place.
@@ -93,7 +90,7 @@ class _Reading:
         """
         root = parse_xml(source, source.name, SchemaError)
 
-        def include(inclusion: Inclusion, faults: list[Diagnostic]) -> Taken:
+        def include(inclusion: Inclusion, faults: list[Diagnostic]) -> IncludedItems:
             return self._include(inclusion, folder, faults)
 
         reader = SchemaReader(folder, include)
@@ -102,28 +99,28 @@ class _Reading:
             raise SchemaError(in_order(reader.faults))
         return document
 
-    def _include(self, inclusion: Inclusion, folder: Folder | None, faults: list[Diagnostic]) -> Taken:
+    def _include(self, inclusion: Inclusion, folder: Folder | None, faults: list[Diagnostic]) -> IncludedItems:
         if self._full:
-            return Taken((), ())
-        path = find_file("href", inclusion.href, folder, inclusion.href_span, may_suggest=len(faults) < MAX_SUGGESTIONS)
+            return IncludedItems((), ())
+        path = find_file("href", inclusion.href, folder, inclusion.href_span)
         if isinstance(path, Diagnostic):
             faults.append(path)
-            return Taken((), ())
+            return IncludedItems((), ())
         assert folder is not None, "a file was found in it"
         if path in self.chain:
             faults.append(_circle([*self.chain[self.chain.index(path) :], path], folder, inclusion.href_span))
-            return Taken((), ())
+            return IncludedItems((), ())
         self._depth += inclusion.depth
         try:
             document = self._document(path, folder.beside(path), inclusion)
             if document is None:
-                return Taken((), ())
-            taken = take(document, inclusion.wanted, inclusion.place, faults)
+                return IncludedItems((), ())
+            taken = include_items(document, inclusion.wanted, inclusion.place, faults)
             self._spend(len(document.children), taken, inclusion)
             return taken
         except SchemaError as error:
             faults += (_from(fault, inclusion.wanted.span) for fault in error.diagnostics)
-            return Taken((), ())
+            return IncludedItems((), ())
         finally:
             self._depth -= inclusion.depth
 
@@ -132,7 +129,7 @@ class _Reading:
         if path in self._known:
             return self._known[path]
         if len(self.chain) >= MAX_INCLUDES or self._depth >= MAX_DEPTH:
-            raise self._too_much(f"files include each other more than {MAX_INCLUDES} deep", inclusion)
+            raise self._too_much(f"includes are nested more than {MAX_INCLUDES} deep", inclusion)
         self._known[path] = None
         self.chain.append(path)
         try:
@@ -146,21 +143,21 @@ class _Reading:
         self._known[path] = document
         return document
 
-    def _spend(self, num_looked_at: int, taken: Taken, inclusion: Inclusion) -> None:
+    def _spend(self, num_looked_at: int, taken: IncludedItems, inclusion: Inclusion) -> None:
         size = _measure(taken.here)
         self._items += size.items + num_looked_at
         self._characters += size.characters
-        if self._items > MAX_ITEMS:
-            raise self._too_much(f"includes bring more than {MAX_ITEMS} items into this schema", inclusion)
+        if self._items > MAX_ELEMENTS:
+            raise self._too_much(f"includes add more than {MAX_ELEMENTS} items to this schema", inclusion)
         if self._characters > MAX_BYTES:
-            raise self._too_much(f"includes bring more than {MAX_BYTES} characters into this schema", inclusion)
+            raise self._too_much(f"includes add more than {MAX_BYTES} characters to this schema", inclusion)
         if self._depth + size.depth > MAX_DEPTH:
-            raise self._too_much(f"with what this brings, elements are nested more than {MAX_DEPTH} deep", inclusion)
+            raise self._too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", inclusion)
 
     def _too_much(self, message: str, inclusion: Inclusion) -> SchemaError:
         self._full = True
-        fix = "include fewer files, or less of them with select="
-        return SchemaError([Diagnostic(code="PC221", message=message, span=inclusion.wanted.span, help=fix)])
+        fix = "include fewer files, or fewer of their modules with select="
+        return SchemaError([diagnostic("PC221", message, inclusion.wanted.span, fix)])
 
 
 def _check_names(document: SchemaDocument) -> None:
@@ -194,5 +191,5 @@ def _from(fault: Diagnostic, span: Span) -> Diagnostic:
 
 def _circle(paths: list[Path], folder: Folder, span: Span) -> Diagnostic:
     names = [path.relative_to(folder.home).as_posix() for path in paths]
-    message = f"files include each other in a circle: {' includes '.join(names)}"
-    return Diagnostic(code="PC217", message=message, span=span, help="move what both need into a third file")
+    message = f"files include each other in a cycle: {' includes '.join(names)}"
+    return diagnostic("PC217", message, span, "move the shared modules into a third file")

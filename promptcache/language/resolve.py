@@ -11,7 +11,6 @@ from promptcache.diagnostics import Diagnostic, FaultList, PromptError, Span, di
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken
-from promptcache.language.schema import Parameter
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
     absolute,
@@ -23,6 +22,8 @@ from promptcache.language.syntax.names import (
     path_help,
     quoted,
 )
+from promptcache.language.syntax.nodes import Parameter
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 
 
@@ -38,7 +39,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
     if prompt.schema != schema.name:
         message = f"the prompt is for schema '{prompt.schema}', not for '{schema.name}'"
         fix = did_you_mean(prompt.schema, [schema.name])
-        raise PromptError([Diagnostic(code="PC413", message=message, span=prompt.span, help=fix)])
+        raise PromptError([diagnostic("PC413", message, prompt.span, fix)])
     _check_version(prompt, schema)
     resolver = _Resolver(schema)
     resolver.fill("", prompt.arguments)
@@ -73,13 +74,16 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
         return
     wanted = f"the prompt is for version {prompt.version} of schema '{schema.name}'"
     if schema.version is None or not is_version(schema.version):
-        have = "has none" if schema.version is None else f"says {quoted(schema.version)}, which is no version"
-        message, fix = f"{wanted}, which {have}", 'give the schema a version, as version="1.0"'
+        have = "the schema has none" if schema.version is None else f"{quoted(schema.version)} is not a valid version"
+        message, fix = f"{wanted}, but {have}", 'add a version to the schema, such as version="1.0"'
     elif in_range(schema.version, prompt.version):
         return
     else:
-        message, fix = f"{wanted}, and this is {schema.version}", "change the range, or load that version"
-    raise PromptError([Diagnostic(code="PC421", message=message, span=prompt.span, help=fix)])
+        message, fix = (
+            f"{wanted}, but the schema has version {schema.version}",
+            "change the range, or load that version",
+        )
+    raise PromptError([diagnostic("PC421", message, prompt.span, fix)])
 
 
 class _Resolver:
@@ -105,10 +109,10 @@ class _Resolver:
         for reference in references:
             path = absolute("/" + reference.path if reference.absolute else reference.path, parent)
             if not is_path(path):
-                message = f"{quoted(reference.path)} is not a path of module names"
+                message = f"{quoted(reference.path)} is not a valid module path"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
             elif path not in self._schema.modules and len(self.faults) >= MAX_SUGGESTIONS:
-                self._fault("PC401", f"{quoted(reference.path)} leads to no module", reference.span, None)
+                self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             elif path not in self._schema.modules:
                 message, fix = nowhere(path, self._schema.modules, in_prompt=True)
                 self._fault("PC401", message, reference.span, fix)
@@ -119,7 +123,7 @@ class _Resolver:
         if path in self.filled:
             related = ((self._places[path], "first named here"),)
             message = f"module '{path}' is named twice"
-            self._fault("PC405", message, reference.span, "put arguments and inner modules into one reference", related)
+            self._fault("PC405", message, reference.span, "combine the two references", related)
             return
         self._places[path] = reference.span
         self.fill(path, reference.arguments)
@@ -144,13 +148,13 @@ class _Resolver:
 
     def _check_value(self, parameter: Parameter, argument: Argument) -> None:
         if found := refusal(parameter, argument.text):
-            message = f"{quoted(argument.text)} is no value of parameter '{parameter.name}': {found[0]}"
+            message = f"{quoted(argument.text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
             self._fault("PC420", message, argument.span, found[1], ((parameter.span, "the parameter"),))
 
     def _fault(
         self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
+        self.faults.append(diagnostic(code, message, span, fix, related))
 
 
 def _unfilled(
@@ -166,7 +170,7 @@ def _unfilled(
                 message = f"{owner} needs an argument for '{name}'"
                 span = places.get(module, places[""])
                 related = ((parameter.span, "the parameter"),)
-                yield Diagnostic(code="PC404", message=message, span=span, help=f'add {name}="…"', related=related)
+                yield diagnostic("PC404", message, span, f'add {name}="…"', related)
 
 
 def _in_order(

@@ -1,4 +1,4 @@
-"""Types of the declared schema: frozen nodes with spans, parsed from a document or built in Python."""
+"""Parse a schema document, or build a schema in Python. Its nodes are those of `syntax.nodes`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
-    Assert,
-    Choose,
     Combination,
     Context,
     Doc,
-    Example,
-    Exclude,
     Item,
     Module,
     Parameter,
     ParameterType,
-    Places,
-    Require,
     Role,
     RuleList,
     Scaffold,
@@ -32,44 +26,8 @@ from promptcache.language.syntax.nodes import (
     Text,
     Turn,
     Union,
-    Whitespace,
-    join_path,
-    place,
-    walk,
 )
 from promptcache.language.syntax.whitespace import is_blank
-
-__all__ = [
-    "IN_PYTHON",
-    "Assert",
-    "Choose",
-    "Combination",
-    "Content",
-    "Context",
-    "Doc",
-    "Example",
-    "Exclude",
-    "Item",
-    "Module",
-    "Parameter",
-    "ParameterType",
-    "Places",
-    "Require",
-    "Role",
-    "RuleList",
-    "Scaffold",
-    "Schema",
-    "Text",
-    "Turn",
-    "Union",
-    "Whitespace",
-    "join_path",
-    "module",
-    "parse_schema",
-    "place",
-    "slot",
-    "walk",
-]
 
 Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
 """Content of a module or turn that is built in Python; a string is exact text."""

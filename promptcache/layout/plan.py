@@ -26,7 +26,7 @@ def make_plan(
     layout: Layout,
     states: Sequence[RunState],
     tokenizer: Tokenizer,
-    repair: Repair = DEFAULT_REPAIR,
+    repair: Repair | None = None,
 ) -> Plan:
     """Return the plan of a prompt: each token is reused or prefilled at a position.
 
@@ -35,11 +35,12 @@ def make_plan(
         layout: The schema's positions under `tokenizer`.
         states: The result of `run_states(layout)`.
         tokenizer: Provides the token IDs of arguments and added text.
-        repair: The cached tokens to compute again.
+        repair: The cached tokens to compute again; None means the setting of the schema, else the default.
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
     """
+    repair = repair or selection.schema.repair or DEFAULT_REPAIR
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 
+from promptcache.diagnostics import counted, listed
 from promptcache.picture.chart import ChartRow, RowKind
 from promptcache.picture.notes import positions
-from promptcache.picture.text import counted, listed
 
 _MAX_ROWS = 120  # open at first
 _MAX_SIBLINGS = 40

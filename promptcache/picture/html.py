@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
+from promptcache.diagnostics import counted
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
 from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
 from promptcache.picture.svg import extent_style, mark_style, number, tick_step
-from promptcache.picture.text import counted, excerpt, shown
+from promptcache.picture.text import excerpt, shown
 
 if TYPE_CHECKING:
     from promptcache.runtime import Audit, Completion

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from promptcache.diagnostics import counted, listed, size_text
 from promptcache.language import CheckedModule
 from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, Stretch
-from promptcache.picture.text import counted, excerpt, fit, listed, size
+from promptcache.picture.text import excerpt, fit
 
 _MANY_RUNS = 400
 _MAX_CHARS, _MAX_CHARS_OF_MANY = 160, 48  # length of an excerpt
@@ -76,7 +77,7 @@ class Notes:
         return (f"{new.origin} added by the prompt", *quoted, cost, "new; sees every token in use before it")
 
     def _cost(self, start: int, stop: int, num_tokens: int, cached: bool, whose: str = "") -> str:
-        kept = "" if self._token_bytes is None or not cached else f" · KV {size(num_tokens * self._token_bytes)}"
+        kept = "" if self._token_bytes is None or not cached else f" · KV {size_text(num_tokens * self._token_bytes)}"
         tokens = f"{counted(num_tokens, 'token')} {whose}".rstrip()
         return f"{positions(start, stop)} · {tokens}{kept}"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 
+from promptcache.diagnostics import counted, size_text
 from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import (
     Layout,
@@ -27,7 +28,6 @@ from promptcache.layout import (
 from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, Section
 from promptcache.picture.fold import folded
 from promptcache.picture.notes import Notes, gap, positions
-from promptcache.picture.text import counted, size
 
 _MAX_LABEL = 100
 _MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # limits for highlighting contexts on hover
@@ -333,13 +333,13 @@ def _about(layout: Layout, states: Sequence[RunState], token_bytes: int | None) 
         counted(layout.stop, "position"),
         counted(len(layout.schema.modules), "module"),
         f"{counted(num_tokens, 'token')} in {counted(len(states), 'encoding')}",
-        *([] if token_bytes is None else [f"KV {size(num_tokens * token_bytes)}"]),
+        *([] if token_bytes is None else [f"KV {size_text(num_tokens * token_bytes)}"]),
     ]
     return " · ".join(facts)
 
 
 def _about_prompt(plan: Plan, token_bytes: int | None) -> str:
-    kept = "" if token_bytes is None else f" (KV {size(plan.num_reused_tokens * token_bytes)})"
+    kept = "" if token_bytes is None else f" (KV {size_text(plan.num_reused_tokens * token_bytes)})"
     facts = [
         f"one prompt: {counted(plan.num_reused_tokens, 'token')} reused{kept}",
         f"{plan.num_new_tokens:,} new",

@@ -6,7 +6,7 @@ The results are valid XML text, and their width in a monospaced font is known.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 ELLIPSIS = "…"
 _SIGNS = {"\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": " "}
@@ -22,29 +22,6 @@ def excerpt(text: str, max_chars: int) -> str:
     """Return the beginning of `text` in quotes."""
     cut = shown(text[:max_chars])
     return f"“{cut}{ELLIPSIS}”" if len(text) > max_chars else f"“{cut}”"
-
-
-def listed(names: Sequence[str], max_names: int) -> str:
-    """Return names as a list; names after the first `max_names` are only counted."""
-    rest = len(names) - max_names
-    if rest <= 1:  # a single name is as short as its count
-        return ", ".join(names)
-    return f"{', '.join(names[:max_names])} and {rest:,} more"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 token", "2 tokens"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes with a binary unit."""
-    amount = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:,.4g} GiB"
 
 
 def columns(text: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean
 from promptcache.kv import Codec, Store
-from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Selection
+from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import (
     Encoding,
     Layout,
@@ -65,7 +65,7 @@ class SchemaState:
         inside = (state for state in self.states if f"{runs[state.run].module}/".startswith(f"{path}/"))
         return tuple(dict.fromkeys(state.encoding for state in inside))
 
-    def plan(self, selection: Selection, tokenizer: Tokenizer, repair: Repair = DEFAULT_REPAIR) -> Plan:
+    def plan(self, selection: Selection, tokenizer: Tokenizer, repair: Repair | None = None) -> Plan:
         """Return the plan of one prompt; raises the errors of `make_plan`."""
         return make_plan(selection, self.layout, self.states, tokenizer, repair)
 

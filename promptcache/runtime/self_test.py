@@ -39,7 +39,7 @@ more.
 """
 
 COPY_TOLERANCE = 1e-5
-"""The same for a small copy in float32; a correct one is off by 1e-6."""
+"""The same for a small copy in float32; a correct one differs by 1e-6."""
 
 _MIN_TOKENS = 192  # of a confirmation
 _SPARE_TOKENS = 64
@@ -145,9 +145,9 @@ def _confirm_beyond(model: Model, window: int) -> _Verdict:
     except MODEL_FAULTS as error:
         return _Verdict(linking=None, reason=f"its own forward pass fails: {first_line(error)}")
     if (far := _distance(numbered, own)) > COPY_TOLERANCE:
-        return _Verdict(linking=None, reason=f"it numbers positions in its own way, not 0, 1, 2, … (off by {far:.2g})")
+        return _Verdict(linking=None, reason=f"its positions are not 0, 1, 2, … (logits differ by {far:.2g})")
     if (far := _distance(masked, own)) > COPY_TOLERANCE:
-        reason = f"its attention is not causal, or counts cache slots where positions are meant (off by {far:.2g})"
+        reason = f"its attention is not causal, or counts cache slots instead of positions (logits differ by {far:.2g})"
         return _Verdict(linking=None, reason=reason)
     return _try_linkings(model, _plan(model, num_tokens), COPY_TOLERANCE)
 
@@ -188,11 +188,9 @@ def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
         if distance <= tolerance:
             _warn_of_copies(model, found)
             return _Verdict(linking=linking)
-        found[linking] = f"off by {distance:.2g}"
+        found[linking] = f"logits differ by {distance:.2g}"
     tried = ", ".join(f"{linking}: {reason}" for linking, reason in found.items())
-    reason = (
-        f"linked KV does not reproduce the model's own computation ({tried}); it places or masks tokens in its own way"
-    )
+    reason = f"linked KV does not reproduce the model's own logits ({tried}); its positions or masks are not supported"
     return _Verdict(linking=None, reason=reason)
 
 

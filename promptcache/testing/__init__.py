@@ -14,8 +14,9 @@ torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -48,17 +49,14 @@ __all__ = [
 ]
 
 
+_load, __dir__ = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'promptcache.testing' has no attribute '{name}'")
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "hypothesis":
             raise
         fix = f"promptcache.testing.{name} needs Hypothesis: pip install 'promptcache[testing]'"
         raise ModuleNotFoundError(fix, name=error.name) from error
-
-
-def __dir__() -> list[str]:
-    return list(__all__)

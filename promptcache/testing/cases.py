@@ -117,7 +117,7 @@ def prompt_tree_pairs(schema: CheckedSchema, known: Slots) -> SearchStrategy[tup
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Source:
-    """What prompts of one schema are drawn from; its short repr keeps Hypothesis' messages readable."""
+    """The source of drawn prompts of one schema; its short repr keeps Hypothesis' messages readable."""
 
     schema: CheckedSchema
     selections: SearchStrategy[tuple[frozenset[str], ...]]

@@ -45,7 +45,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
 
 
 def check_histories(service: Service, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
-    """Whatever was warmed, asked, promoted, evicted or restarted before, a prompt is answered as by a fresh engine.
+    """Check that random warming, requests, promotions, evictions and restarts do not change the answer to a prompt.
 
     Args:
         service: A schema as a model serves it; its own store is not used.

@@ -49,7 +49,7 @@ class BrokenLaw(AssertionError):
 
 
 class Over(StrEnum):
-    """What a law is about, and what its `check` takes.
+    """The kind of value that a law is about; its `check` takes one.
 
     SCHEMA takes a `Subject`, PROMPT a `PromptCase`, NAMED a `Subject` and the paths of modules, ANSWER a `Service` and
     a `Selection`.
@@ -134,7 +134,7 @@ def longest_prompt_fits(subject: Subject, positions: int = 1 << 17) -> None:
 
 
 def guarantees_hold(subject: Subject) -> None:
-    """What is guaranteed with a module is what all valid prompts share that use it."""
+    """The modules guaranteed with a module are those that all valid prompts with it share."""
     listed = list_selections(subject.schema)
     for path in ("", *subject.schema.modules):
         smallest = smallest_with(subject.schema, {path} - {""})

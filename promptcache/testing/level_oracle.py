@@ -1,4 +1,4 @@
-"""What each stored token has seen, read off the schema and the tokens: the level, the contexts, the states of a plan.
+"""Compute from schema and tokens what each stored token attended to: level, contexts and states of a plan.
 
 These functions are slow and short. They share no code with the layout and the planner that they check; of a layout they
 take the runs and their positions as given.

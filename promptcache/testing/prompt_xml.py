@@ -194,7 +194,7 @@ class _Shortest:
         self._known: dict[tuple[str, str], tuple[int, tuple[_Named, ...]]] = {}
 
     def references(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each reference: its module, the one whose reference it stands in, and the path from there to it."""
+        """Yield each reference: its module, the module of the enclosing reference, and the path between them."""
         yield from self._walk(self._inside("", "")[1], "")
 
     def _walk(self, named: Sequence[_Named], outer: str) -> Iterator[tuple[str, str, str]]:

@@ -43,7 +43,7 @@ SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
 
 _PACKAGE = Path(promptcache.__file__).parent
 _GRAMMARS = (_PACKAGE / "promptcache.rng", _PACKAGE.parent / "grammar" / "promptcache.rng")
-"""Where the published grammar lies when installed (pyproject.toml puts it there), and in a checkout."""
+"""The published grammar in an installed package (see pyproject.toml), and in a checkout."""
 
 
 @cache

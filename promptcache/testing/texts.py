@@ -100,7 +100,7 @@ _TURNS = st.lists(st.builds(Said, role=_ROLES, text=texts(), exact=st.booleans()
 MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
     st.just(()), st.tuples(st.builds(Said, text=texts(), exact=st.booleans())), _TURNS
 )
-"""What follows the modules: nothing, bare text, or turns."""
+"""The end of a prompt after its modules: nothing, bare text, or turns."""
 
 SOME_MESSAGES: SearchStrategy[Sequence[Said]] = st.one_of(
     st.tuples(st.builds(Said, text=visible_texts(), exact=st.booleans())), _TURNS

@@ -1,4 +1,4 @@
-"""A tiny random model for tests: nothing to download, and wrong positions show.
+"""A tiny random model for tests. It needs no download, and wrong positions change its logits.
 
 It is a two-layer grouped-query Llama over the byte tokenizer's vocabulary. Its weights are scaled up: with the usual
 small weights attention is nearly uniform, and a token at a wrong position changes nothing.

@@ -1,4 +1,4 @@
-"""The tokenizer of a model: text to token IDs, the frames of chat turns, and the folder that a model's name leads to.
+"""The tokenizer of a model: text to token IDs, the frames of chat turns, and the folder of a model's name.
 
 This room never imports torch.
 """

@@ -1,4 +1,4 @@
-"""What `config.json` of a model's folder says about positions and the size of KV, read without loading the model."""
+"""Read positions and the size of KV from `config.json` of a model's folder, without loading the model."""
 
 from __future__ import annotations
 

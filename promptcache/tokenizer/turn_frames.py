@@ -110,8 +110,8 @@ class _Cutter:
     def _between_turns(self, gap: str, first_header: str, footers: Sequence[str]) -> tuple[str, str]:
         """Split the text between an assistant's and a user's content into footer and header.
 
-        The header that opens the conversation tells where to cut, if it comes again here; else the first of `footers`
-        that begins here: what ends a conversation, what ends a user turn.
+        The header starts where the header that opens the conversation occurs again. If it does not, the footer is the
+        first of `footers` with which the gap begins: the end of a conversation, then the end of a user turn.
         """
         if first_header and gap.endswith(first_header):
             footer, header = gap.removesuffix(first_header), first_header

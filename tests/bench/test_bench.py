@@ -74,7 +74,7 @@ def test_uneven_modules_are_as_many_tokens_and_all_different(model: Model) -> No
 
 
 def _interleaved(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], repeats: int) -> tuple[str, list[int]]:
-    """Interleave works that take so long by a clock of ours; return the order of the calls, and how many count."""
+    """Interleave works that take so long by a fake clock; return the order of the calls, and how many count."""
     calls: list[str] = []
     monkeypatch.setattr(harness.time, "perf_counter", lambda: sum(seconds[name] for name in calls))
 
@@ -145,7 +145,7 @@ def test_people_read_a_table() -> None:
 
 
 def test_progress_counts_the_rounds_of_each_size(model: Model) -> None:
-    """Before each round, progress has the size, the rounds that are done, and all of them, the first one included."""
+    """Before each round, progress gets the size, the rounds that are done, and the number of all rounds."""
     told: list[tuple[str, int, int | None]] = []
 
     comparisons.compare_decoding(model, [SIZES], 2, 1, lambda *each: told.append(each))
@@ -192,7 +192,7 @@ def test_settings_that_follow_the_axis_split_no_curve() -> None:
 
 
 def test_nothing_to_plot_is_said() -> None:
-    """Where no size varies there is no axis, and the message says which options to repeat."""
+    """Without a size that varies a plot has no axis, and the message names the options to repeat."""
     report = BenchReport(
         name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},)
     )
@@ -203,7 +203,7 @@ def test_nothing_to_plot_is_said() -> None:
 
 @pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"]], ids=" ".join)
 def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
-    """Whoever waits an hour for a drawing hears at once that it would have no axis."""
+    """A drawing without an axis is refused before anything is measured."""
     result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
 
     assert (result.exit_code, result.stdout) == (2, "")

@@ -6,7 +6,13 @@ from random import Random
 
 import pytest
 
-from promptcache.bench.intervals import mean_interval, paired_difference
+from promptcache.bench.intervals import (
+    clustered_interval,
+    difference_interval,
+    paired_difference,
+    share_interval,
+)
+from promptcache.demo import Rate
 
 pytestmark = pytest.mark.long
 
@@ -49,6 +55,49 @@ def test_equal_answers_are_no_difference_but_leave_doubt() -> None:
 def test_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
     """Of 200 intervals around means of exponential draws, about 95 % hold the true mean."""
     rng = Random(2)
-    intervals = [mean_interval([rng.expovariate(1.0) for _ in range(100)], seed) for seed in range(200)]
+    intervals = [clustered_interval([[rng.expovariate(1.0)] for _ in range(100)], seed) for seed in range(200)]
 
     assert 0.88 < sum(low <= 1.0 <= high for _, low, high in intervals) / 200 <= 0.99
+
+
+def test_questions_about_one_document_count_together() -> None:
+    """If all questions about a document have one outcome, three of them tell no more than one."""
+    rng = Random(3)
+    alone = [[float(rng.random() < 0.6)] for _ in range(60)]
+    repeated = [each * 3 for each in alone]
+
+    assert clustered_interval(repeated) == pytest.approx(clustered_interval(alone))
+    wrong = clustered_interval([[each] for document in repeated for each in document])
+    assert wrong[2] - wrong[1] < 0.7 * (clustered_interval(alone)[2] - clustered_interval(alone)[1])
+
+
+def test_documents_with_one_question_have_the_intervals_of_proportions() -> None:
+    """With one question for each document, shares have Wilson's interval and differences Newcombe's."""
+    first, second = [True] * 9 + [False], [True] * 6 + [False] * 4
+
+    assert share_interval([[each] for each in first]) == pytest.approx((0.9, *Rate(right=9, asked=10).interval))
+    assert difference_interval([[each] for each in first], [[each] for each in second]) == paired_difference(
+        first, second
+    )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_equal_documents_leave_doubt(right: bool) -> None:
+    """If all documents are alike, the bootstrap sees no spread; then the interval is that of one question each."""
+    documents = [[right] * 3] * 12
+    share, low, high = share_interval(documents)
+
+    assert share == right
+    assert high - low == pytest.approx(0.24, abs=0.01)
+    assert difference_interval(documents, documents) == paired_difference([right] * 12, [right] * 12)
+
+
+def test_differences_of_documents_are_paired() -> None:
+    """The interval of a difference is that of the differences by document, not of two separate shares."""
+    rng = Random(4)
+    second = [[rng.random() < 0.5 for _ in range(3)] for _ in range(40)]
+    first = [[True, *each[1:]] for each in second]
+    difference, low, high = difference_interval(first, second)
+
+    assert difference == pytest.approx(sum(not each[0] for each in second) / 120)
+    assert 0 < low < difference < high < 1 / 3

@@ -38,19 +38,19 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
         (["ttft", "--plot", "nowhere/a.svg"], 2, "there is no folder 'nowhere'."),
         (["ttft", "--plot", "prompts"], 2, "Invalid value for '--plot'"),
         (["quality", "--set", "fact"], 2, "Invalid value for '--set'"),
+        (["quality", "--way", "first"], 2, "no way 'first'; there are guaranteed"),
+        (["quality", "--module-tokens", "100"], 2, "Invalid value for '--module-tokens'"),
         (["prompt", "gone.xml", "--schema", "travel.xml"], 3, "PC010"),
         (["prompt", "prompts/typo.xml", "--schema", "travel.xml"], 1, "PC401"),
         (["prompt", "prompts/miami.xml", "--schema", "broken.xml"], 1, "PC208"),
         (["prompt", "prompts/miami.xml", "--schema", "support.xml"], 1, "PC413"),
         (["prompt", "-", "--schema", "-"], 2, "standard input (-) can only be one of the documents"),
-        (["disk", *TINY, "--folder", "nowhere"], 3, "No such file or directory"),
-        (["disk", *TINY, "--folder", "travel.xml"], 3, "Not a directory"),
     ],
 )
 def test_sizes_and_subjects_that_do_not_exist_are_told(
     command: Command, folder: Path, words: list[str], code: int, message: str
 ) -> None:
-    """What cannot be measured ends at once with a reason, before anything was measured."""
+    """Values that cannot be measured are refused with a reason before the first measurement."""
     result = command("bench", *words)
 
     assert (result.exit_code, result.stdout) == (code, "")
@@ -82,7 +82,7 @@ def test_shapes_are_in_the_help(command: Command, monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_are_json_under_json(command: Command, folder: Path) -> None:
-    """What cannot be measured is JSON where JSON was asked for, with the same exit code."""
+    """With --json a refusal is JSON, with the same exit code."""
     result = command("bench", "prompt", "prompts/typo.xml", "--schema", "travel.xml", "--json")
 
     assert (result.exit_code, result.stderr) == (1, "")

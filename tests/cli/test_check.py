@@ -81,7 +81,7 @@ def test_no_file_exits_with_2(command: Command) -> None:
 
 
 def test_standard_input_is_a_document(command: Command) -> None:
-    """A dash stands for standard input, whose schema is looked for in the working directory."""
+    """`-` is standard input; its schema is searched for in the working directory."""
     result = command("check", "-", stdin=DOCUMENTS["prompts/typo.xml"])
 
     assert "  --> <stdin>:2:4\n" in result.stdout
@@ -114,7 +114,7 @@ def test_schema_option_of_another_name_is_told(command: Command) -> None:
 
 
 def test_a_prompt_whose_schema_is_not_found_is_an_error(command: Command, folder: Path) -> None:
-    """Where no schema is found, the prompt's place, what was looked for and what may have been meant are printed."""
+    """If no schema is found, the message has the prompt's place, the searched name and the nearest known name."""
     (folder / "prompts" / "slip.xml").write_text('<prompt schema="travell"><miami/></prompt>')
 
     result = command("check", "prompts/lost.xml", "prompts/slip.xml")
@@ -141,7 +141,7 @@ def test_a_prompt_whose_schema_is_not_found_is_an_error(command: Command, folder
     ("file", "code"), [("travel.xml", 0), ("dead.xml", 1), ("prompts/typo.xml", 1), ("gone.xml", 3)]
 )
 def test_strict_makes_findings_of_warnings(command: Command, file: str, code: int) -> None:
-    """With --strict a warning has the exit code of an error; what is sound stays sound."""
+    """With --strict a warning has the exit code of an error; valid documents still pass."""
     assert command("check", file, "--strict").exit_code == code
 
 
@@ -161,7 +161,7 @@ COUNTED = {
 def test_with_a_model_check_finds_what_an_engine_would_refuse(
     command: Command, folder: Path, demo: Engine, case: str
 ) -> None:
-    """What is counted in tokens is checked with --model: arguments, defaults, positions; and only that which counts."""
+    """With --model the limits in tokens are checked: arguments, defaults and positions."""
     schema, prompt, code = COUNTED[case]
     files = {"s.xml": DOCUMENTS.get(schema, schema), "p.xml": prompt}
     given = [name for name, text in files.items() if text is not None]
@@ -205,7 +205,7 @@ def test_with_a_model_layout_warns(command: Command, folder: Path) -> None:
 
 
 def test_prompt_of_a_broken_schema_says_what_was_not_checked(command: Command) -> None:
-    """Findings of the schema are told where the prompt's cannot be known."""
+    """Findings of the schema are reported where those of the prompt cannot be found."""
     result = command("check", "prompts/broken.xml")
 
     assert result.exit_code == 1
@@ -227,7 +227,7 @@ def test_interrupt_exits_with_130(command: Command, monkeypatch: pytest.MonkeyPa
 
 
 def test_lack_of_memory_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine lacks is told in one line."""
+    """A missing file or package is reported in one line."""
 
     def starved(*_: object) -> None:
         raise MemoryError
@@ -240,7 +240,7 @@ def test_lack_of_memory_exits_with_3(command: Command, monkeypatch: pytest.Monke
 
 
 def test_a_package_that_is_not_installed_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where promptcache was installed without what it needs, documents are read all the same, and the rest says why."""
+    """Without torch, documents are still checked, and other commands name the missing package."""
 
     def incomplete(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
@@ -264,7 +264,7 @@ def test_json_is_a_format(command: Command) -> None:
 @pytest.mark.parametrize("form", ["text", "json", "github"])
 @pytest.mark.parametrize(("file", "code"), [("travel.xml", 0), ("dead.xml", 0), ("prompts/typo.xml", 1), ("gone", 3)])
 def test_exit_code_does_not_depend_on_the_form(command: Command, form: str, file: str, code: int) -> None:
-    """Whatever the form, the exit code says what was found."""
+    """The exit code is the same in every output format."""
     assert command("check", file, "--format", form).exit_code == code
 
 

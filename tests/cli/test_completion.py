@@ -1,4 +1,4 @@
-"""What a shell is offered."""
+"""Shell completion of commands, options and arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def asked(line: str) -> list[str]:
-    """What bash is told about the last word of a line, which it has cut at every `=`."""
+    """Return the completions of bash for the last word of a line; bash splits words at every `=`."""
     words = [word for part in line.split(" ") for word in (re.findall(r"=|[^=]+", part) or [""])]
     env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +92,7 @@ def test_parameters_of_the_prompt_are_offered(folder: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["gone.xml", "-", "prompts/lost.xml", "prompts/broken.xml", "prompts/typo.xml"])
 def test_prompt_that_cannot_be_used_offers_nothing(prompt: str) -> None:
-    """Mistakes are not told while someone types."""
+    """Completion writes no error messages."""
     assert offered(f"promptcache run {prompt} --arg ") == []
 
 
@@ -110,7 +110,7 @@ def test_model_that_ships_is_offered() -> None:
 
 
 def test_choices_of_a_parameter_are_offered(folder: Path) -> None:
-    """Behind `name=` stand the parameter's choices; bash, which cuts words at `=`, gets the values alone."""
+    """After `name=`, the parameter's choices are completed; bash splits words at `=` and gets only the values."""
     (folder / "fare.xml").write_text(
         '<schema name="fare"><module name="seat">'
         '<parameter name="class" length="4" type="choice" choices="first|second"/>'
@@ -127,7 +127,7 @@ def test_choices_of_a_parameter_are_offered(folder: Path) -> None:
 
 
 def test_parameters_are_offered_with_what_they_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shells that show more than words show a parameter's length, type, choices and pattern."""
+    """zsh and fish also show a parameter's length, type, choices and pattern."""
     (folder / "fare.xml").write_text(
         '<schema name="fare"><parameter name="class" length="4" type="choice" choices="first|second"/>'
         '<parameter name="row" length="1" type="int"/><parameter name="x" length="2" pattern="[a-z]+"/></schema>'
@@ -147,7 +147,7 @@ def test_parameters_are_offered_with_what_they_take(folder: Path, monkeypatch: p
 
 
 def test_files_are_left_to_the_shell_where_none_fits() -> None:
-    """Where no document is known, the shell completes file names by itself; a model may be a folder."""
+    """Without a known document, the shell completes file names; a model may be a folder."""
     assert asked("promptcache layout nowhere/") == ["file,nowhere/"]
     assert asked("promptcache layout travel.xml --model ./x") == ["dir,./x"]
 
@@ -161,7 +161,7 @@ def test_the_list_of_commands_agrees_with_them() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_scripts_are_printed(command: Command, shell: str) -> None:
-    """A shell's script calls us with the variable by which we know what is asked."""
+    """The script of each shell calls the command with the variable that asks for completions."""
     result = command("--show-completion", shell)
 
     assert result.exit_code == 0
@@ -187,7 +187,7 @@ def test_shells_without_a_script_are_named(command: Command) -> None:
 def test_a_shell_is_set_up_once(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, shell: str, file: str, start: str | None
 ) -> None:
-    """The script lies in a file that the shell's start file reads, however often it was installed."""
+    """The shell's start file reads the script, and a second installation adds nothing."""
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
@@ -228,7 +228,7 @@ def test_a_start_file_may_hold_anything(command: Command, folder: Path, monkeypa
 
 
 def test_without_a_home_the_other_way_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody knows the user's home, no shell is set up."""
+    """Without a home folder, no shell is set up."""
 
     def nobody() -> NoReturn:
         raise RuntimeError("Could not determine home directory.")
@@ -244,7 +244,7 @@ def test_without_a_home_the_other_way_is_named(command: Command, monkeypatch: py
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh"])
 def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    """Where $SHELL is not a shell that we can set up, nothing is written and the other way is named."""
+    """If $SHELL is not a known shell, nothing is written, and the message names --show-completion."""
     monkeypatch.setenv("SHELL", shell)
 
     result = command("--install-completion")

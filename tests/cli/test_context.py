@@ -61,7 +61,7 @@ def test_templates_that_a_schema_includes_have_values(words: str, command: Comma
 
 
 def test_values_are_for_templates(command: Command) -> None:
-    """Where nothing includes a template, `fmt` refuses values as other commands do."""
+    """`fmt` refuses values without a template, as other commands do."""
     result = command("fmt", "--diff", "plain/notes.xml", "--context", "values.json")
 
     assert (result.exit_code, "none was read" in result.stderr) == (2, True)
@@ -86,7 +86,7 @@ def test_a_template_says_what_its_document_says(command: Command) -> None:
     ],
 )
 def test_a_context_is_a_json_object(values: str | None, code: int, words: str, command: Command) -> None:
-    """A file that holds no context is told, and so is one that is missing."""
+    """A context file without values and a missing context file are reported."""
     if values is not None:
         Path("wrong.json").write_text(values)
 
@@ -97,7 +97,7 @@ def test_a_context_is_a_json_object(values: str | None, code: int, words: str, c
 
 
 def test_a_context_that_nothing_uses_is_refused(command: Command) -> None:
-    """Where no template is read, --context is a mistake."""
+    """--context without a template is a usage error."""
     result = command("check", "plain/notes.xml", "--context", "values.json")
 
     assert result.exit_code == 2
@@ -109,7 +109,7 @@ def test_a_context_that_nothing_uses_is_refused(command: Command) -> None:
     ["check notes.xml", "explain notes.xml", "layout notes.xml", "grammar notes.xml", "diff notes.xml notes.xml"],
 )
 def test_a_context_that_nothing_uses_leaves_one_json_value(words: str, command: Command) -> None:
-    """What a command found out before it was clear that nothing uses the values stays the only value on stdout."""
+    """If a command finds unused context values at its end, stdout has only its own result."""
     Path("notes.xml").write_text(PLAIN)
 
     result = command(*words.split(), "--json", "--context", "values.json")
@@ -122,7 +122,7 @@ def test_a_context_that_nothing_uses_leaves_one_json_value(words: str, command: 
     "words", ["render why.xml", "run why.xml --json", "warm notes.xml --store kept", "fmt notes.xml"]
 )
 def test_a_context_that_nothing_uses_stops_work_before_it_begins(words: str, command: Command) -> None:
-    """Nothing is computed or written, and the mistake is told as any other."""
+    """A context mistake is reported as any other, and nothing is computed or written."""
     Path("notes.xml.j2").unlink()
     Path("notes.xml").write_text(PLAIN)
     Path("why.xml").write_text('<prompt schema="notes"><tides/></prompt>')

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.convert import _sections, convert_chat, convert_dialect, convert_sections
-from promptcache.language import check_schema, parse_prompt, parse_schema
-from promptcache.language.schema import Role
+from promptcache.language import Role, check_schema, parse_prompt, parse_schema
 from promptcache.testing.laws import shape
 from promptcache.testing.subject import PromptCase, Subject
 from tests.cli.conftest import Command
@@ -76,7 +75,7 @@ def test_what_follows_the_last_question_keeps_its_roles() -> None:
 
 
 def test_sections_become_modules() -> None:
-    """A section is a module named after its heading; what is before the first is anonymous, `user` is the prompt's."""
+    """A section becomes a module named after its heading; `user` and text before the first heading do not."""
     made = convert_sections(SECTIONS, "desk", "desk.txt")
     case = converted(made.schema, made.prompt)
 
@@ -113,7 +112,7 @@ Where is {item}?
 
 
 def test_a_name_in_braces_becomes_a_parameter() -> None:
-    """Outside code `{name}` is a slot that the prompt fills with the same text, and each that stayed text is told."""
+    """Outside code, `{name}` becomes a slot that the prompt fills with the same text; other names are reported."""
     made = convert_sections(FIELDS, "desk", "desk.txt")
     case = converted(made.schema, made.prompt)
     plain = FIELDS.replace("\n## Order {number}\n", "").replace("\n## user\n", "<|end|>\n<|user|>\n").rstrip("\n")
@@ -138,7 +137,7 @@ def test_a_name_in_braces_becomes_a_parameter() -> None:
 
 
 def test_names_that_stand_twice_or_are_reserved_get_others(command: Command, folder: Path) -> None:
-    """Each place is a slot of its own, and what is written passes check with a model."""
+    """Each occurrence is a slot of its own, and the written files pass check with a model."""
     (folder / "mail.txt").write_text("## Mail\n{name} and {name}, {version}, {schema}", encoding="utf-8")
 
     assert command("convert", "mail.txt").exit_code == 0
@@ -148,7 +147,7 @@ def test_names_that_stand_twice_or_are_reserved_get_others(command: Command, fol
 
 
 def test_names_in_braces_of_a_chat_stay_text() -> None:
-    """A chat stays as it is, so that its answer is `exact`, and each name in braces is told."""
+    """A chat keeps its text, so that its answer is `exact`, and each name in braces is reported."""
     made = convert_chat('[{"role": "user", "content": "I am {name}, {name}."}]', "chat", "chat.json")
 
     assert made.changes == ("chat.json: {name} in message 1 stayed text",)
@@ -196,7 +195,7 @@ def test_the_papers_dialect_keeps_its_meaning() -> None:
 
 
 def test_files_are_written_beside_each_other(command: Command, folder: Path) -> None:
-    """What is written passes check, and is not written twice."""
+    """The written files pass check, and are not overwritten."""
     (folder / "chat.json").write_text(json.dumps(CHAT), encoding="utf-8")
 
     assert json.loads(command("convert", "chat.json", "--json").stdout) == {
@@ -249,7 +248,7 @@ def test_what_cannot_be_converted_is_told(command: Command, folder: Path, text: 
 
 
 def test_a_template_is_not_converted(command: Command, folder: Path) -> None:
-    """What a template writes for its own language would be read as text."""
+    """A template is refused: its expressions would be read as text."""
     (folder / "t.xml.j2").write_text('<schema name="t">{{ text }}</schema>', encoding="utf-8")
 
     result = command("convert", "t.xml.j2", "-o", "made.xml")

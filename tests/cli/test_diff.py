@@ -59,7 +59,7 @@ def test_schema_compared_with_itself_is_unchanged(schema: CheckedSchema) -> None
 @settings(max_examples=law_examples(0.5))
 @given(old=strategies.schemas(), new=strategies.schemas())
 def test_encodings_are_kept_where_contents_are_equal(old: CheckedSchema, new: CheckedSchema) -> None:
-    """What is kept, made and dropped is what the equality of tokens, positions and contexts says."""
+    """Encodings that are kept, added and dropped agree with the equality of tokens, positions and contexts."""
     layouts = lay_out(old, ByteTokenizer()), lay_out(new, ByteTokenizer())
     known: dict[object, int] = {}
     before, now = (contents(layout, known) for layout in layouts)
@@ -106,7 +106,7 @@ def test_prompts_are_lost_that_name_none_of_two_defaults() -> None:
 
 
 def forms(modules: frozenset[str], schema: CheckedSchema) -> set[frozenset[str]]:
-    """What prompts can name to select these modules: all of them, or all but some that defaults add."""
+    """Return the sets of modules that a prompt can name to select these: all of them, or all but some defaults."""
     found = {modules}
     new = [modules]
     while new:
@@ -118,7 +118,7 @@ def forms(modules: frozenset[str], schema: CheckedSchema) -> set[frozenset[str]]
 
 
 def selects(named: frozenset[str], schema: CheckedSchema) -> frozenset[str] | None:
-    """What a prompt that names these modules selects; None where it is refused."""
+    """Return the selection of a prompt that names these modules, or None if it is refused."""
     prompt = Prompt(schema.name)
     for path in named:
         prompt = prompt.use(path)
@@ -141,7 +141,7 @@ def selects(named: frozenset[str], schema: CheckedSchema) -> frozenset[str] | No
     ],
 )
 def test_made_encodings_have_their_reason(new: str, reasons: dict[str, str]) -> None:
-    """An encoding has to be made because of its text, its place, what it sees, or because it is new."""
+    """An encoding is new because of its text, its positions, its context, or its module."""
     made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).layout.encodings.made
 
     assert {each.module: each.reason for each in made} == reasons
@@ -158,7 +158,7 @@ def test_made_encodings_have_their_reason(new: str, reasons: dict[str, str]) -> 
     ids=["grown", "shrunk", "grown inside", "same length"],
 )
 def test_reserves_that_keep_what_moved(old: str, new: str, reserves: tuple[Any, ...]) -> None:
-    """Where only a module's length moves others, its reserve is told: on the innermost module, with its price."""
+    """If only a module's length moves others, its reserve is reported, on the innermost module, with its cost."""
     schema = '<module name="a">{}</module><module name="b">B text.</module>'
 
     found = changes(schema.format(old), schema.format(new)).layout.reserve
@@ -173,7 +173,7 @@ def test_reserves_that_keep_what_moved(old: str, new: str, reserves: tuple[Any, 
 @settings(max_examples=law_examples(0.25))
 @given(old=strategies.schemas(), new=strategies.schemas())
 def test_reserves_keep_what_they_promise(old: CheckedSchema, new: CheckedSchema) -> None:
-    """Laid out with the reserves that are told, the schemas share as many tokens more as is said."""
+    """With the reported reserves, the schemas share as many more tokens as the report says."""
     tokenizer = ByteTokenizer()
     plain = [lay_out(schema, tokenizer) for schema in (old, new)]
     found = compare_schemas(plain[0], plain[1], tokenizer, ("old", "new"), "bytes").layout
@@ -188,7 +188,7 @@ def test_reserves_keep_what_they_promise(old: CheckedSchema, new: CheckedSchema)
 
 
 def test_reserve_is_printed(command: Command, folder: Path) -> None:
-    """The reserve, what it keeps and what it costs are lines of the report; the JSON has them, too."""
+    """The report and the JSON have the reserve, the tokens that it keeps, and its cost."""
     (folder / "new.xml").write_text(TRAVEL.replace('length="6"', 'length="5"'))
 
     result = command("diff", "travel.xml", "new.xml")
@@ -226,12 +226,12 @@ def test_renamed_module_keeps_its_encodings() -> None:
     ],
 )
 def test_what_can_break_prompts_or_costs_encodings_is_not_harmless(new: str, harmless: bool) -> None:
-    """A change is harmless if every old prompt stays valid, whatever its arguments, and every old encoding is used."""
+    """A change is harmless if every old prompt stays valid with any arguments, and every old encoding is used."""
     assert changes('<module name="a">A<parameter name="p" length="4"/></module>', new).harmless is harmless
 
 
 def test_default_that_goes_is_missed() -> None:
-    """A prompt that left a choice to its default is lost when there is none any more."""
+    """A prompt that uses a default member is lost if the new schema has no default."""
     union = '<union {}="{}"><module name="a">A</module><module name="b">B</module></union>'
 
     found = changes(union.format("default", "a"), union.format("required", "true"))
@@ -240,7 +240,7 @@ def test_default_that_goes_is_missed() -> None:
 
 
 def test_cap_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are more combinations than are checked, that is said."""
+    """The report says if there are more combinations than were checked."""
     monkeypatch.setattr(diff, "MAX_CHECKED", 3)
     schema = read('<schema name="s"><module name="a">A</module><module name="b">B</module></schema>')
 
@@ -272,7 +272,7 @@ def test_json_has_the_changes(command: Command, folder: Path) -> None:
 
 
 def test_other_name_is_told(command: Command) -> None:
-    """A schema of another name is told first: prompts name their schema."""
+    """A schema of another name is reported first: prompts name their schema."""
     result = command("diff", "travel.xml", "support.xml")
 
     assert result.stdout.startswith("schema 'travel' is now 'support': every prompt has to say so\n")

@@ -53,7 +53,7 @@ def test_page_names_every_option(command: Command, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_command_takes_both_forms_of_help(command: Command) -> None:
-    """-h is --help, for groups and for what is in them."""
+    """-h is --help, for groups and their commands."""
     names = [(), *((name,) for name in COMMANDS), *(("cache", name) for name in cache.commands)]
     names += [("bench", name) for name in bench.commands]
 

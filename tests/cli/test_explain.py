@@ -36,7 +36,7 @@ def tokens_of_schema(selection: Selection) -> int:
 @settings(max_examples=law_examples())
 @given(schema=strategies.schemas())
 def test_both_prompts_are_prompts_of_their_lengths(schema: CheckedSchema) -> None:
-    """The shortest and the longest prompt pass the checker, whatever slots take, and have as many tokens as are said."""
+    """The shortest and the longest prompt pass the checker for any slots, and have the reported number of tokens."""
     facts = schema_facts(schema, "", "", ByteTokenizer())
 
     for prompt in (facts.shortest, facts.longest):
@@ -49,7 +49,7 @@ def test_both_prompts_are_prompts_of_their_lengths(schema: CheckedSchema) -> Non
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), schema=strategies.schemas())
 def test_no_prompt_is_longer_than_the_longest(data: st.DataObject, schema: CheckedSchema) -> None:
-    """What is said without "about" is a limit: no prompt takes more tokens of the schema."""
+    """A number without "about" is a limit: no prompt takes more tokens of the schema."""
     facts = schema_facts(schema, "", "", ByteTokenizer())
     selection = data.draw(strategies.prompts(schema))
 
@@ -59,7 +59,7 @@ def test_no_prompt_is_longer_than_the_longest(data: st.DataObject, schema: Check
 
 
 def test_modules_say_what_they_bring_and_hold(command: Command, folder: Path) -> None:
-    """A module has its presence, what is guaranteed with it beyond what always is, and its parameters."""
+    """A module is shown with its presence, the modules guaranteed with it, and its parameters."""
     (folder / "rich.xml").write_text(
         '<schema name="rich"><module name="base" required="true">b</module>'
         '<module name="a" requires="c"><module name="in" required="true">i</module>'
@@ -117,7 +117,7 @@ def test_text_has_all_of_it(command: Command) -> None:
 
 
 def test_dead_module_is_marked(command: Command) -> None:
-    """A module that no prompt can have is told."""
+    """A module that no prompt can use is reported."""
     assert "a  1 token · can never be used" in command("explain", "dead.xml").stdout
 
 

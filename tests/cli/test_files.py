@@ -21,7 +21,7 @@ SCHEMA = '<schema name="s"/>'
 
 
 def document(text: str | bytes) -> InputDocument:
-    """A document that lies nowhere."""
+    """A document without a file."""
     return InputDocument(name="d", path=None, data=text.encode() if isinstance(text, str) else text)
 
 
@@ -35,7 +35,7 @@ def test_prompts_are_told_by_their_root(root: str) -> None:
 
 @pytest.mark.parametrize("text", ["<schema", "<schem/>", "", "no XML", b"\xff\xfe<", "<!-- never closed"])
 def test_everything_else_is_read_as_a_schema(text: str | bytes) -> None:
-    """What is no prompt is a schema, well formed or not."""
+    """A document whose root cannot be read is a schema."""
     assert document(text).kind is DocumentKind.SCHEMA
 
 
@@ -66,7 +66,7 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
-    """Where a folder has two schemas of the name, both are named."""
+    """If a folder has two schemas of the name, the message names both."""
     for name, text in {"p.xml": PROMPT, "a.xml": SCHEMA, "b.xml": SCHEMA}.items():
         (tmp_path / name).write_text(text)
     sources = Sources()
@@ -113,7 +113,7 @@ def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
-    """What is made of documents is never written over one of them, included or given with --context, by any name."""
+    """Output never replaces a file that was read, included or given with --context, under any of its names."""
     (folder / "link.xml").symlink_to("travel.xml")
     (folder / "whole.xml").write_text('<schema name="w"><include href="support.xml"/></schema>', encoding="utf-8")
     (folder / "card.xml.j2").write_text('<schema name="card">{{ text }}</schema>', encoding="utf-8")
@@ -174,7 +174,7 @@ def test_targets_that_cannot_be_written_are_told(
 
 
 def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) -> None:
-    """Where the third of three files cannot be written, the two before it are gone again."""
+    """If the third of three files cannot be written, the first two are removed."""
     (folder / "code").write_text("in the way", encoding="utf-8")
     before = sorted(folder.rglob("*"))
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) ->
 
 
 def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk is full, a new file is gone again."""
+    """On a full disk, a new file is removed."""
     opened = Path.open
 
     class Full:

@@ -50,7 +50,7 @@ def test_diff_can_be_applied(command: Command, loose: Path) -> None:
 
 
 def test_standard_input_goes_to_standard_output(command: Command) -> None:
-    """`-` is read, formatted and written out, tabs and all."""
+    """With `-`, standard input is formatted and written to stdout, tabs included."""
     assert command("fmt", "-", stdin=LOOSE.replace("Two.", "a\tb")).stdout == NEAT.replace("Two.", "a\tb")
 
 
@@ -77,7 +77,7 @@ def test_mode_line_ends_and_mark_are_kept(command: Command, loose: Path) -> None
 
 
 def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk is full, the old file stands, no other is left behind, and the error says which it is."""
+    """On a full disk, the old file stays, no temporary file is left, and the error names the file."""
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -92,7 +92,7 @@ def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.Mon
 def test_a_file_that_cannot_be_written_hinders_no_other(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file is told what became of it, in text and in JSON: written, as it was, or why it was not written."""
+    """Text and JSON report for each file whether it was written, unchanged, or failed with a reason."""
     names = ("support.xml", "dead.xml", "loose.xml")
     (folder / "loose.xml").write_text(LOOSE, encoding="utf-8")
     before = {name: (folder / name).read_bytes() for name in names}

@@ -1,4 +1,4 @@
-"""`promptcache grammar` writes what an editor validates prompts with."""
+"""`promptcache grammar` writes the grammar with which an editor validates prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_writes_to_stdout_and_to_a_file(command: Command, folder: Path) -> None:
 
 
 def test_a_schema_with_errors_has_no_grammar(command: Command, folder: Path) -> None:
-    """Where the schema is wrong, its errors are told and no file is written."""
+    """The errors of an invalid schema are reported, and no file is written."""
     result = command("grammar", "broken.xml", "-o", "broken.rng")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "error[PC208]" in result.stderr

@@ -47,7 +47,7 @@ def nodes(data: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every part stands in the tree with its positions, a module with its tokens, bytes and what it sees."""
+    """The tree shows every part with its positions, and a module with its tokens, bytes and context."""
     print_layout(view(), stdout())
 
     assert capsys.readouterr().out.splitlines() == [
@@ -70,7 +70,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
 
 
 def test_long_lines_are_whole_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is piped is neither wrapped nor cut."""
+    """Output to a pipe is neither wrapped nor cut."""
     name = "m" * 200
     print_layout(
         view(f'<schema name="s"><module name="{name}" required="true">a</module><module name="n">b</module></schema>'),
@@ -81,7 +81,7 @@ def test_long_lines_are_whole_where_no_terminal_is(capsys: pytest.CaptureFixture
 
 
 def test_tokens_and_bytes_add_up() -> None:
-    """What is to be encoded is the text outside modules, the cached modules, and the scaffolds."""
+    """Encodings are those of the text outside modules, of cached modules, and of scaffolds."""
     shown = view()
     data = asdict(shown)
     modules = [node for node in nodes(data["nodes"]) if node["kind"] == "module"]
@@ -92,7 +92,7 @@ def test_tokens_and_bytes_add_up() -> None:
 
 
 def test_combinations_are_counted() -> None:
-    """The number of valid sets of modules is told: here no plan, a plan, or one with a car, in one of two cities."""
+    """The number of valid combinations is shown: here no plan, a plan, or one with a car, in one of two cities."""
     assert (view().num_combinations, view().combinations_exact) == (6, True)
 
 
@@ -149,7 +149,7 @@ def test_faults_are_data_too(command: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("model", ["./nowhere", "someone/something", "prompts"])
 def test_missing_model_exits_with_3(command: Command, folder: Path, model: str) -> None:
-    """A model that is no folder, or a folder that is no model, is told in one line."""
+    """A model that is no folder, or a folder without a model, is reported in one line."""
     result = command("layout", "travel.xml", "--model", model)
 
     assert result.exit_code == 3

@@ -47,7 +47,7 @@ def test_commands_take_a_hub_id_and_read_no_weights(
 def test_commands_that_compute_take_a_hub_id_without_network(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    """A model that is in the local cache is loaded where the hub cannot be reached, and nothing is said about that."""
+    """A model in the local cache is loaded without the hub, and without a warning."""
     without_network(monkeypatch, folder / "hub")
     cache_model(folder / "hub", "fake/demo", DEMO_FOLDER)
 
@@ -82,7 +82,7 @@ def test_a_model_that_is_not_there_is_reported_alike_by_all(
 
 @pytest.mark.process
 def test_a_model_is_downloaded_where_there_is_a_network(folder: Path) -> None:
-    """`run` downloads what it needs, and shows no bars where stderr is no terminal."""
+    """`run` downloads a missing model, and shows no progress bars if stderr is no terminal."""
     with fake_hub("fake/demo", DEMO_FOLDER) as hub:
         done = subprocess.run(
             [sys.executable, "-m", "promptcache", "run", "prompts/miami.xml", "--model", "fake/demo"],

@@ -29,7 +29,7 @@ def test_what_is_written_has_no_findings(command: Command, folder: Path, origin:
 
 @pytest.mark.parametrize("taken", ["mine.xml", "mine-prompt.xml", "code/unit.py"])
 def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> None:
-    """Where one of the files exists, none is written."""
+    """If one of the files exists, none is written."""
     (folder / taken).parent.mkdir(exist_ok=True)
     (folder / taken).write_text("mine", encoding="utf-8")
     before = sorted(folder.rglob("*"))
@@ -42,7 +42,7 @@ def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> N
 
 
 def test_output_says_where(command: Command, folder: Path) -> None:
-    """-o names the schema's file; the prompt lies beside it, and folders are made."""
+    """-o names the schema's file; the prompt is written to the same folder, and folders are created."""
     result = command("new", "R&D", "-o", "deep/down/lab.xml", "--json")
 
     assert json.loads(result.stdout) == {"schema": "R&D", "files": ["deep/down/lab.xml", "deep/down/lab-prompt.xml"]}

@@ -31,7 +31,7 @@ def test_pictures_are_written_beside_the_tree(command: Command, folder: Path) ->
 
 
 def test_a_prompt_is_drawn_into_the_layout(command: Command, folder: Path) -> None:
-    """With a prompt, the picture tells what is reused."""
+    """With a prompt, the picture shows which tokens are reused."""
     result = command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--svg", "travel.svg")
 
     assert result.exit_code == 0
@@ -40,7 +40,7 @@ def test_a_prompt_is_drawn_into_the_layout(command: Command, folder: Path) -> No
 
 @pytest.mark.usefixtures("folder")
 def test_a_prompt_is_shown_in_the_tree(command: Command) -> None:
-    """The tree says what the prompt reuses, what is new and what is absent; the words need no colour."""
+    """The tree marks reused, new and absent parts in words, without colour."""
     result = command("layout", "travel.xml", "--prompt", "prompts/miami.xml")
 
     lines = {line.strip("├─└│ ").partition("  ")[0]: line for line in result.stdout.splitlines()}
@@ -74,7 +74,7 @@ def test_the_use_of_a_prompt_is_data(command: Command) -> None:
 def test_the_tree_is_coloured_on_a_terminal(
     no_color: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal what is reused is green and what is new yellow; NO_COLOR leaves the words alone."""
+    """On a terminal reused parts are green and new ones yellow; with NO_COLOR only the words remain."""
     for name, value in (("NO_COLOR", no_color), ("TERM", "xterm"), ("COLUMNS", "200")):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     plan = plan_of(

@@ -1,4 +1,4 @@
-"""What only a process of its own can show: start-up, signals, closed pipes and streams, the locale."""
+"""Tests that need a process of their own: start-up, signals, closed pipes and streams, the locale."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS = [
 
 
 def test_commands_without_a_model_load_neither_torch_nor_transformers() -> None:
-    """Whatever needs no model does not wait for torch."""
+    """Commands that need no model do not import torch."""
     code = f"""
 import sys
 from promptcache.cli.app import app
@@ -47,7 +47,7 @@ print([name for name in ("torch", "transformers") if name in sys.modules])
 
 
 def test_check_loads_only_what_it_needs() -> None:
-    """Whoever checks a sound document waits for the parsers and the solver, not for styles, templates or a model."""
+    """Checking a valid document imports the parsers and the solver, but no styles, templates or model."""
     code = """
 import sys
 sys.modules["rnc2rng"] = None  # lxml loads it where it is installed, which our dependencies never do
@@ -66,12 +66,12 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
     pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
     assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
     assert set(rooms.split()) <= {
-        f"promptcache.{room}" for room in ("atomic", "cli", "diagnostics", "language", "locks")
+        f"promptcache.{room}" for room in ("atomic", "cli", "diagnostics", "language", "lazy", "locks")
     }
 
 
 def test_module_is_the_command_and_colours_need_a_terminal() -> None:
-    """`python -m promptcache` is the command; what is piped has no colours and the exit code of the findings."""
+    """`python -m promptcache` is the command; piped output has no colours and the exit code of the findings."""
     words = [sys.executable, "-m", "promptcache", "check", "prompts/typo.xml"]
 
     result = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -108,7 +108,7 @@ def test_a_full_disk_is_reported(words: str) -> None:
     [("check - --json", "<&-", 1), ("check travel.xml", ">&-", 0), ("render prompts/miami.xml", "2>&-", 0)],
 )
 def test_closed_streams_are_no_crash(words: str, stream: str, code: int) -> None:
-    """A stream that is closed from the start reads as empty, and takes what is written."""
+    """A stream that is closed from the start reads as empty, and accepts writes."""
     shell = f"{sys.executable} -m promptcache {words} {stream}"
     result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
@@ -145,7 +145,7 @@ main()
 
 
 def test_ctrl_c_that_a_library_swallows_is_quiet(folder: Path) -> None:
-    """Where a library that is being imported makes another error of Ctrl-C, the command still ends with 130."""
+    """If a library turns Ctrl-C into another error during its import, the command still ends with 130."""
     code = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore it
@@ -167,7 +167,7 @@ main()
 
 
 def test_any_locale_will_do(folder: Path) -> None:
-    """Where the terminal has no Unicode, what it cannot show is replaced; files are UTF-8 wherever one is."""
+    """On a terminal without Unicode, other characters are replaced; files are always UTF-8."""
     (folder / "é.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 

@@ -26,7 +26,7 @@ def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
 
 
 def test_counts_go_to_stderr(command: Command) -> None:
-    """One line on stderr says what is reused and what is new."""
+    """One line on stderr gives the reused and the new tokens."""
     data = json.loads(command("render", "prompts/miami.xml", "--json").stdout)
     reused, new = data["num_reused_tokens"], data["num_new_tokens"]
 

@@ -85,7 +85,7 @@ def test_what_cannot_be_filled_is_told(word: str, message: str) -> None:
 
 
 def test_faults_of_the_prompt_come_first() -> None:
-    """A prompt that names unknown modules is left as it is, for its own diagnostics."""
+    """A prompt that names unknown modules is not changed, so that its own diagnostics are reported."""
     prompt = parse_prompt('<prompt schema="s"><plam/></prompt>')
 
     assert with_arguments(prompt, SCHEMA, ["days=3"]) is prompt

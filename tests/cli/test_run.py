@@ -25,7 +25,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What loads the model cannot be imported."""
+    """Make the imports of the model fail."""
     monkeypatch.setitem(sys.modules, "promptcache.engine", None)
 
 
@@ -37,7 +37,7 @@ def data(result: Result) -> dict[str, object]:
 
 
 def test_answer_goes_to_stdout_and_usage_to_stderr(command: Command) -> None:
-    """The answer is the only thing on stdout; one line on stderr says what it took."""
+    """The answer is the only text on stdout; one line on stderr has usage and timing."""
     result = command("run", "prompts/miami.xml", *ON_CPU)
     answer = command("run", "prompts/miami.xml", *ON_CPU, "--json")
 
@@ -51,7 +51,7 @@ def test_answer_goes_to_stdout_and_usage_to_stderr(command: Command) -> None:
 
 
 def test_json_accounts_for_every_token(command: Command) -> None:
-    """Answer, usage, timing and level come as one JSON object; what was encoded first is told apart."""
+    """Answer, usage, timing and level are one JSON object; tokens that were encoded first are counted separately."""
     answer = data(command("run", "prompts/miami.xml", *ON_CPU, "--json"))
 
     usage, timing = answer["usage"], answer["timing"]
@@ -80,7 +80,7 @@ def test_sampling_repeats_with_its_seed(command: Command) -> None:
 
 
 def test_argument_is_filled_from_the_command_line(command: Command) -> None:
-    """--arg changes what is prefilled."""
+    """--arg changes the prefilled tokens."""
     plain, longer = (
         data(command("run", "prompts/miami.xml", *ON_CPU, "--json", *words))["usage"]
         for words in ((), ("--arg", "hotel=a"))
@@ -111,7 +111,7 @@ def test_argument_is_filled_from_the_command_line(command: Command) -> None:
 def test_mistakes_are_told_before_a_model_is_loaded(
     command: Command, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    """Whatever needs no model is checked first, and ends with its own exit code and nothing on stdout."""
+    """Checks that need no model come first; they have their own exit code and leave stdout empty."""
     result = command("run", *words, stdin=DOCUMENTS["prompts/miami.xml"])
 
     assert (result.exit_code, result.stdout) == (code, "")
@@ -129,7 +129,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(
 def test_missing_model_or_device_is_told_in_one_line(
     command: Command, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    """What is missing around the documents has one line and its exit code."""
+    """A missing model or device is reported in one line, with its exit code."""
     result = command("run", "prompts/miami.xml", *words)
 
     assert (result.exit_code, result.stdout) == (code, "")

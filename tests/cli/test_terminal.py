@@ -65,7 +65,7 @@ STEERING = "\x9b2J\u202e\x7f"
     "words", ["layout bad.xml", "explain bad.xml", "render prompts/bad.xml", "check bad.xml prompts/bad.xml"]
 )
 def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTerminal, words: str) -> None:
-    """Control characters that XML can hold reach no terminal, wherever text of a document is shown."""
+    """Control characters that XML allows never reach a terminal, in any output that shows document text."""
     text = f'<schema name="bad{STEERING}"><module name="a">{STEERING}<parameter name="p" length="99" default="{STEERING}"/></module></schema>'
     (folder / "bad.xml").write_text(text, encoding="utf-8")
     (folder / "prompts" / "bad.xml").write_text(
@@ -92,7 +92,7 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
     ],
 )
 def test_bars_are_for_terminals(command: Command, on_terminal: OnTerminal, words: str, shown: str) -> None:
-    """What may take long shows how far it is on a terminal, and writes nothing of that where stderr is none."""
+    """Commands that may take long show progress on a terminal, and nothing if stderr is no terminal."""
     code, got = on_terminal(*words.split(), TERM="xterm")
     piped = command(*words.split())
 

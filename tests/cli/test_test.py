@@ -1,4 +1,4 @@
-"""`promptcache test` runs what a schema's author wrote down, and the laws."""
+"""`promptcache test` runs the examples of a schema, and the laws."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
 
 
 def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> None:
-    """Where a required slot is too short for all its choices, no prompt can be drawn, and the slot is named."""
+    """If a required slot is too short for all its choices, no prompt can be drawn, and the message names the slot."""
     slot = (
         '<parameter name="pace" length="1" required="true" type="choice" choices="as fast as possible|not too fast"/>'
     )
@@ -56,7 +56,7 @@ def test_without_prompts_only_examples_are_checked(command: Command, folder: Pat
 
 
 def test_a_wrong_example_is_a_finding(command: Command, folder: Path) -> None:
-    """An example that is not what it says stops the test, with its code."""
+    """An example whose validity is declared wrongly fails the test, with its code."""
     write(folder, valid="false")
     result = command("test", "greeting.xml", "--prompts", "0")
     assert result.exit_code == 1
@@ -76,11 +76,11 @@ def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path)
 
 
 def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that does not hold is named with what is wrong and a prompt; the other laws are still checked."""
+    """A broken law is reported with the fault and a prompt; the other laws are still checked."""
     from promptcache.testing import laws
 
     def broken(case: object) -> None:
-        """Nothing holds."""
+        """Break every law."""
         raise laws.BrokenLaw("as planned")
 
     law = laws.Law(name="nothing holds", over=laws.Over.PROMPT, check=broken)
@@ -99,13 +99,13 @@ def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, mo
 
 
 def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no prompt can be drawn for a law, that is a failure and no crash."""
+    """If no prompt can be drawn for a law, the law fails without a traceback."""
     from hypothesis.errors import Unsatisfiable
 
     from promptcache.testing import laws
 
     def undrawn(subject: object) -> None:
-        """Nothing is drawn."""
+        """Draw no prompts."""
         raise Unsatisfiable("none found")
 
     monkeypatch.setattr(laws, "LAWS", (laws.Law(name="undrawn", over=laws.Over.SCHEMA, check=undrawn),))
@@ -131,7 +131,7 @@ def test_nothing_is_left_where_it_runs(folder: Path) -> None:
 
 
 def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody knows what `~` is, what Hypothesis keeps goes where passing files go."""
+    """Without a home folder, Hypothesis keeps its files in the temporary folder."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", "")  # so that what is set here is taken back
     monkeypatch.delenv("HYPOTHESIS_STORAGE_DIRECTORY")
@@ -144,7 +144,7 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Hypothesis is not installed the command says how to get it; examples need none."""
+    """Without Hypothesis, the command names the package to install, and examples can still be checked."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     write(folder)
 

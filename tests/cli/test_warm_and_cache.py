@@ -42,13 +42,13 @@ def data(result: Result) -> Any:
 
 
 def only(result: Result) -> Any:
-    """What `warm` says of its only schema."""
+    """Return the report of `warm` for its only schema."""
     (schema,) = data(result)["schemas"]
     return schema
 
 
 def test_warming_makes_everything_once(command: Command) -> None:
-    """The first `warm` encodes all, the second finds all, and `run` encodes nothing, whatever it is told to do first."""
+    """The first `warm` encodes all, and the second finds all. Then `run` encodes nothing, with and without --no-warm."""
     first = only(command("warm", "travel.xml", *ON_CPU, "--json"))
     second = only(command("warm", "travel.xml", *ON_CPU, "--json"))
     ran = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "2")
@@ -81,7 +81,7 @@ def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: 
 
 
 def test_loss_is_measured_printed_and_kept(command: Command) -> None:
-    """Quantizing says what it costs, also when everything is there already, and requests that use it say `lossy`."""
+    """The loss of a codec is reported, also for encodings that were kept before; requests over them are `lossy`."""
     first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
     again = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
     (entry, *_) = data(command("cache", "info", "travel/miami", "--store", "kept", "--json"))
@@ -113,7 +113,7 @@ def test_the_loss_of_a_file_is_said_in_words(command: Command) -> None:
 
 
 def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
-    """What quantizing costs is read from another file where one is damaged, and warming makes that one anew."""
+    """If one file is damaged, the loss of the codec is read from another, and warming repairs the damaged one."""
     first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))
     first_file = data(command("cache", "ls", "--store", "kept", "--json"))[0]["key"]
     damaged = folder / "kept" / "encodings" / f"{first_file}.safetensors"
@@ -154,7 +154,7 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
     ],
 )
 def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
-    """Whatever is wrong with a store or its options has its words and its exit code, and nothing is on stdout."""
+    """Every fault of a store or its options has its message and exit code, and leaves stdout empty."""
     result = command(*words)
 
     assert (result.exit_code, result.stdout) == (code, "")
@@ -234,7 +234,7 @@ def test_verify_finds_kv_of_another_shape(command: Command, folder: Path) -> Non
 
 
 def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Path) -> None:
-    """`verify` names what is not ours and ends with 0; a file with our suffix that is no encoding is bad."""
+    """`verify` lists foreign files and ends with 0; a damaged file with our suffix is bad."""
     command("warm", "travel.xml", *ON_CPU)
     place = folder / "kept" / "encodings"
     for name in ("README", ".DS_Store"):
@@ -253,7 +253,7 @@ def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Pat
 
 
 def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None:
-    """`gc --limit` leaves what is pinned; `unpin` takes that back; `rm` removes."""
+    """`gc --limit` keeps pinned encodings; `unpin` releases them; `rm` removes them."""
     command("warm", "travel.xml", *ON_CPU)
     pinned = data(command("cache", "pin", "travel/miami", "--store", "kept", "--json"))["pinned"]
     command("cache", "gc", "--limit", "1B", "--store", "kept")
@@ -268,7 +268,7 @@ def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None
 
 
 def test_archives_carry_a_schema_to_another_store(command: Command) -> None:
-    """What was exported and imported elsewhere is all that a request there needs; less than all is not exported."""
+    """An archive has all that a request needs in another store; an incomplete store is not exported."""
     early = command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")
     command("warm", "travel.xml", *ON_CPU)
     command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_code_is_explained(command: Command) -> None:
-    """A code is shown with its title, what it means, an example without fences, and the fix without stars."""
+    """A code is shown with its title, its meaning, an example without fences, and the fix without asterisks."""
     result = command("why", "PC401")
 
     assert result.exit_code == 0
@@ -31,7 +31,7 @@ def test_code_is_explained(command: Command) -> None:
     "code", ["pc401", "401", " PC401 ", "error[PC401]", "error[PC401]:", "[pc401]", "warning[401]"]
 )
 def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
-    """Case, missing letters, spaces around a code and what it was printed in do not matter."""
+    """Case, missing letters, spaces and the form of a message around a code do not matter."""
     assert command("why", code).stdout == command("why", "PC401").stdout
 
 
@@ -48,7 +48,7 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
     ],
 )
 def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, mend: str) -> None:
-    """A code that does not exist is told with the nearest one, or with the way to all."""
+    """An unknown code is answered by the nearest code, or by the command that lists all codes."""
     result = command("why", code)
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -73,7 +73,7 @@ def test_json_has_every_explanation(command: Command) -> None:
 
 def test_every_code_has_its_text() -> None:
     """The page explains every code of the table under its own heading."""
-    assert {code for code, each in explanations().items() if not (each.markdown and each.group)} == set()
+    assert {code for code, each in explanations().items() if not (each.text and each.group)} == set()
 
 
 def test_page_is_in_the_package() -> None:

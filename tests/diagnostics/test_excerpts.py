@@ -153,7 +153,7 @@ def test_error_shows_its_documents() -> None:
         )
 
     assert caught.value.excerpt().splitlines() == [
-        "error[PC420]: 'ten' is no value of parameter 'pages': it takes a whole number, as 12 or -3",
+        "error[PC420]: 'ten' is not a valid value of parameter 'pages': it takes a whole number, such as 12 or -3",
         "  --> p.xml:2:11",
         '  2 |   <matter pages="ten"/>',
         "    |           ^^^^^^^^^^^",

@@ -25,8 +25,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.engine import Engine
 from promptcache.kv import KVHandle, MemoryStore, Recipe
-from promptcache.language import Prompt, check_schema, parse_schema
-from promptcache.language.schema import Role
+from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.runtime.completion import Completion, FinishReason, KVSource
 from promptcache.runtime.stream import Stream, TokenQueue, _leave

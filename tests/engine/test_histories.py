@@ -1,4 +1,4 @@
-"""Law 4: a request is answered as by a fresh engine, whatever the engine did before."""
+"""Law 4: after any history, a request is answered as by a new engine."""
 
 from __future__ import annotations
 

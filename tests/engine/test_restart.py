@@ -85,7 +85,7 @@ SHORT = '<prompt schema="travel"><plan/><soup/>Where to?</prompt>'
 def test_restarts_within_one_process_are_the_same_bit_for_bit(
     tmp_path: Path, keep: str, memory_bytes: int | None
 ) -> None:
-    """Each codec gives the same logits again, with room in memory, with little, and from mapped files."""
+    """Each codec gives the same logits again from memory, from a small memory, and from mapped files."""
     engines = []
     for _ in range(2):
         made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=tmp_path, memory_bytes=memory_bytes))

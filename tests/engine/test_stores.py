@@ -186,7 +186,7 @@ def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
 
 
 def test_warming_again_writes_what_could_not_be_written(tmp_path: Path) -> None:
-    """After a failed write, warming again writes the KV from memory, or reports what is not kept."""
+    """After a failed write, warming again writes the KV from memory, or reports the encodings that are not stored."""
     (tmp_path / "file").touch()
     made = engine(tmp_path / "file" / "kept")
     (failed,), (again,) = made.warm(), made.warm()

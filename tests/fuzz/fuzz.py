@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _watched(name: str, folder: Path):  # type: ignore[no-untyped-def]
-    """Return the target; what it raises and what takes long is written down instead."""
+    """Return the target; errors and slow inputs are recorded instead of raised."""
     target, slow = TARGETS[name], []
 
     def watched(data: bytes) -> None:

@@ -38,7 +38,7 @@ CONTEXT: dict[str, object] = {
 
 
 def fuzz_schema(data: bytes) -> None:
-    """A schema is read, checked and counted; every finding can be shown; what is sound can be printed and read again."""
+    """Read, check and count a schema; print every finding; print a valid schema and read it again."""
     try:
         schema = parse_schema(data, source="s.xml")
         checked = check_schema(schema)
@@ -54,7 +54,7 @@ def fuzz_schema(data: bytes) -> None:
 
 
 def fuzz_prompt(data: bytes) -> None:
-    """A schema and a prompt of it: the prompt is read and resolved, or told what is wrong with it."""
+    """Read and resolve a schema and a prompt of it, or report the errors of the prompt."""
     before, divider, after = data.partition(DIVIDER)
     checked = _checked(before) if divider else _standard()
     prompt_data = after if divider else before
@@ -72,7 +72,7 @@ def fuzz_prompt(data: bytes) -> None:
 
 
 def fuzz_template(data: bytes) -> None:
-    """A template is rendered within its limits, and what it makes is read as a schema."""
+    """Render a template within its limits, and read the result as a schema."""
     try:
         parse_schema(render_template(data, CONTEXT, "t.xml.j2", SchemaError).text, source="t.xml.j2")
     except LanguageError as error:
@@ -80,7 +80,7 @@ def fuzz_template(data: bytes) -> None:
 
 
 def fuzz_format(data: bytes) -> None:
-    """A document is laid out anew; what comes out is one, and is laid out already."""
+    """Format a document; the result is a document that formatting does not change."""
     try:
         formatted = format_document(data, source="d.xml")
     except LanguageError as error:

@@ -24,7 +24,7 @@ SEEDS = [PROJECT / "tests" / "language" / "rejects", PROJECT / "schemas", PROJEC
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no wheel for this system")
 @pytest.mark.parametrize("target", TARGETS)
 def test_fuzzing_finds_nothing(target: str, tmp_path: Path) -> None:
-    """No input that fuzzing comes upon raises anything but our own errors, breaks a law, or takes a second."""
+    """No fuzzed input raises an error other than ours, breaks a law, or takes a second."""
     found, findings = tmp_path / "found", tmp_path / "findings"
     found.mkdir()
     folders = [found, CORPUS / target, *SEEDS]

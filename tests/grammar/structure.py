@@ -1,4 +1,4 @@
-"""What the checker says about the structure of a document, and documents that have their structure broken."""
+"""The checker's findings about the structure of a document, and documents with faults of structure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VALUES = (
 
 
 def structural_codes(document: str) -> set[str]:
-    """Return the codes of a document's structure; PC403, an argument given twice, is left out because a grammar of structure has no parameters."""
+    """Return the codes of a document's structure, without PC403: a grammar of structure has no parameters."""
     try:
         if document.lstrip().startswith("<prompt"):
             parse_prompt(document)

@@ -1,4 +1,4 @@
-"""The files for editors name what is there."""
+"""The files for editors name existing grammars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.grammar.structure import GRAMMAR
 
 @pytest.mark.parametrize("name", ["catalog.xml", "locating-rules.xml"])
 def test_files_name_grammars_that_exist(name):
-    """Every grammar that a file for editors names stands beside it."""
+    """Every grammar that a file for editors names is in its folder."""
     named = etree.parse(GRAMMAR / name).xpath("//@uri")
     assert named
     assert all((GRAMMAR / uri).is_file() for uri in named)

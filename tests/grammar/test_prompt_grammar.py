@@ -94,20 +94,20 @@ REJECTED = {
 
 @pytest.mark.parametrize("prompt", ACCEPTED.values(), ids=ACCEPTED)
 def test_accepts(prompt):
-    """What these prompts are made of can stand in a prompt."""
+    """The parts of these prompts are allowed in a prompt."""
     assert accepts(oracle(TOWN), f'<prompt schema="town">{prompt}</prompt>')
 
 
 @pytest.mark.parametrize("prompt", REJECTED.values(), ids=REJECTED)
 def test_rejects(prompt):
-    """Grammar and checker refuse what is wrong with these prompts."""
+    """Grammar and checker refuse each of these faulty prompts."""
     document = f'<prompt schema="town">{prompt}</prompt>'
     assert not accepts(oracle(TOWN), document)
     assert codes(document, TOWN)
 
 
 def test_refuses_prompts_for_other_schemas():
-    """A prompt that names another schema is none of these."""
+    """The grammar refuses a prompt that names another schema."""
     assert not accepts(oracle(TOWN), '<prompt schema="city"><base/></prompt>')
 
 
@@ -125,7 +125,7 @@ def test_use_accepts_exactly_the_known_paths(schema):
 
 
 def test_documentation_is_there_for_editors():
-    """A module carries its `doc`, a parameter what it takes."""
+    """A module carries its `doc`, and a parameter the description of its values."""
     grammar = prompt_grammar(TOWN)
     assert ">What always holds,\n  and more.<" in grammar
     assert ">required, at most 4 tokens<" in grammar

@@ -52,7 +52,7 @@ def test_agrees_on_changed_documents(document):
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
 def test_accepts_stored_documents(path):
-    """Every schema and prompt of ours is accepted."""
+    """The grammars accept every schema and prompt of this repository."""
     assert accepts(path.read_text(encoding="utf-8"))
 
 
@@ -92,13 +92,13 @@ def grammar_attributes(element: str) -> set[str]:
 
 
 def test_rng_is_made_from_rnc():
-    """The grammar in XML is that of the compact source as it stands."""
+    """The grammar in XML is the translation of the compact source."""
     digest = hashlib.sha256((GRAMMAR / "promptcache.rnc").read_bytes()).hexdigest()
     assert f"sha256 {digest}" in (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8"), "run grammar/make_rng.py"
 
 
 def test_rng_is_what_its_script_makes():
-    """Where the converter is installed, it makes the committed file."""
+    """The converter, if it is installed, makes the committed file."""
     pytest.importorskip("rnc2rng")
     spec = importlib.util.spec_from_file_location("make_rng", GRAMMAR / "make_rng.py")
     assert spec is not None

@@ -33,7 +33,7 @@ def test_accepts_valid_documents(data, document):
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
 def test_accepts_stored_documents(path):
-    """Every schema and prompt of ours is accepted."""
+    """The XSD accepts every schema and prompt of this repository."""
     assert XSD.validate(etree.parse(path))
 
 

@@ -1,4 +1,4 @@
-"""Eviction agrees with a model that sorts all entries every time, and keeps what is used."""
+"""Eviction agrees with a model that sorts all entries every time, and keeps entries in use."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=NAMES, hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
-        """Put new content; stored content stays, and the result is what is served from now on."""
+        """Put new content; stored content stays, and the result is the content that `get` returns from now on."""
         before = self.kept()
         self.counter += 1
         if name not in before:
@@ -179,7 +179,7 @@ TestTinyBudget = pytest.mark.law(TinyBudget.TestCase)
 
 
 def test_reserved_keys_are_adjacent() -> None:
-    """Reserved keys are adjacent in the announced order, whatever the order of `put`."""
+    """Reserved keys are adjacent in the announced order, for any order of `put`."""
     store = MemoryStore(SHAPE)
     store.reserve([(RECIPES[name].key, SIZES[name]) for name in "abc"])
 

@@ -1,4 +1,4 @@
-"""A tiered store: which tier serves, what is copied, and what is reported."""
+"""A tiered store: the tier that serves, copies between tiers, and reports of faults."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_pace_skips_slow_tiers(tmp_path: Path) -> None:
 def test_a_failing_tier_is_logged_once_and_reported_every_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every lookup and `faults` report a failing tier; the log has it once, and again when it fails anew."""
+    """Every lookup and `faults` report a failing tier; the log has the fault once, and once more after a recovery."""
     tier = DeadTier(tmp_path)
     store = TieredStore(memory(), (tier,))
     with caplog.at_level(logging.WARNING):

@@ -9,9 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from promptcache.language.prompt import IN_PYTHON
-from promptcache.language.rules.rules import Rules
-from promptcache.language.schema import (
+from promptcache.language import (
     Assert,
     Choose,
     Context,
@@ -30,6 +28,8 @@ from promptcache.language.schema import (
     Whitespace,
     join_path,
 )
+from promptcache.language.prompt import IN_PYTHON
+from promptcache.language.rules.rules import Rules
 
 TEXTS = st.text(alphabet="ab \n\t<&é", max_size=6)
 Draw = Callable[[st.SearchStrategy[Any]], Any]

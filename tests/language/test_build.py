@@ -140,8 +140,8 @@ def test_building_changes_nothing():
         ((module("b", reserve=-1),), "reserve=-1 of module 'b'"),
         ((module("b", context="all"),), "context='all' of module 'b'"),
         ((module(7),), "name=7 of module 7"),
-        ((7,), "7 cannot stand in module 'a'"),
-        ((Schema("t"),), "cannot stand in module 'a'"),
+        ((7,), "7 is not allowed in module 'a'"),
+        ((Schema("t"),), "is not allowed in module 'a'"),
     ],
 )
 def test_values_that_no_document_could_hold_are_refused(content, said):
@@ -166,7 +166,7 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
 )
 def test_children_and_rules_are_checked_too(schema):
     """The schema itself, its rules, and children of unions and of the top level are checked too."""
-    with pytest.raises(SchemaError, match=r"PC10[25] .*(cannot stand|is not allowed)"):
+    with pytest.raises(SchemaError, match=r"PC10[25] .*is not allowed"):
         check_schema(schema)
 
 

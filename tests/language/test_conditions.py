@@ -177,7 +177,7 @@ def test_many_alternatives_cost_no_time():
 
 
 @pytest.mark.parametrize(
-    ("rule", "prompt", "message", "mend"),
+    ("rule", "prompt", "message", "advice"),
     [
         (
             '<require if="a and b" then="b/d or c" message="Say d."/>',
@@ -192,13 +192,13 @@ def test_many_alternatives_cost_no_time():
         ('<assert test="a implies not b"/>', "<b/><a/>", "a implies not b must hold", "remove one of <b/>, <a/>"),
     ],
 )
-def test_broken_rules_say_what_to_do(rule, prompt, message, mend):
+def test_broken_rules_say_what_to_do(rule, prompt, message, advice):
     """The diagnostic of a broken rule has the author's message, or the rule, and lists the modules to add or remove."""
     with pytest.raises(PromptError) as caught:
         selected(f'<prompt schema="s">{prompt}</prompt>', with_rules(rule))
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message
-    assert mend in diagnostic.help
+    assert advice in diagnostic.help
     assert diagnostic.code == ("PC419" if "choose" in rule else "PC418")
 
 

@@ -25,9 +25,9 @@ from tests.language.documents import checked, codes, outline, selected
 
 MODULE = '<module name="a"/>'
 SCHEMAS = {
-    "a document of comments": ("<!-- nothing -->", "PC001", "holds no element"),
+    "a document of comments": ("<!-- nothing -->", "PC001", "has no element"),
     "an end tag without a name": ('<schema name="s"></>', "PC001", ""),
-    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has one <schema>"),
+    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has only one <schema>"),
     "fewer modules than max": (
         f'<schema name="s">{MODULE}<rules><choose modules="a" min="2" max="3"/></rules></schema>',
         "PC309",
@@ -48,7 +48,7 @@ def test_schemas_are_refused_in_words(document, code, words):
 
 PROMPTS = {
     "an argument without a name": ("<prompt schema='s'><a><arg>x</arg></a></prompt>", "PC104", "'name'"),
-    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "text only"),
+    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "only text"),
 }
 
 
@@ -62,7 +62,7 @@ def test_prompts_are_refused_in_words(document, code, words):
 
 
 PATTERNS = {
-    "a{x}": "begins no number of repetitions",
+    "a{x}": "does not begin a number of repetitions",
     "(a": "ends where ')' is expected",
     "a)": "')' closes no group",
     "[a": "ends where ']' is expected",
@@ -150,14 +150,14 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
         ("{{ '%d' % 1 }}", "does not format text"),
         ("{% set x = 'a' * 150000 %}{{ x + x }}", "'+' gives more than"),
         ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", "steps"),
-        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "put together"),
-        ("{{ x|sum(start=[]) }}", "sum adds numbers"),
+        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "a joined text"),
+        ("{{ x|sum(start=[]) }}", "sum adds only numbers"),
         ("{{ ('f' * 9999)|int(base=16) }}", "a number of more than"),
         ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "characters"),
         ("{{ x }}", "a list cannot be written"),
     ],
 )
-def test_templates_are_told_what_they_would_take(template, words):
+def test_expensive_templates_are_refused(template, words):
     """A template that exceeds a limit is stopped, and the message has the limit."""
     with pytest.raises(LanguageError) as caught:
         render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
@@ -171,7 +171,7 @@ def test_templates_have_little_time(monkeypatch):
         render_template("{% for a in x %}{% endfor %}", {"x": [1]}, "t.xml.j2", LanguageError)
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path):
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
     """A pipe, an impossible file name, and a context without a template are faults with a place."""
     os.mkfifo(tmp_path / "pipe.xml")
     (tmp_path / "p.xml").write_text('<prompt schema="s"/>')
@@ -194,12 +194,12 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path):
 def test_includes_bring_modules_only(content, what, tmp_path: Path):
     """Content that would be part of every prompt is not included without notice."""
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}{content}</schema>')
-    with pytest.raises(LanguageError, match=f"holds {what} outside all modules") as caught:
+    with pytest.raises(LanguageError, match=f"has {what} outside of its modules") as caught:
         parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
     assert codes(caught.value.diagnostics) == ["PC219"]
 
 
-def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
+def test_rules_that_need_what_is_left_out_are_reported(tmp_path: Path):
     """An include without a module that a rule needs is refused, unless the include has that module too."""
     rules = '<rules><assert test="a and b"/></rules>'
     (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
@@ -209,14 +209,14 @@ def test_rules_that_need_what_is_left_out_are_told(tmp_path: Path):
     parse_schema('<schema name="s"><include href="t.xml" select="a b"/></schema>', folder=tmp_path)
 
 
-def test_choices_too_large_to_move_are_told(tmp_path: Path):
+def test_choices_too_large_to_move_are_reported(tmp_path: Path):
     """A large choice cannot be moved into a module; the help is to include at the top level."""
     names = [f"m{number}" for number in range(12)]
     modules = "".join(f'<module name="{name}"/>' for name in names)
     rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
     (tmp_path / "t.xml").write_text(f'<schema name="t">{modules}{rules}</schema>')
     include = '<include href="t.xml"/>'
-    with pytest.raises(LanguageError, match="too much inside 'a'") as caught:
+    with pytest.raises(LanguageError, match="too many alternatives inside 'a'") as caught:
         parse_schema(f'<schema name="s"><module name="a">{include}</module></schema>', folder=tmp_path)
     assert codes(caught.value.diagnostics) == ["PC308"]
     parse_schema(f'<schema name="s">{include}</schema>', folder=tmp_path)

@@ -14,10 +14,20 @@ from hypothesis import given, settings
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError
-from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_schema, print_schema
+from promptcache.language import (
+    CheckedSchema,
+    Module,
+    Prompt,
+    RuleList,
+    Scaffold,
+    Schema,
+    Union,
+    check_schema,
+    parse_schema,
+    print_schema,
+)
 from promptcache.language.format.formatter import format_document
 from promptcache.language.resolve import resolve_prompt
-from promptcache.language.schema import Module, RuleList, Scaffold, Union
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut, outline
@@ -182,7 +192,7 @@ def test_included_files_include_others(tmp_path):
     assert outline(check_schema(again).children) == outline(check_schema(schema).children)
 
 
-def test_faults_are_told_in_the_file_that_has_them(tmp_path):
+def test_faults_are_reported_in_the_file_that_has_them(tmp_path):
     """A fault of an included file has its name, line and column, and the place of the include."""
     faulty = '<schema name="f">\n <module name="a" requires="c"/><modul/></schema>'
     mid = '<schema name="m">\n\n  <include href="faulty.xml"/></schema>'

@@ -22,10 +22,10 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
         (5, 'XML text (it starts with "<"), the path of a file, or'),
         (MESSAGES, r".system(…), .user(…), .assistant(…)"),
         (MESSAGES[0], r".system(…), .user(…), .assistant(…)"),
-        ("", "there is no file of this name"),
-        ("What is a contract?", "there is no file of this name"),
-        ("Hello", "there is no file of this name"),
-        ("a\0b.xml", "there is no file of this name"),
+        ("", "there is no file with this name"),
+        ("What is a contract?", "there is no file with this name"),
+        ("Hello", "there is no file with this name"),
+        ("a\0b.xml", "there is no file with this name"),
         (Schema("s"), "the path of a file"),
     ],
 )
@@ -34,7 +34,7 @@ def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
     with pytest.raises(InvalidValue) as found:
         open_prompt(source)
 
-    assert " is no prompt: a prompt is " in str(found.value)
+    assert " is not a prompt: a prompt is " in str(found.value)
     assert hint in str(found.value)
 
 
@@ -43,7 +43,7 @@ def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
 )
 def test_a_schema_says_what_it_can_be(source: Any) -> None:
     """A schema of another type is refused with a list of all accepted forms."""
-    with pytest.raises(InvalidValue, match="is no schema: a schema is XML text"):
+    with pytest.raises(InvalidValue, match="is not a schema: a schema is XML text"):
         open_schema(source)
 
 

@@ -56,7 +56,7 @@ BROKEN = {
         "no quotes",
         'write name="a"',
     ),
-    "quote inside": Broken('<schema name="say "hi" now"/>', "PC001", "1:19", "'name' holds a \"", "&quot;"),
+    "quote inside": Broken('<schema name="say "hi" now"/>', "PC001", "1:19", "'name' contains a \"", "&quot;"),
     "no value": Broken(
         '<schema name="s"><module name="a" required>x</module></schema>',
         "PC001",
@@ -174,7 +174,7 @@ BROKEN = {
     "less than": Broken('<schema name="s">if a < b:</schema>', "PC001", "1:23", "bare <", "&lt;"),
     "less or equal": Broken('<schema name="s">\n  x <= 5\n</schema>', "PC001", "2:5", "bare <", "&lt;"),
     "less than in an attribute": Broken(
-        '<schema name="s"><module name="a < b"/></schema>', "PC001", "1:34", "bare < in the value of attribute", "&lt;"
+        '<schema name="s"><module name="a < b"/></schema>', "PC001", "1:34", "bare < is not allowed in the value of attribute", "&lt;"
     ),
     "comparisons in an attribute": Broken(
         '<schema name="s"><module name="a > 1, a < b" src="c"/></schema>', "PC001", "1:41", "bare <", "&lt;"

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import Context
+from promptcache.language import Context, Whitespace
 from promptcache.language.checked import FinalText
 from promptcache.language.normalize import normalize_schema
-from promptcache.language.schema import Whitespace
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline
 from tests.language.generated import declared_schemas

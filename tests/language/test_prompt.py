@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, load_prompt, parse_prompt
+from promptcache.language import Prompt, Role, load_prompt, parse_prompt
 from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
-from promptcache.language.schema import Role
 from tests.conftest import law_examples
 from tests.language.documents import codes, without_spans
 
@@ -109,7 +108,7 @@ def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
     assert str(caught.value).startswith(f"{path}:1:2: PC104")
 
 
-def test_faults_inside_an_unusable_reference_are_told_too() -> None:
+def test_faults_inside_an_unusable_reference_are_reported_too() -> None:
     """Faults inside a reference are reported even if its path is invalid."""
     with pytest.raises(PromptError) as caught:
         parse_prompt('<prompt schema="s"><use module="">words</use></prompt>')

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language import check_schema, parse_schema, print_schema
-from promptcache.language.schema import Module, Parameter, Schema, Text, Turn, Union, walk
+from promptcache.language import (
+    Module,
+    Parameter,
+    Schema,
+    Text,
+    Turn,
+    Union,
+    check_schema,
+    parse_schema,
+    print_schema,
+    walk,
+)
 from promptcache.language.syntax.source import MAX_BYTES
 from tests.conftest import law_examples
 from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
@@ -96,7 +106,7 @@ def test_all_faults_of_names_are_reported():
 
 
 @pytest.mark.parametrize("name", ["", "1", "use", "twice"])
-def test_faults_inside_a_module_without_a_place_are_told_too(name):
+def test_faults_inside_a_module_without_a_place_are_reported_too(name):
     """A wrong module or parameter name does not hide faults inside the module or of the parameter's type."""
     inside = '<union/><parameter name="" length="1" type="choice"/><parameter name="p" length="1"/>'
     text = f'<schema name="s"><module name="twice"/><module name="{name}">{inside}</module></schema>'

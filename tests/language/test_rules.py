@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import Diagnostic, SchemaError
-from promptcache.language import check_schema, count_combinations, parse_schema
+from promptcache.language import Schema, check_schema, count_combinations, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
 from promptcache.language.rules.explain import smallest_conflict
 from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
-from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes
@@ -126,7 +125,7 @@ def test_alternatives_inside_an_optional_module_are_followed():
     assert schema.guaranteed[""] == frozenset()
 
 
-def test_open_alternatives_elsewhere_in_a_component_are_heard():
+def test_open_alternatives_elsewhere_in_a_component_are_followed():
     """A module that excludes one member of a required union guarantees the requirements of the other one."""
     schema = checked(
         '<schema name="s"><module name="c"/><module name="m" excludes="a"/><union required="true">'

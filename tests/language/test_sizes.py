@@ -270,7 +270,7 @@ def test_faults_end_the_work() -> None:
     assert [each.code for each in caught.value.diagnostics] == ["PC101"] * MAX_FAULTS + ["PC012"]
 
 
-def test_what_is_too_hard_to_explain_is_told_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_hard_to_explain_is_reported_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the search for reasons and fixes exceeds the budget, the faults are still reported."""
     impossible = schema_of('<module name="a" required="true" excludes="b"/><module name="b" required="true"/>')
     open_choice = schema_of('<union required="true"><module name="a"/><module name="b"/></union>')

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
-from promptcache.language import Schema, check_schema, load_prompt, parse_schema, print_schema
-from promptcache.language.schema import Text
+from promptcache.language import Schema, Text, check_schema, load_prompt, parse_schema, print_schema
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
 from tests import strategies
@@ -148,12 +147,12 @@ def test_loops_conditions_and_filters_work():
 
 
 FAULTS = {
-    "{{ nothing }}": ("PC603", "nothing", "there are: data, items, text"),
+    "{{ nothing }}": ("PC603", "nothing", "available: data, items, text"),
     "{{ 'a' ~ itms }}": ("PC603", "itms", "did you mean 'items'?"),
     "{% set place = 1 %}{{ palce }}": ("PC603", "palce", "did you mean 'place'?"),
     "{% for item in itms %}{% endfor %}": ("PC603", "itms", "did you mean 'items'?"),
     "{{ data.nmae }}": ("PC603", "nmae", "did you mean 'name'?"),
-    "{{ data.name.nmae }}": ("PC603", "nmae", "there are: endswith"),
+    "{{ data.name.nmae }}": ("PC603", "nmae", "available: endswith"),
     "{{ items[9] }}": ("PC603", "[9]", ""),
     "{{ ''.join.__globals__ }}": ("PC603", "__globals__", ""),
     "{{ data }}": ("PC602", "data", "join or tojson"),
@@ -179,7 +178,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("template", "expected"), FAULTS.items())
-def test_faults_are_told_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
+def test_faults_are_reported_at_their_place_in_the_template(template: str, expected: tuple[str, str, str]):
     """Faults have a PC6xx code, the faulty words and a help, also for misspelled names."""
     code, words, advice = expected
     text = f"é\n\n  {template} {{{{ text }}}}"
@@ -218,7 +217,7 @@ def test_places_are_those_of_the_template(document, number):
         assert cut(start + template, element.span) == rendered.text[element.start : element.stop]
 
 
-def test_a_value_stands_where_it_is_written():
+def test_a_value_has_the_place_of_its_tag():
     """A fault from a value is reported at the tag of the value, in every iteration of a loop."""
     template = "<s>{% for n in names %}\n  <a n='{{ n }}'>{{ n }}<b/></a>{% endfor %}</s>"
     root = parse_xml(render_template(template, {"names": ["x\r\ny", "long" * 9]}, "t", SchemaError), "t", SchemaError)
@@ -246,7 +245,7 @@ def test_data_that_holds_itself_is_refused():
 PROBE = """
 import json, re, sys, time
 from promptcache.diagnostics import SchemaError
-from promptcache.language.schema import Text
+from promptcache.language import Text
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox._MAX_SECONDS = 0.5

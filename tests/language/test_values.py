@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import (
+    Parameter,
+    ParameterType,
     Prompt,
     Schema,
     check_schema,
@@ -23,7 +25,6 @@ from promptcache.language import (
     text_of,
 )
 from promptcache.language.prompt import IN_PYTHON
-from promptcache.language.schema import Parameter, ParameterType
 from promptcache.language.syntax.names import in_range, is_range, is_version
 from promptcache.language.syntax.patterns import Pattern, PatternError
 from promptcache.language.syntax.values import check_type, refusal
@@ -147,7 +148,7 @@ def test_types_take_their_values(kind, good, bad):
 def test_required_arguments_are_not_empty(default: str):
     """A required parameter refuses an empty argument, also if it has an empty default or placeholder; whitespace counts as text."""
     schema = f'<schema name="s"><parameter name="p" length="4" required="true" {default}/></schema>'
-    with pytest.raises(PromptError, match="it is required, and the text is empty") as caught:
+    with pytest.raises(PromptError, match="it is required, but the text is empty") as caught:
         selected('<prompt schema="s" p=""/>', schema)
     (found,) = caught.value.diagnostics
     assert (found.code, found.span.column, found.help) == ("PC420", 20, 'write p="…" with text')
@@ -235,7 +236,7 @@ def test_message_of_a_parameter_explains_its_pattern() -> None:
     first = caught.value.diagnostics[0]
     assert (first.code, first.message) == (
         "PC420",
-        "'12' is no value of parameter 'order': write an order as AB-12",
+        "'12' is not a valid value of parameter 'order': write an order as AB-12",
     )
     assert "write an order as AB-12" in print_schema(parse_schema(schema))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language.schema import Whitespace
+from promptcache.language import Whitespace
 from promptcache.language.syntax.whitespace import finish
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline, selected

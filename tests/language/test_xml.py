@@ -156,13 +156,13 @@ def test_large_documents_take_linear_time():
 @pytest.mark.parametrize(
     ("inside", "message", "mend", "column"),
     [
-        ("a\x01b", "the document holds a control character, U+0001", "remove it", 20),
-        ("a]]>b", "]]> stands in text", "write ]]&gt;", 20),
-        ("a&#0;b", "&#0; is no character that XML can hold", "remove it", 20),
-        ("a&#xD800;", "&#xD800; is no character that XML can hold", "remove it", 20),
+        ("a\x01b", "the document contains a control character, U+0001", "remove it", 20),
+        ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
+        ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
+        ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
     ],
 )
-def test_what_is_not_well_formed_is_told_in_words(inside, message, mend, column):
+def test_what_is_not_well_formed_is_reported_in_words(inside, message, mend, column):
     """A document that is not well-formed gets a clear message and a help at the place of the mistake."""
     with pytest.raises(SchemaError) as caught:
         parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)

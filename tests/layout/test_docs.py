@@ -63,7 +63,7 @@ def test_the_tables_of_the_schema_are_computed(rows):
 
 
 def test_the_table_of_the_prompt_is_computed():
-    """What the worked example's prompt reuses and prefills is what the code plans."""
+    """The code plans the reused and prefilled tokens that the worked example states."""
     assert table(*plan_rows(planned())) in DOCUMENT
 
 
@@ -76,7 +76,7 @@ def test_the_level_of_the_prompt_is_computed():
 
 
 def test_the_exact_variant_of_the_prompt_is_exact():
-    """What the page says would make the worked example exact does."""
+    """The change that the page suggests makes the worked example exact."""
     schema = SCHEMA.replace('name="miami"', 'name="miami" requires="plan"')
 
     assert planned(schema, PROMPT.replace(' days="3"', "")).level is Level.EXACT

@@ -1,4 +1,4 @@
-"""What few schemas have: modules that nobody can use, nothing that is cached, tokens declared twice, pictures of little."""
+"""Rare schemas: modules that no prompt can use, no cached modules, tokens declared twice, small pictures."""
 
 from __future__ import annotations
 

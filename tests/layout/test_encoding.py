@@ -131,7 +131,7 @@ def test_a_parts_digest_does_not_depend_on_what_follows_it(part: KVPart, more: l
 
 
 def test_a_digest_changes_with_what_its_context_has_seen() -> None:
-    """Digests form a Merkle tree: another token deep in the context is another digest at the top."""
+    """Digests form a Merkle tree: changing one token of an inner context changes the outermost digest."""
     one, other = (Encoding(token_ids=(word,), position_ids=(0,)) for word in (1, 2))
 
     for _ in range(5):
@@ -141,7 +141,7 @@ def test_a_digest_changes_with_what_its_context_has_seen() -> None:
 
 
 def test_tokens_and_positions_are_kept_apart() -> None:
-    """A number is digested as what it is: the same numbers as tokens and as positions are another encoding."""
+    """The kind of a number enters the digest: the same numbers as tokens and as positions give another encoding."""
     one, other = Encoding(token_ids=(1, 2), position_ids=(3, 4)), Encoding(token_ids=(3, 4), position_ids=(1, 2))
     shorter = Encoding(token_ids=(1, 2, 3), position_ids=(3, 4, 5))
 
@@ -149,7 +149,7 @@ def test_tokens_and_positions_are_kept_apart() -> None:
 
 
 def test_the_digest_is_that_of_the_specification() -> None:
-    """docs/store-format.md says byte for byte what is digested."""
+    """docs/store-format.md states the digested bytes exactly."""
     first = Encoding(token_ids=(1, 2), position_ids=(0, 1))
     made = Encoding(
         token_ids=(2**40, 7),
@@ -175,7 +175,7 @@ def test_the_digest_is_that_of_the_specification() -> None:
 @settings(max_examples=law_examples())
 @given(data=st.data(), one=encodings())
 def test_equality_and_hash_go_by_the_digest(data: st.DataObject, one: Encoding) -> None:
-    """Encodings are equal exactly if their digests are, wherever they were made, and equal ones have one hash."""
+    """Encodings are equal if and only if their digests are; equal encodings have one hash."""
     other = data.draw(like(one))
 
     assert (one == other) == (one.digest == other.digest)
@@ -199,7 +199,7 @@ def test_a_shifted_part_has_the_same_tokens_at_other_positions(start: int, num_t
 
 
 def test_the_whole_part_holds_all_tokens() -> None:
-    """`whole` is the part of all tokens where they stand; a shorter part is not whole."""
+    """`whole` is the part with all tokens at their own positions; a shorter part is not whole."""
     encoding = Encoding(token_ids=(1, 2, 3), position_ids=(4, 6, 7))
 
     assert encoding.whole == KVPart(encoding, 0, 3)

@@ -1,4 +1,4 @@
-"""Laws of the layout: where runs and slots stand."""
+"""Laws of the layout: the positions of runs and slots."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_same_schema_same_layout(schema):
 
 
 def test_a_union_is_as_long_as_its_longest_member():
-    """What follows a union starts where its longest member stops, reserve counted."""
+    """Text after a union starts where its longest member stops, reserve included."""
     layout = layout_of(
         '<schema name="s"><union><module name="a">12345</module><module name="b" reserve="9">1</module></union>z</schema>'
     )
@@ -126,7 +126,7 @@ def test_reserve_pads_a_module():
 
 
 def test_text_longer_than_its_reserve_is_a_warning():
-    """Text may exceed its module's reserve; the author is told both numbers."""
+    """Text may exceed its module's reserve; the warning has both numbers."""
     layout = layout_of('<schema name="s"><module name="a" reserve="3">12345</module></schema>')
 
     (warning,) = layout.warnings
@@ -186,7 +186,7 @@ def test_the_default_of_the_paper_has_to_fit():
 
 
 def test_faults_of_a_file_are_told_once():
-    """What is wrong in a file that is included twice is told once, for it is mended once."""
+    """A fault in a file that is included twice is reported once."""
     file = '<schema name="f"><module name="m"><parameter name="p" length="1" default="ab"/></module></schema>'
     twice = '<schema name="s"><include href="f.xml" prefix="a-"/><include href="f.xml" prefix="b-"/></schema>'
     with pytest.raises(SchemaError) as caught:

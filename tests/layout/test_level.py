@@ -1,4 +1,4 @@
-"""Laws of the level: exact means exact, and whatever is exact is called so."""
+"""Laws of the level: a prompt is called exact if and only if it is exact."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_a_reused_range_that_loses_its_only_token_is_dropped():
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("prompt", ["", "<m/>"])
 def test_a_prompt_without_any_text_is_an_error(bos, prompt):
-    """A prompt in which nothing stands but BOS is refused."""
+    """A prompt without any token but BOS is refused."""
     with pytest.raises(PromptError) as caught:
         plan('<module name="m"><parameter name="p" length="2"/></module>', prompt, bos=bos)
 
@@ -275,7 +275,7 @@ def test_a_request_longer_than_the_model_is_refused_with_its_numbers():
 
 
 def test_the_order_of_references_does_not_matter():
-    """Slots decide where modules stand: references in any order give the same tokens at the same positions."""
+    """Slots decide the positions of modules: references in any order give the same tokens at the same positions."""
     schema = '<module name="a">a</module><module name="b">b</module>'
 
     assert placed_tokens(plan(schema, "<b/><a/>!")) == placed_tokens(plan(schema, "<a/><b/>!"))

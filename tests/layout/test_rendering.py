@@ -59,14 +59,14 @@ def test_text_is_what_the_tokens_decode_to(data, schema):
 
 
 def test_control_tokens_are_written_out() -> None:
-    """Headers and footers of turns stand in the text in their written form."""
+    """The text has headers and footers of turns in their written form."""
     made = rendered('<a days="3"/><user>Hi</user>')
 
     assert made.text == ("<bos><system>Be brief.</system>Trip of 3 days.<user>Hi</user><assistant>")
 
 
 def test_parts_say_where_they_come_from() -> None:
-    """Every part names its module, and what is new its origin and parameter."""
+    """Every part names its module, and a new part its origin and parameter."""
     made = rendered('<a days="3"/><b/><user>Hi</user>')
 
     assert [(part.text, part.module, part.origin, part.parameter) for part in made.parts[2:]] == [
@@ -83,7 +83,7 @@ def test_parts_say_where_they_come_from() -> None:
 
 
 def test_filler_in_use_is_reused() -> None:
-    """A default that stands in its slot is part of the module's reused text, with a gap behind it."""
+    """A default in its slot is part of the module's reused text, with a gap behind it."""
     part = rendered("<a/>").parts[2]
 
     assert part.text == "Trip of two days."
@@ -103,7 +103,7 @@ def test_parts_are_the_whole_text_under_every_kind_of_tokenizer(tokenizer_json: 
 
 
 def test_character_cut_in_two_belongs_to_its_last_token() -> None:
-    """Where a character's tokens lie in two parts, it is text of the later one, and no part has half of it."""
+    """If a character's tokens are in two parts, its text is in the later part, and no part has half of it."""
     made = render(plan_of('<schema name="s">café</schema>', '<prompt schema="s"/>'), ByteTokenizer())
 
     assert [(part.text, part.origin) for part in made.parts] == [("<bos>", None), ("caf", None), ("é", "last")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language.schema import Context
+from promptcache.language import Context
 from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
@@ -74,7 +74,7 @@ def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(sch
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_contexts_are_closed(schema):
-    """What a plain state sees has itself seen nothing more, unless contexts are narrowed."""
+    """A plain state sees every state that the states in its context see, unless contexts are narrowed."""
     states = run_states(lay_out(schema, ByteTokenizer()))
     contexts = {schema.source.context, *(module.context for module in schema.modules.values())}
     if contexts != {Context.GUARANTEED}:

@@ -51,7 +51,7 @@ def test_what_follows_the_schema(schema: str, added: str, text: str):
 
 
 def test_added_turns_say_where_their_tokens_come_from():
-    """Headers, texts and footers of the prompt's own turns are told apart."""
+    """Headers, texts and footers of the prompt's own turns are distinguished."""
     plan = plan_of(f'<schema name="s">{CLOSED}</schema>', '<prompt schema="s">Why?</prompt>')
 
     assert [part.origin for part in plan.prefill] == [Origin.HEADER, Origin.TEXT, Origin.FOOTER, Origin.HEADER]

@@ -29,7 +29,7 @@ class Rect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A part of the picture: its outline, what it names of the layout, and what hovering tells."""
+    """A part of the picture: its outline, the part of the layout that it names, and its tooltip."""
 
     outline: Rect
     modules: frozenset[int]
@@ -59,7 +59,7 @@ class Picture:
         self._stop = int(self.root.get("data-stop"))
 
     def x(self, position: int) -> float:
-        """Where a position begins."""
+        """Return the x coordinate at which a position begins."""
         return self._left + position * (self.width - MARGIN - self._left) / self._stop
 
     def groups(self) -> Iterator[Group]:
@@ -79,7 +79,7 @@ class Picture:
             yield Words(x=x, y=float(text.get("y")), stop=x + columns(text.text) * CHAR_WIDTH, text=text.text)
 
     def overlapping(self) -> list[tuple[str, str]]:
-        """Labels that stand on the same height and reach into each other."""
+        """Return labels at the same height that overlap."""
         rows: dict[float, list[Words]] = {}
         for words in self.words():
             rows.setdefault(words.y, []).append(words)

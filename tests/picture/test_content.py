@@ -1,4 +1,4 @@
-"""What the picture tells and what it is made of: words from the user, and nothing else from outside."""
+"""The picture has the user's words, and no content from other places."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_picture_needs_nothing_from_outside():
 
 @pytest.mark.parametrize("text", [MARKUP, "\x00\x0b\x7f\ufffe", "\u202eright to left", "漢字" * 100, "e\u0301" * 200])
 def test_text_is_never_markup(text):
-    """Whatever stands in schema and prompt arrives as words, or as signs for what cannot be shown."""
+    """Any text of schema and prompt is shown as words, or as symbols for characters that cannot be shown."""
     layout = layout_of(
         f'<schema name="s"><module name="m">{escape(MARKUP)}<parameter name="p" length="900"/></module></schema>'
     )
@@ -70,7 +70,7 @@ def test_text_is_never_markup(text):
 
 
 def test_hovering_tells_what_stands_there():
-    """A text tells its words, positions, tokens, bytes and what it may see; a slot its filler."""
+    """A text shows its words, positions, tokens, bytes and context; a slot its filler."""
     layout = layout_of(SCHEMA)
 
     picture = Picture(layout_svg(layout, token_bytes=512))
@@ -88,7 +88,7 @@ def test_hovering_tells_what_stands_there():
 
 
 def test_hovering_tells_what_a_prompt_does():
-    """With a plan, a slot tells its argument, a text whether it is reused, and the end where generation starts."""
+    """With a plan, a slot shows its argument, a text whether it is reused, and the end where generation starts."""
     plan = plan_of(SCHEMA, PROMPT)
 
     picture = Picture(layout_svg(plan.layout, plan=plan))
@@ -103,7 +103,7 @@ def test_hovering_tells_what_a_prompt_does():
 
 @pytest.mark.parametrize("style", ["turn", "module", "union", "cached", "frame", "uncached", "slot", "filler", "gap"])
 def test_the_legend_explains_what_occurs(style):
-    """Every style of the picture stands in its legend."""
+    """The legend has every style of the picture."""
     picture = drawn(layout_of(SCHEMA))
 
     swatches = [
@@ -150,7 +150,7 @@ def test_an_empty_schema_has_a_picture():
 
 
 def test_the_scale_is_as_long_as_the_longest_prompt():
-    """The scale reaches to the end of what is drawn, the prompt's own text included."""
+    """The scale reaches to the end of the drawing, the prompt's own text included."""
     plan = plan_of(SCHEMA, PROMPT)
 
     chart = make_chart(plan.layout, run_states(plan.layout), plan, None)

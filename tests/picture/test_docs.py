@@ -19,7 +19,7 @@ COMMANDS = re.findall(
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_pictures_of_the_page_are_up_to_date(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command of the page draws the file that lies in docs/images; where it does not, run it."""
+    """Each command of the page draws the file in docs/images; if this fails, run the command."""
     monkeypatch.chdir(PROJECT)
     *command, image = shlex.split(words)
     drawn = tmp_path / "drawn.svg"

@@ -67,7 +67,7 @@ def test_a_schema_shows_its_modules_and_slots() -> None:
 
 
 def test_an_answer_shows_its_text_and_what_it_cost() -> None:
-    """The answer is text, whatever it holds."""
+    """The answer is shown as text, for any content."""
     words = shown("Completion", completion()).text_content()
 
     assert "<i>Yes</i>\n\ufffd" in words

@@ -1,4 +1,4 @@
-"""The laws of the picture: everything is in it, to scale, in its own place, and as what it is."""
+"""Laws of the picture: every part is drawn once, to scale, at its own position, in the style of its kind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_module_is_drawn_to_scale(schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
-    """What names one slot only, and is no fold, ends where the slot ends."""
+    """A mark of one slot that is no fold ends where the slot ends."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)

@@ -74,7 +74,7 @@ def test_two_thousand_modules_make_a_bearable_file_in_time(many, draw, max_bytes
 
 
 def test_nothing_of_two_thousand_modules_vanishes(many):
-    """What is folded is named by its row: no module, run or slot is left out."""
+    """The row of a fold names its content: no module, run or slot is left out."""
     groups = list(drawn(many).groups())
 
     assert frozenset().union(*(group.modules for group in groups)) == frozenset(range(2_000))
@@ -84,7 +84,7 @@ def test_nothing_of_two_thousand_modules_vanishes(many):
 
 
 def test_two_thousand_modules_are_an_overview(many):
-    """The picture is about two screens high, and each fold says what it holds."""
+    """The picture is about two screens high, and each fold shows its content in words."""
     picture = drawn(many)
 
     assert picture.overlapping() == []
@@ -93,7 +93,7 @@ def test_two_thousand_modules_are_an_overview(many):
 
 
 def test_every_module_of_two_thousand_can_be_opened(many):
-    """The page has a row for each module; at first few are open, and what a fold holds has a scale of its own."""
+    """The page has a row for each module; few are open at first, and the content of a fold has its own scale."""
     page = html.document_fromstring(layout_html(many))
 
     rows = page.find_class("row")

@@ -1,4 +1,4 @@
-"""What the picture writes fits where it is written, and can be read there."""
+"""Labels of the picture fit into their boxes and are readable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from promptcache.diagnostics import listed
 from promptcache.picture.style import FADED, FILLS, INK, LIT, PAPER
-from promptcache.picture.text import columns, excerpt, fit, listed, shown
+from promptcache.picture.text import columns, excerpt, fit, shown
 
 LABELS = st.lists(st.text(), min_size=1, max_size=3)
 BEHIND = {**FILLS, "paper": PAPER, "lit": LIT}
@@ -25,7 +26,7 @@ def test_what_fits_is_no_wider_than_its_room(labels, room, keep_end):
 
 @given(text=st.text())
 def test_shown_text_can_stand_in_xml(text):
-    """Whatever the text, XML can hold what is shown of it, in one line."""
+    """XML can hold the shown form of any text, in one line."""
     element = etree.Element("text")
 
     element.text = shown(text)

@@ -85,7 +85,7 @@ fault("included modules take the options of their new place", law=FILES)(_changi
 fault("a prefix is left out of paths", law=FILES)(_changing(_paths_without_prefix))
 fault("rules of an included file stay behind", law=FILES)(_changing(_without_rules))
 fault("an include takes what select= leaves out", law=FILES)(_changing(_without_select))
-fault("what is included stands at the end of the schema", law=FILES)(_changing(_at_the_end))
+fault("included modules come last in the schema", law=FILES)(_changing(_at_the_end))
 fault("texts from files lose their last newline", law=FILES)(
     _changing(lambda documents: None, text=lambda text: text.removesuffix("\n"))
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from promptcache.language.schema import Context
+from promptcache.language import Context
 from promptcache.layout import LayoutNode, Level, Origin
 from tests.planted.registry import fault
 from tests.planted.targets import module_of

@@ -14,9 +14,8 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import parse_prompt, resolve_prompt
+from promptcache.language import Parameter, parse_prompt, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.language.schema import Parameter
 from promptcache.testing import selections
 from promptcache.testing.cases import prompt_tree_pairs, prompt_trees
 from promptcache.testing.prompt_xml import PromptTree
@@ -69,7 +68,7 @@ class OneFile(TypedDict, total=False):
 
 
 class SeveralFiles(OneFile, total=False):
-    """The same for a schema in several files; `includes` are files that it names by `include` or `src`."""
+    """Options for a schema in several files; `includes` are files that it names by `include` or `src`."""
 
     includes: bool
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language.schema import Context, Role, Whitespace
+from promptcache.language import Context, Role, Whitespace
 from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from lxml import etree
 
+from promptcache.language import join_path
 from promptcache.language.checked import CheckedSchema
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
-from promptcache.language.schema import join_path
 from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.language.syntax.values import refusal
 from promptcache.testing.cases import prompt_trees
@@ -141,7 +141,7 @@ def invalid_prompts(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Source:
-    """What invalid prompts of one schema are made from."""
+    """The parts from which invalid prompts of one schema are made."""
 
     schema: CheckedSchema
     trees: SearchStrategy[PromptTree]
@@ -227,7 +227,7 @@ def _pointing(document: str, mutation: str, code: str, spots: Iterable[Spot]) ->
 
 
 def _at_module(element: etree._Element) -> Spot:
-    """Return the place where a reference names its module; the prompt itself is pointed at whole."""
+    """Return the place where a reference names its module, or the place of the prompt itself."""
     return element, {"prompt": "", "use": "=module"}.get(str(element.tag), "name")
 
 

@@ -182,7 +182,7 @@ def _write_selection(prompt: _Element, tree: SchemaTree, mask: int) -> None:
 
 
 def _give(reference: _Element, declared: _Element) -> None:
-    """Give the required parameters of a module what they take by default; those of inner modules are not its own."""
+    """Give the required parameters of a module values that they accept; inner modules are not changed."""
     for child in declared:
         if child.tag == "parameter" and child.get("required") == "true":
             reference.set(str(child.get("name")), str(child.get("default") or "x"))
@@ -278,7 +278,7 @@ def _at(tree: SchemaTree, number: int) -> PlacedModule:
 
 
 def _holds(outer: PlacedModule, inner: PlacedModule) -> bool:
-    """Whether `inner` lies below `outer`."""
+    """Whether `inner` is a descendant of `outer`."""
     return inner.path.startswith(f"{outer.path}/")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.testing.prompt_xml import append_text
 from promptcache.testing.texts import fit
 from tests.strategies.drafts import (
@@ -33,7 +33,7 @@ MAX_TURNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedModule:
-    """A module in the document; `bit` stands for it in masks, and rises in document order."""
+    """A module in the document; `bit` is its bit in masks, and rises in document order."""
 
     path: str
     parent: str
@@ -52,7 +52,7 @@ class SchemaTree:
 
 
 def grow(draft: SchemaDraft) -> SchemaTree:
-    """Return the document that `draft` stands for; what exceeds the limits above is left out."""
+    """Return the document of a draft; parts beyond the limits above are left out."""
     growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
     for item in draft.items:
         growth.add(item)
@@ -101,11 +101,11 @@ class _Place:
 
     @property
     def is_union(self) -> bool:
-        """Whether only modules can stand here."""
+        """Whether only modules are allowed here."""
         return self.element.tag == "union"
 
     def within(self, element: etree._Element, choices: list[_Choice]) -> _Place:
-        """Return the place inside a turn or union that stands here."""
+        """Return the current position inside a turn or union."""
         return _Place(
             element=element,
             choices=choices,

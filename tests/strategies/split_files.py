@@ -108,7 +108,7 @@ def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
 
 
 def _rest(elements: Elements) -> tuple[str, ...]:
-    """Return what a file may hold besides what is taken of it."""
+    """Return further content that a file may hold."""
     slot = ("slot",) if elements.parameters else ()
     turn = ("turn",) if elements.turns else ()
     rules = ("excludes", "rule") if elements.rules else ()
@@ -127,7 +127,7 @@ def divide(root: etree._Element, wishes: Sequence[FileWish], *, indented: bool) 
 
 
 class _Run(NamedTuple):
-    """Children of `parent` that stand beside each other."""
+    """Children of `parent` that are neighbours."""
 
     parent: etree._Element
     start: int
@@ -179,7 +179,7 @@ class _Division:
         self._texts[join(dirname(name), href)] = f"\ufeff{text}" if text.startswith("\ufeff") else text
 
     def move_modules(self, wish: FileWish) -> None:
-        """Move modules that stand beside each other into a file, and include that in their place."""
+        """Move neighbouring modules into a file, and include that in their place."""
         runs = [(name, run) for name, root in self._documents.items() for run in _runs(root)]
         if not runs:
             return
@@ -202,7 +202,7 @@ class _Division:
         self._documents[join(dirname(name), href)] = file
 
     def _options(self, run: _Run, wish: FileWish) -> dict[str, str]:
-        """Return what the file says of its modules; in one piece, each of them says what it would not inherit."""
+        """Return the file's attributes; in the single document, modules get those that they would not inherit."""
         around = _inherited(run.parent)
         options = {} if _names_files(run.items) else wish.options  # what is included there would not inherit it
         for module in (each for each in _tops(run.items) if each in self._twins):
@@ -218,7 +218,7 @@ class _Division:
 
 
 def _runs(root: etree._Element) -> Iterator[_Run]:
-    """Yield what can stand in a file by itself: modules without text between them and without a path that leads out."""
+    """Yield runs that can be moved into a file: modules without text between them and without a path that leads out."""
     for parent in root.iter(*_HOLDERS):
         for start in range(len(parent)):
             for stop in range(start + 1, len(parent) + 1):
@@ -277,7 +277,7 @@ def _inherited(element: etree._Element) -> dict[str, str]:
 
 
 def _rules_about(root: etree._Element, modules: Iterable[etree._Element]) -> list[etree._Element]:
-    """Return the rules of a document that speak of nothing but these modules and what is in them."""
+    """Return the rules of a document that name only these modules and their descendants."""
     tops = {_path_of(module) for module in modules}
     return [rule for rule in root.iterfind("rules/*") if _leads_to([rule], tops)]
 
@@ -323,7 +323,7 @@ def _cut_names(items: Sequence[etree._Element], prefix: str) -> None:
 
 
 def _replace(run: _Run, file: etree._Element, href: str) -> etree._Element:
-    """Move a run into a file, and return the include that stands in its place."""
+    """Move a run into a file, and return the include that replaces it."""
     include = etree.Element("include", href=href)
     items = run.items
     include.tail, items[-1].tail = items[-1].tail, None
@@ -348,7 +348,7 @@ def _can_select(items: Sequence[etree._Element]) -> bool:
 
 
 def _add_rest(file: etree._Element, rest: Sequence[str], top: etree._Element) -> None:
-    """Write what stays behind, and what a file says about that."""
+    """Write the rest of the document, and the file's declarations."""
     name = str(top.get("name"))
     if not {"module", "excludes", "rule"}.isdisjoint(rest):
         etree.SubElement(file, "module", name=LEFT).text = LEFT

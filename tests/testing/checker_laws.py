@@ -12,10 +12,17 @@ from dataclasses import replace
 from lxml import etree
 
 from promptcache.diagnostics import LanguageError, PromptError
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import (
+    CheckedSchema,
+    Parameter,
+    check_schema,
+    join_path,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+)
 from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.rules.rules import Check, Exclusive, Rule
-from promptcache.language.schema import Parameter, join_path
 from promptcache.testing import Subject
 from promptcache.testing.laws import BrokenLaw, hold, shape
 from promptcache.testing.subject import published_grammar
@@ -77,7 +84,7 @@ FAULT_LAWS: dict[str, Callable[[Subject, InvalidPrompt], None]] = {
 
 
 def content(schema: CheckedSchema) -> tuple[object, ...]:
-    """Return what a checked schema means: its shape, but for what scaffolds are called and how rules are worded."""
+    """Return the meaning of a checked schema: its shape without the names of scaffolds and the wording of rules."""
     scaffolds = [(each.members, each.guaranteed) for each in schema.scaffolds]
     unnamed = replace(schema, scaffolds=(), rules=replace(schema.rules, rules=()))
     return (shape(unnamed), scaffolds, {_clause(rule) for rule in schema.rules.rules})
@@ -97,7 +104,7 @@ def _may_go_unseen(subject: Subject, found: set[str]) -> bool:
 
 
 def _has_wrong_value(element: etree._Element, subject: Subject, path: str = "") -> bool:
-    """Whether a reference, or one inside it, gives a parameter what a grammar sees to be no value of it.
+    """Whether a reference, or one inside it, gives a parameter a value that a grammar can refuse.
 
     A wrong value is none of its choices, or empty although it is required.
     """

@@ -1,4 +1,4 @@
-"""What occurs in a schema or a prompt document, by name: so that tests can say that everything does."""
+"""The features of a schema or a prompt document, by name, so that tests can state that every feature occurs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from lxml import etree
 
-from promptcache.language import CheckedSchema, Context, Role, Selection
+from promptcache.language import CheckedSchema, Context, Module, Parameter, Role, Selection, Union, walk
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
-from promptcache.language.schema import Module, Parameter, Union, walk
 from promptcache.testing.prompt_xml import walk_checked
 
 SCHEMA_FEATURES = {
@@ -142,7 +141,7 @@ def _of_turns(schema: CheckedSchema) -> Iterator[str]:
 
 
 def _of_slots(items: Iterable[CheckedItem], owner: str) -> Iterator[str]:
-    """Yield where slots stand in runs; a run is written as a word of t (text) and s (slot)."""
+    """Yield the places of slots in runs; a run is written as a word of t (text) and s (slot)."""
     items = tuple(items)
     letters = {FinalText: "t", Parameter: "s"}
     for run in "".join(letters.get(type(item), "|") for item in items).split("|"):

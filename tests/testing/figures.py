@@ -25,7 +25,7 @@ NUM_PROMPTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was counted and measured for one schema; no covering of its pairs is smaller than `least`."""
+    """The counts and times of one schema; no covering of its pairs is smaller than `least`."""
 
     name: str
     num_modules: int

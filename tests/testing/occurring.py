@@ -1,4 +1,4 @@
-"""What occurs among the examples of a strategy."""
+"""Search for examples of a strategy that have given features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROUNDS, _EXAMPLES = 12, 200
 
 
 class _EnoughError(Exception):
-    """All that was wanted has occurred."""
+    """All wanted features have occurred."""
 
 
 def occurring(strategy: SearchStrategy[_T], names: Callable[[_T], Iterable[str]], wanted: Set[str]) -> set[str]:

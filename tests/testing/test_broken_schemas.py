@@ -59,7 +59,7 @@ def test_faults_can_be_chosen(broken: BrokenSchema) -> None:
 
 
 def test_a_code_that_is_never_made_is_refused() -> None:
-    """Whoever asks for a fault that no strategy makes is told so at once."""
+    """Asking for a fault that no strategy makes raises an error at once."""
     with pytest.raises(ValueError, match="no schema is drawn that gets PC004"):
         broken_schemas(codes=["PC004"])
 
@@ -78,7 +78,7 @@ def test_broken_schemas_shrink() -> None:
 @settings(max_examples=20)
 @given(data=st.data())
 def test_faults_of_includes_are_made(code: str, data: st.DataObject) -> None:
-    """What can be wrong with what a file includes is drawn, with the files that are needed for it."""
+    """Faults of included files are drawn, with the files that they need."""
     broken = data.draw(broken_schemas(codes=[code]))
 
     assert broken.folder is not None
@@ -86,7 +86,7 @@ def test_faults_of_includes_are_made(code: str, data: st.DataObject) -> None:
 
 
 def test_faults_stand_in_included_files() -> None:
-    """A fault of any kind can stand in a file that the schema includes, at whatever depth, and is told there."""
+    """Any fault can be in an included file, at any depth, and is reported there."""
     wanted = {"module defined twice", "bare <", "default too long"}
     inside = occurring(
         broken_schemas(["PC203", "PC001", "PC502"]),

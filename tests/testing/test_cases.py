@@ -142,7 +142,7 @@ def test_values_are_measured_in_tokens(draw: Callable[..., st.SearchStrategy[obj
     "attributes", ['type="choice" choices="calm|fast"', 'type="choice" choices="a|bb" pattern="bb"']
 )
 def test_choices_that_fit_nowhere_are_told(attributes: str) -> None:
-    """Where a slot holds none of its choices, whatever needs one says which slot it is."""
+    """If a slot can hold none of its choices, the functions that need one name the slot."""
     xml = f'<schema name="s"><parameter name="pace" length="1" required="true" {attributes}/></schema>'
 
     everything: list[Callable[..., object]] = [
@@ -186,7 +186,7 @@ def test_strategies_are_shown_in_short(schema: str, draw: Callable[..., st.Searc
 
 
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:
-    """Where nothing is found for a required slot, the error names the slot and its pattern."""
+    """If nothing is found for a required slot, the error names the slot and its pattern."""
     schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="{}"/></schema>'
     assert next(iter(all_prompts(schema.format("Ж"), tokenizer=ByteTokenizer()))).selection.arguments[0].text == "Ж"
 
@@ -195,7 +195,7 @@ def test_a_pattern_that_no_common_text_matches_is_named() -> None:
 
 
 def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:
-    """What is noted for a failure names every slot with its place and content, and how to see all of it."""
+    """The note of a failure names every slot with its place and content, and the command that shows all of it."""
     case = Subject(SUPPORT).case('<prompt schema="support"><customer name="Ann O\'Hara"/>Hello?</prompt>')
 
     lines = case.report.splitlines()
@@ -235,7 +235,7 @@ def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
 
 
 def test_public_names_are_there() -> None:
-    """Everything in `__all__` can be had, and again after its file was imported."""
+    """Every name in `__all__` can be imported, also after its file was imported."""
     for _ in range(2):
         assert all(callable(getattr(public, name)) for name in public.__all__)
     assert set(public.__all__) == set(public._HOMES)

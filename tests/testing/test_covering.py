@@ -1,4 +1,4 @@
-"""Few prompts that show every pair of choices, and all prompts of small schemas."""
+"""A covering has few prompts that show every pair of choices; small schemas get all their prompts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_too_many_prompts_are_refused() -> None:
 
 
 def test_a_schema_without_modules_has_one_prompt() -> None:
-    """Nothing to choose is covered by the one prompt that there is."""
+    """A schema without choices is covered by its only prompt."""
     assert len(list(covering('<schema name="s"/>', tokenizer=ByteTokenizer()))) == 1
 
 

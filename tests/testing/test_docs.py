@@ -1,4 +1,4 @@
-"""The worked story of docs/testing.md happens as it is told."""
+"""The worked example of docs/testing.md runs as the page shows it."""
 
 from __future__ import annotations
 

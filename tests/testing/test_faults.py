@@ -1,4 +1,4 @@
-"""Stores that fail on purpose: what they do to an engine, and that they do it to no other key."""
+"""Stores that fail on purpose: the effect on an engine, and no effect on other keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_corrupt_encodings_show() -> None:
 
 
 def test_a_refusal_costs_no_answer() -> None:
-    """A store that refuses is told in the usage record; the request is answered, and the next one encodes anew."""
+    """The usage record reports a store that refuses; the request is answered, and the next one encodes again."""
     refusing = engine(RefusingStore(memory(), after(1)))
     completion = refusing.generate(PROMPT, max_new_tokens=4, do_sample=False)
     again = refusing.generate(PROMPT, max_new_tokens=4, do_sample=False)

@@ -47,7 +47,7 @@ def to_plan(xml: str, schema: CheckedSchema) -> None:
 
 
 def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
-    """Return what a prompt gets first on its way to a plan."""
+    """Return the first finding of a prompt on its way to a plan."""
     with pytest.raises(PromptError) as caught:
         to_plan(case.xml, schema)
     return caught.value.diagnostics[0]
@@ -88,7 +88,7 @@ def test_every_mutation_occurs(schema: CheckedSchema, kinds: set[str]) -> None:
 
 
 def test_every_code_is_drawn_or_has_a_reason() -> None:
-    """Whatever code a schema or prompt can get, a strategy draws it, or this file says why none can."""
+    """For each code of a schema or prompt, a strategy draws it, or this file says why none can."""
     drawn = {*CODE_OF.values(), *(fault.code for fault in SCHEMA_FAULTS)}
 
     assert drawn.isdisjoint(NOT_DRAWN)

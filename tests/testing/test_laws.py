@@ -30,7 +30,7 @@ SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), written=schema_files())
 def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: SchemaFiles) -> None:
-    """Every law that needs no model holds for whatever schema and prompt."""
+    """Every law that needs no model holds for any schema and prompt."""
     subject = Subject(written.xml, ByteTokenizer(), folder=written.folder)
 
     match law.over:
@@ -47,7 +47,7 @@ def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: Sc
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), written=schema_files())
 def test_fault_laws_hold_for_random_schemas(law: str, data: st.DataObject, written: SchemaFiles) -> None:
-    """The checker and the grammars say what they must of whatever prompt has one fault."""
+    """The checker and the grammars give the expected findings for any prompt with one fault."""
     subject = Subject(written.checked(), ByteTokenizer())
 
     FAULT_LAWS[law](subject, data.draw(invalid_prompts(subject.schema)))
@@ -63,7 +63,7 @@ def test_laws_hold_for_shipped_schemas(law: Law, file: Path) -> None:
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 @pytest.mark.parametrize("law", FAULT_LAWS)
 def test_fault_laws_hold_for_shipped_schemas(law: str, file: Path) -> None:
-    """The same for every schema that ships, with the demo model's tokenizer."""
+    """The laws of faulty prompts hold for every schema that ships, with the demo model's tokenizer."""
     check_fault_law(law, Subject(file), max(10, law_examples(0.1)))
 
 
@@ -79,12 +79,12 @@ def check_fault_law(law: str, subject: Subject, max_examples: int) -> None:
 
 
 def test_all_laws_run_on_one_schema() -> None:
-    """`check_laws` runs whatever there is, on a schema given as text."""
+    """`check_laws` runs all laws on a schema given as text."""
     check_laws('<schema name="s"><module name="a">x<parameter name="p" length="3"/></module></schema>', max_examples=10)
 
 
 def test_grammars_may_see_less_of_many_arguments() -> None:
-    """What the grammar of a schema's prompts cannot see of a module with more than three parameters breaks no law."""
+    """No law breaks because the grammar cannot express all of a module with more than three parameters."""
     needed = "".join(f'<parameter name="p{number}" length="3" required="true"/>' for number in range(4))
     subject = Subject(f'<schema name="s"><module name="a">{needed}</module></schema>', ByteTokenizer())
     unseen = '<prompt schema="s"><a p0="1" p1="1" p2="1" p3="1"><arg name="p0"/></a></prompt>'
@@ -97,7 +97,7 @@ def test_grammars_may_see_less_of_many_arguments() -> None:
     "inside", ['<a p="c"/>', '<a><arg name="p">c</arg></a>', '<b p="c"/>', '<b><arg name="p">c</arg></b>']
 )
 def test_grammars_see_wrong_choices(inside: str) -> None:
-    """That a grammar refuses what is none of a parameter's choices breaks no law; as one of many `<arg>` it cannot."""
+    """No law breaks because a grammar refuses a value that is none of the choices, or cannot among many `<arg>`."""
     slot = '<parameter name="{}" length="3" type="choice" choices="a|b"/>'
     several = "".join(map(slot.format, "pqrs"))
     xml = f'<schema name="s"><module name="a">{slot.format("p")}</module><module name="b">{several}</module></schema>'
@@ -110,7 +110,7 @@ def test_grammars_see_wrong_choices(inside: str) -> None:
 
 @pytest.mark.parametrize("law", FAULT_LAWS)
 def test_schemas_may_speak_of_strays(law: str) -> None:
-    """The word that faults are made of may name modules, slots and choices of a schema, and stand in its texts."""
+    """The word that makes faults may also name modules, slots and choices of a schema, and occur in its texts."""
     slot = '<parameter name="stray" length="9" type="choice" choices="stray|strays" default="stray"/>'
     xml = f'<schema name="stray"><module name="stray">{slot} stray<module name="astray"/></module></schema>'
 

@@ -1,4 +1,4 @@
-"""The oracles that laws compare with stay independent: they import no code of what they check."""
+"""The oracles of the laws are independent: they import no code of the rooms that they check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORACLES: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("file", ORACLES)
 def test_oracles_import_types_only(file: str) -> None:
-    """What an oracle takes from the rooms below is a type, whose name begins with a capital, or a named function."""
+    """An oracle imports from the rooms below only types, whose names begin with a capital, or functions named here."""
     folder = PACKAGE if file.startswith("promptcache") else TESTS
     functions = {
         alias.name

@@ -88,7 +88,7 @@ def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: 
 
 @pytest.mark.usefixtures("untrue_levels")
 def test_a_broken_law_of_a_template_names_it(pytester: pytest.Pytester, folder: Path) -> None:
-    """What is reported of a template is called after it, and the command that shows a prompt asks for its values."""
+    """The report on a template has its name, and the command that shows a prompt asks for its values."""
     (folder / "plans.xml.j2").write_text(TEMPLATE)
     pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
 
@@ -123,7 +123,7 @@ def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
 
 
 def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not installed, one line says so instead of a traceback for each schema."""
+    """Without Hypothesis, one line names the package instead of a traceback for each schema."""
     config = pytester.parseconfig("--promptcache=schemas")
     monkeypatch.setitem(sys.modules, "hypothesis", None)
 
@@ -132,7 +132,7 @@ def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypa
 
 
 def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever imports one is told what brings it, not only what is missing."""
+    """Importing a name without Hypothesis names the package to install, not only the missing module."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     monkeypatch.delitem(sys.modules, "promptcache.testing.cases", raising=False)
 

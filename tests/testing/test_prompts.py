@@ -134,21 +134,21 @@ def test_exact_prompts_are_exact(data: st.DataObject) -> None:
 @settings(max_examples=law_examples(0.2))
 @given(pair=distinct_selections(wide))
 def test_selections_beyond_listing_are_valid(pair: tuple[frozenset[str], frozenset[str]]) -> None:
-    """Where there are too many selections to list, those that are drawn break no rule and pairs still differ."""
+    """If there are too many selections to list, the drawn ones break no rule, and pairs still differ."""
     assert list_selections(wide) is None
     assert not any(list(wide.rules.broken({"", *modules})) for modules in pair)
     assert pair[0] != pair[1]
 
 
 def test_selections_beyond_listing_shrink() -> None:
-    """Beyond listing, too, a selection shrinks to what is wanted and the little that it needs."""
+    """Beyond listing, too, a selection shrinks to the wanted modules and the few that they need."""
     found = find(strategies.selections(wide), lambda selection: "m7" in selection, settings=SEARCH)
 
     assert found in ({"m7", "one"}, {"m7", "two"})
 
 
 def test_prompts_shrink_to_the_smallest() -> None:
-    """The prompt that is reported for a module names that module, what it needs, and nothing else."""
+    """The prompt that is reported for a module names that module, the modules it needs, and no other."""
     found = find(strategies.prompt_documents(rich), lambda document: "<rome" in document, settings=SEARCH)
 
     assert found == '<prompt schema="travel"><plan days="x"/><cities><rome/></cities></prompt>'

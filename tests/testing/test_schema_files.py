@@ -1,4 +1,4 @@
-"""Schemas in several files: the same as in one document, each file by itself, and simplest when they shrink."""
+"""Schemas in several files: the same meaning as one document, valid files, and simple files after shrinking."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FEATURES = {
 @settings(max_examples=law_examples())
 @given(written=schema_files())
 def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> None:
-    """What includes and `src` bring has the text, slots, rules, guarantees, tokens and positions of one document."""
+    """A schema with includes and `src` has the text, slots, rules, guarantees, tokens and positions of one document."""
     files_are_one_schema(written)
     divided, whole = (
         lay_out(schema, ByteTokenizer()) for schema in (written.checked(), check_schema(parse_schema(written.whole)))
@@ -76,7 +76,7 @@ def wish(options: dict[str, str]) -> FileWish:
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), written=schema_files())
 def test_prompts_are_refused_as_for_one_document(data: st.DataObject, written: SchemaFiles) -> None:
-    """A faulty prompt gets the same codes at the same places, whether its schema stands in one file or in several."""
+    """A faulty prompt gets the same codes at the same places for a schema in one file and in several."""
     divided, whole = written.checked(), check_schema(parse_schema(written.whole))
     invalid = data.draw(invalid_prompts(whole))
 
@@ -86,7 +86,7 @@ def test_prompts_are_refused_as_for_one_document(data: st.DataObject, written: S
 
 
 def refusals(xml: str, schema: CheckedSchema) -> tuple[Diagnostic, ...]:
-    """Return what a prompt gets from the language."""
+    """Return the selection of a prompt, or its findings."""
     try:
         resolve_prompt(parse_prompt(xml), schema)
     except LanguageError as error:
@@ -98,7 +98,7 @@ def refusals(xml: str, schema: CheckedSchema) -> tuple[Diagnostic, ...]:
 @settings(max_examples=law_examples(0.5))
 @given(written=schema_files())
 def test_printed_schemas_have_everything_in_its_place(written: SchemaFiles) -> None:
-    """A schema is printed without its includes, and what is printed reads and prints as the same."""
+    """A schema is printed without its includes, and the printed schema reads and prints as the same."""
     printed = print_schema(written.checked().source)
 
     assert "<include" not in printed
@@ -111,7 +111,7 @@ def test_printed_schemas_have_everything_in_its_place(written: SchemaFiles) -> N
 @settings(max_examples=law_examples(0.5))
 @given(written=schema_files())
 def test_formatting_every_file_keeps_the_schema(written: SchemaFiles) -> None:
-    """Each file can be formatted by itself, and the schema made of formatted files is the same."""
+    """Each file can be formatted alone, and the schema of the formatted files is the same."""
     files = {
         name: format_document(text, folder=beside(name, written)) if name.endswith(".xml") else text
         for name, text in written.files.items()
@@ -255,14 +255,14 @@ def test_a_drawn_schema_goes_through_all_laws() -> None:
 @settings(max_examples=law_examples(0.2))
 @given(data=st.data())
 def test_options_leave_elements_out_of_files(option: str, absent: str, data: st.DataObject) -> None:
-    """What an option switches off occurs in none of the files."""
+    """A feature that an option switches off occurs in none of the files."""
     written = data.draw(schema_files(**{option: False}))
 
     assert not any(absent in text for text in (written.xml, *written.files.values()))
 
 
 def test_scaffolds_of_a_file_stay_where_it_is_included() -> None:
-    """In a module a file's scaffold stands before those declared later, also where that module is in a turn."""
+    """In a module, a file's scaffold comes before those declared later, also if that module is in a turn."""
     modules = '<module name="a">a</module><module name="b">b</module><scaffold modules="a b"/>'
     around = '<schema name="s"><user><module name="m">{}</module></user><scaffold modules="m/b m/a"/></schema>'
 

@@ -59,7 +59,7 @@ def test_every_element_occurs() -> None:
 @settings(max_examples=law_examples(0.2))
 @given(data=st.data())
 def test_options_leave_elements_out(option: str, data: st.DataObject) -> None:
-    """What an option switches off does not occur."""
+    """A feature that an option switches off does not occur."""
     document = data.draw(strategies.schema_documents(**{option: False}))
 
     assert WITHOUT[option].isdisjoint(schema_features(document, check_schema(parse_schema(document))))

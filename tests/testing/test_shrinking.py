@@ -1,4 +1,4 @@
-"""What is reported is the smallest: fewest modules, then shortest XML, against an enumeration of all prompts."""
+"""A reported prompt is the smallest: fewest modules, then shortest XML, against an enumeration of all prompts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAID = [
 PLANTED = {
     "a slot is one position short": tokens_are_in_place,
     "a slot's default is not applied": tokens_are_in_place,
-    "an argument stands at the end of its slot": tokens_are_in_place,
+    "an argument is placed at the end of its slot": tokens_are_in_place,
     "added text starts one position late": tokens_are_in_place,
     "union members are laid out one after another": tokens_are_in_place,
     "every answer is called exact": level_is_right,
@@ -62,7 +62,7 @@ SEARCH = settings(
 
 
 def size(case: PromptCase) -> tuple[int, int]:
-    """What is to be smallest: first the modules, then the XML."""
+    """Return the size that shrinking reduces: first the modules, then the XML."""
     return len(case.selection.modules), len(case.xml.encode())
 
 
@@ -125,7 +125,7 @@ def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None
 
 @pytest.mark.parametrize("mistake", ["a module deep inside", "two modules together", "a slot that is full"])
 def test_hypothesis_alone_shrinks_to_the_smallest_prompt(mistake: str) -> None:
-    """Where one step after another leads there, a test of a user's own reports the smallest prompt, too."""
+    """If single steps lead to the smallest prompt, a user's own test reports it, too."""
     subject = Subject(checked(DESK), ByteTokenizer())
 
     assert size(find(subject_prompts(subject), MISTAKES[mistake], settings=SEARCH)) == smallest(MISTAKES[mistake])
@@ -144,7 +144,7 @@ def test_planted_faults_shrink_to_the_smallest_prompt(name: str, monkeypatch: py
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data())
 def test_the_plainest_form_is_the_shortest(data: st.DataObject) -> None:
-    """Whatever a prompt chooses, no other way to write it is shorter than the one that zeros draw."""
+    """For any choices of a prompt, no other way to write it is shorter than the one that zeros draw."""
     schema = data.draw(strategies.schemas())
     case = data.draw(subject_prompts(Subject(schema, ByteTokenizer())))
     given_texts = {(each.module, each.parameter): each.text for each in case.selection.arguments}

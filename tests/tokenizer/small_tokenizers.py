@@ -63,7 +63,7 @@ def llama_like() -> str:
 
 
 def unigram() -> str:
-    """Unigram with Metaspace as in T5 and XGLM: control tokens and bytes stand in the vocabulary itself."""
+    """Unigram with Metaspace as in T5 and XGLM: control tokens and bytes are part of the vocabulary."""
     pieces = [("<s>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     pieces += [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
     letters = {character for line in CORPUS for character in line.replace(" ", "▁") if character != "\n"}

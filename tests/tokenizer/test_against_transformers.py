@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.tokenizer import HubTokenizer
 from promptcache.tokenizer.chat_template import ChatTemplate
 from tests.tokenizer import small_tokenizers as small
@@ -33,7 +33,7 @@ def reference(tokenizer_json: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_has_the_tokens_that_transformers_gives(text: str):
-    """Where no prefix space is in play, text without control tokens has the model's ordinary tokens."""
+    """Without a prefix space, text without control tokens has the model's ordinary tokens."""
     ours = HubTokenizer.from_parts(small.byte_level(), {})
 
     assert list(ours.tokenize(text)) == reference(small.byte_level())(text, add_special_tokens=False).input_ids
@@ -41,7 +41,7 @@ def test_text_has_the_tokens_that_transformers_gives(text: str):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_only_the_prefix_space_is_missing(text: str):
-    """Where transformers puts a space in front, text that begins with one has the ordinary tokens."""
+    """If transformers puts a space in front, text that begins with a space has the ordinary tokens."""
     ours = HubTokenizer.from_parts(small.llama_like(), {})
 
     assert list(ours.tokenize(" " + text)) == reference(small.llama_like())(text, add_special_tokens=False).input_ids

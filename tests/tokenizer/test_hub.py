@@ -52,7 +52,7 @@ def test_names_that_lead_nowhere_are_refused(
 def test_the_local_cache_is_used_where_the_hub_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub id that was downloaded before leads to its snapshot."""
+    """A hub id that was downloaded before gives its snapshot folder."""
     without_network(monkeypatch, tmp_path)
     snapshot = cache_model(tmp_path, "fake/demo", DEMO_FOLDER)
 
@@ -72,7 +72,7 @@ print([name for name in ("torch", "transformers") if name in sys.modules])
 
 
 def found(name: str, **environment: str) -> tuple[list[str], str]:
-    """What `model_folder` prints in a process of its own, and what stands on stderr."""
+    """Return what `model_folder` prints in its own process, and its stderr."""
     environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environment}
     words = [sys.executable, "-c", CODE, name]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
@@ -93,7 +93,7 @@ def test_a_tokenizer_is_downloaded_without_the_weights(tmp_path: Path) -> None:
 
 
 def test_an_unknown_hub_id_costs_one_request(tmp_path: Path) -> None:
-    """What the hub does not have is reported at once, and nothing is tried again."""
+    """A file that the hub does not have is reported at once, and not requested again."""
     with fake_hub("fake/demo", DEMO_FOLDER) as hub:
         (message, _), noise = found("nosuch", **hub.environment(tmp_path))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
-from promptcache.language.schema import Role
+from promptcache.language import Role
 from promptcache.layout import lay_out
 from promptcache.tokenizer import HubTokenizer
 from tests.layout.samples import read
@@ -62,7 +62,7 @@ def texts() -> st.SearchStrategy[str]:
 @example(text="<<s>s>")
 @example(text="a<s>b</s>c<unk>☃<think>    <0x41>")
 def test_text_never_becomes_a_control_token(kind: str, text: str):
-    """No control token stands in tokenized text, whatever the text contains."""
+    """Tokenized text has no control token, for any text."""
     tokenizer = hub(kind)
 
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize(text))
@@ -186,7 +186,7 @@ def test_fingerprint_covers_vocabulary_template_and_special_tokens():
 
 
 def test_a_tokenizer_without_merges_for_a_control_character_is_refused():
-    """Where a single character is a control token, text that holds it is refused, not passed on."""
+    """If a single character is a control token, text with it is refused."""
     rules = json.loads(small.unigram())
     rules["added_tokens"].append(
         {"id": 262, "content": rules["model"]["vocab"][262][0], "special": True}
@@ -240,7 +240,7 @@ def test_a_missing_folder_is_named(tmp_path: Path):
 
 
 def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
-    """A folder without tokenizer.json is a typed error that says what is missing."""
+    """A folder without tokenizer.json raises a typed error that names the missing file."""
     with pytest.raises(ModelNotFound, match=r"tokenizer\.json is missing"):
         HubTokenizer.from_folder(tmp_path)
 
@@ -279,7 +279,7 @@ def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Pat
 
 
 def test_a_model_without_system_role_gets_a_warning():
-    """Where the template has no system role the schema's system turn is laid out as a user turn, and a warning says so."""
+    """Without a system role in the template, the schema's system turn becomes a user turn, with a warning."""
     source = next(case.source for name, case in CASES.items() if name == "gemma that refuses a system turn")
     tokenizer = HubTokenizer.from_parts(small.llama_like(), LLAMA, source)
 

@@ -6,7 +6,7 @@ from promptcache.tokenizer.rules import with_declared_tokens
 
 
 def test_a_token_that_is_declared_twice_is_added_once() -> None:
-    """What `tokenizer_config.json` declares and the rules have already is not added again."""
+    """A token that `tokenizer_config.json` declares and the rules have already is not added again."""
     rules = {"added_tokens": [{"id": 1, "content": "<a>", "special": True}]}
     declared = {"1": {"content": "<a>", "special": True}, "0": {"content": "<b>", "special": True}}
 

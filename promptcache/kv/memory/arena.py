@@ -1,7 +1,7 @@
 """Blocks of memory for KV, and the allocations in them.
 
 An allocation is a range of a block that holds the KV of one run. It is *kept* while the store wants it, and *in use*
-while a request holds its `KVHandle`, which a weak reference tells. Its range is free when it is neither.
+while a request holds its `KVHandle`, which is known by a weak reference. Otherwise its range is free.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FreeRanges:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Allocation:
-    """A range of a block with the KV of one run. `kept` tells whether the store still wants it."""
+    """A range of a block with the KV of one run. `kept` is true while the store wants it."""
 
     block: Block
     range: Range

@@ -15,11 +15,12 @@ from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.read_prompt import parse_prompt
-from promptcache.language.schema import Whitespace, parse_schema
+from promptcache.language.schema import parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
+from promptcache.language.syntax.nodes import Whitespace
 from promptcache.language.syntax.source import decode
-from promptcache.language.syntax.whitespace import finish
+from promptcache.language.syntax.whitespace import common_start, finish
 from promptcache.language.syntax.xml import parse_xml
 
 _WIDTH = 120
@@ -99,8 +100,8 @@ def format_document(
         context: Values for the templates that a schema includes, as for `parse_schema`.
 
     Raises:
-        LanguageError: The document has faults; the error holds all of them. A prompt is checked as far as is possible
-            without its schema.
+        LanguageError: The document has faults; the error contains all of them. A prompt is checked as far as is
+            possible without its schema.
     """
     root = parse_xml(text, source, LanguageError)
     if suggest(root.name, ("schema", "prompt")) == "prompt":
@@ -288,10 +289,10 @@ def _ending(nodes: Sequence[MarkupNode]) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """Line of output. `said` is true if the line holds more than whitespace, comments and CDATA marks."""
+    """Line of output. `has_text` is true if the line contains more than whitespace, comments and CDATA marks."""
 
     raw: str = ""
-    said: bool = False
+    has_text: bool = False
 
     @property
     def indent(self) -> str:
@@ -303,7 +304,7 @@ def _lines(nodes: Sequence[MarkupNode], write_tag: Callable[[Tag], str]) -> list
     for node in nodes:
         if isinstance(node, Tag):
             lines[-1].raw += write_tag(node)
-            lines[-1].said = True
+            lines[-1].has_text = True
         elif node.kind is MarkupKind.COMMENT:
             lines[-1].raw += node.raw
         elif node.kind is MarkupKind.CDATA:
@@ -320,25 +321,19 @@ def _append(lines: list[_Line], text: str) -> None:
         if number:
             lines.append(_Line())
         lines[-1].raw += part
-        lines[-1].said |= bool(part.strip(_BLANK))
+        lines[-1].has_text |= bool(part.strip(_BLANK))
 
 
 def _indented(lines: Sequence[_Line], indent: str) -> list[str]:
     """Replace the indentation that all lines share with `indent`. A first line that follows a tag has none."""
-    behind_tag = lines[0] if lines[0].said else None
-    margin = _common([line.indent for line in lines if line.said and line is not behind_tag])
+    behind_tag = lines[0] if lines[0].has_text else None
+    margin = common_start([line.indent for line in lines if line.has_text and line is not behind_tag])
     found = []
     for line in lines:
         if not line.raw.strip(_BLANK):
             found.append("")
-        elif not line.said:
+        elif not line.has_text:
             found.append(indent + line.raw.strip(_BLANK))
         else:
             found.append(indent + (line.raw if line is behind_tag else line.raw.removeprefix(margin)))
     return found
-
-
-def _common(texts: Sequence[str]) -> str:
-    """Return the longest common prefix of all texts."""
-    first, last = min(texts, default=""), max(texts, default="")
-    return first[: next((n for n, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))]

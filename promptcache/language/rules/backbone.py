@@ -5,8 +5,7 @@ components that share no rule. A module only implies modules of its own componen
 
 - Unit propagation from the module may find a set that keeps all rules of the component. Then this set is the answer.
   Nearly all modules of real schemas are of this kind.
-- Otherwise the solver searches the cone: all modules that could become present with the module. All others can be
-  absent. If the empty selection breaks a rule of the component, the solver searches the whole component.
+- Otherwise the solver searches the component.
 
 A question that exceeds its budget stays open. The module then counts as implying nothing.
 """
@@ -18,13 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from promptcache.language.rules.rules import Check, Exclusive, Implication, Rule, Rules
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
 from promptcache.language.syntax.conditions import Cardinality, simplify
 
 _STEPS_OF_RULE = 50
+_T = TypeVar("_T")
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
@@ -84,7 +84,9 @@ def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budg
     """
     with ExitStack() as stack:
         try:
-            analysis = _Analysis.of(rules, budget or Budget(MAX_STEPS), stack)
+            budget = budget or Budget(MAX_STEPS)
+            residual = _reduce(rules, budget)
+            analysis = None if residual is None else _Analysis(rules, residual, budget, stack)
         except TooHardError:
             raise UndecidedError(rules.rules) from None
         return None if analysis is None else analysis.backbone(sets)
@@ -159,59 +161,49 @@ class _Analysis:
         self._stack = stack
         left = [module for module in rules.order if module not in residual.always and module not in residual.never]
         self._component = components(left, map(modules_in, residual.rules.values()))
-        self._members: dict[str, list[str]] = {}
-        for module, component in self._component.items():
-            self._members.setdefault(component, []).append(module)
-        self._rules_of: dict[str, list[int]] = {}
-        self._bound_by: dict[str, list[int]] = {}
-        self._standing: dict[str, list[int]] = {}
-        self._choices: dict[str, list[int]] = {}
-        self._checked: dict[int, frozenset[str]] = {}
-        for number, rule in residual.rules.items():
-            component = self._component[next(iter(modules_in(rule)))]
-            if isinstance(rule, Check):
-                self._checked[number] = rule.modules
-            self._rules_of.setdefault(component, []).append(number)
-            if _stands(rule):
-                self._standing.setdefault(component, []).append(number)
-            for module in rule.when if isinstance(rule, Implication) else modules_in(rule):
-                self._bound_by.setdefault(module, []).append(number)
-                if _leaves_choice(rule):
-                    self._choices.setdefault(module, []).append(number)
+        self._members = _grouped((component, module) for module, component in self._component.items())
+        of_component = {
+            number: self._component[next(iter(modules_in(rule)))] for number, rule in residual.rules.items()
+        }
+        self._rules_of = _grouped((component, number) for number, component in of_component.items())
+        self._standing = _grouped(
+            (component, number) for number, component in of_component.items() if _stands(residual.rules[number])
+        )
+        self._choices = _grouped(
+            (module, number)
+            for number, rule in residual.rules.items()
+            if _leaves_choice(rule)
+            for module in (rule.when if isinstance(rule, Implication) else modules_in(rule))
+        )
         self._always = residual.always
         self._searches: dict[str, RuleSolver] = {}
         self._closure = stack.enter_context(RuleSolver(left, budget))
         self._closure.add(rule for rule in residual.rules.values() if not _is_counted(rule))
 
-    @classmethod
-    def of(cls, rules: Rules, budget: Budget, stack: ExitStack) -> _Analysis | None:
-        """Return the analysis, or None if no selection keeps the rules.
-
-        Raises:
-            UndecidedError: finding a selection takes more work than the budget allows.
-        """
-        residual = _reduce(rules, budget)
-        if residual is None:
-            return None
-        return cls(rules, residual, budget, stack)
-
     def backbone(self, sets: Sequence[Iterable[str]]) -> Backbone | None:
         """Return the implied modules, or None if no selection keeps the rules."""
         opened: dict[str, None] = {}
         for component in self._standing:
-            found = self._alternatives(component)
+            try:
+                found = self._alternatives(component)
+            except TooHardError:
+                opened[""] = None
+                continue
             if found is None:
                 return None
-            if found.is_open:
-                opened[""] = None
-            self._always |= found.modules
+            self._always |= found
         more, dead = self._each(opened)
         guaranteed = Guarantees(self._always - {""}, more)
         together = tuple(self._together(frozenset(modules), guaranteed) for modules in sets)
         return Backbone(guaranteed, dead, together, OpenQuestions(tuple(opened), self._hard_rules(opened)))
 
-    def _alternatives(self, component: str) -> _Found | None:
-        """Return the modules always present in a component with alternatives, or None if its rules contradict."""
+    def _alternatives(self, component: str) -> frozenset[str] | None:
+        """Return the modules always present in a component with alternatives, or None if its rules contradict.
+
+        Raises:
+            UndecidedError: finding a selection takes more work than the budget allows.
+            TooHardError: there is a selection, but the modules of every selection exceed the budget.
+        """
         search = self._whole(component)
         search.budget = self._budget.share(2)
         try:
@@ -220,39 +212,24 @@ class _Analysis:
         except TooHardError:
             raise UndecidedError(self._hard_rules(self._members[component])) from None
         search.budget = self._budget.share(4)
-        try:
-            return _Found(search.implied(()) or frozenset(), is_open=False)
-        except TooHardError:
-            return _Found(frozenset(), is_open=True)
+        return search.implied(())
 
     def _each(self, opened: dict[str, None]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
         """Return the modules that each module implies besides those always present, and the dead modules."""
-        more: dict[str, frozenset[str]] = {module: frozenset() for module in self._order if module in self._always}
+        more = {module: frozenset((module,)) - self._always for module in self._order}
         dead = set(self._residual.never)
-        hard: list[str] = []
         self._closure.budget = self._budget.share(2)
         for module in (module for module in self._component if module not in self._always):
             try:
-                found = self._propagated(frozenset((module,)))
+                found = self._implied(frozenset((module,)))
             except TooHardError:
                 opened[module] = None
                 continue
             if found is None:
-                hard.append(module)
-            else:
-                more[module] = found - self._always
-        for module in hard:
-            try:
-                searched = self._searched(frozenset((module,)), self._budget.share(4))
-            except TooHardError:
-                opened[module] = None
-                continue
-            if searched is None:
                 dead.add(module)
             else:
-                more[module] = searched - self._always
-        alone = {module: frozenset((module,)) for module in (*opened, *dead) if module}
-        return {module: more[module] if module in more else alone[module] for module in self._order}, frozenset(dead)
+                more[module] = found - self._always
+        return more, frozenset(dead)
 
     def _together(self, modules: frozenset[str], guaranteed: Guarantees) -> frozenset[str] | None:
         """Return the modules that are present with several modules, or None if these exclude each other."""
@@ -265,15 +242,25 @@ class _Analysis:
         for start in map(frozenset, by_component.values()):
             try:
                 self._closure.budget = self._budget.share(4)
-                found = self._propagated(start)
-                if found is None:
-                    found = self._searched(start, self._budget.share(4))
+                found = self._implied(start)
             except TooHardError:
                 found = start.union(*(guaranteed[module] for module in start))
             if found is None:
                 return None
             result |= found
         return result - {""}
+
+    def _implied(self, start: frozenset[str]) -> frozenset[str] | None:
+        """Return all modules that `start` implies, or None if `start` cannot be present together.
+
+        All modules of `start` are in one component.
+        """
+        found = self._propagated(start)
+        if found is not None:
+            return found
+        search = self._whole(self._component[next(iter(start))])
+        search.budget = self._budget.share(4)
+        return search.implied(start)
 
     def _propagated(self, start: frozenset[str]) -> frozenset[str] | None:
         """Return all modules that `start` implies if unit propagation alone can find them, else None."""
@@ -287,45 +274,6 @@ class _Analysis:
         rules = self._residual.rules
         kept = all(_keeps(reached, rules[number], touched[number]) for number in chain(standing, touched))
         return reached if kept else None
-
-    def _searched(self, start: frozenset[str], budget: Budget) -> frozenset[str] | None:
-        """Return all modules that `start` implies, or None if `start` cannot be present together."""
-        component = self._component[next(iter(start))]
-        if component not in self._standing:
-            cone = self._cone(start, len(self._members[component]) // 2, budget)
-            if cone is not None:
-                with RuleSolver(cone.modules, budget) as solver:
-                    solver.add(self._residual.rules[number] for number in cone.rules)
-                    return solver.implied(start)
-        search = self._whole(component)
-        search.budget = budget
-        return search.implied(start)
-
-    def _cone(self, start: Iterable[str], limit: int, budget: Budget) -> _Cone | None:
-        """Return the modules that `start` could make present, and the rules that bind them if all others are absent.
-
-        The result is None for more than `limit` modules.
-        """
-        reached: set[str] = set()
-        numbers: dict[int, None] = {}
-        waiting = list(start)
-        while waiting:
-            module = waiting.pop()
-            if module in reached:
-                continue
-            reached.add(module)
-            if len(reached) > limit:
-                return None
-            bound = self._bound_by.get(module, ())
-            budget.spend(_STEPS_OF_RULE * (len(bound) + 1))
-            for number in bound:
-                rule = self._residual.rules[number]
-                if isinstance(rule, Implication) and reached.issuperset(rule.when):
-                    waiting.extend(rule.then)
-                elif isinstance(rule, Check) and number not in numbers:
-                    waiting.extend(self._checked[number])
-                numbers[number] = None
-        return _Cone(sorted(reached), list(numbers))
 
     def _whole(self, component: str) -> RuleSolver:
         if component not in self._searches:
@@ -342,14 +290,12 @@ class _Analysis:
         return tuple(self._originals[number] for number in choices or numbers)
 
 
-class _Found(NamedTuple):
-    modules: frozenset[str]
-    is_open: bool
-
-
-class _Cone(NamedTuple):
-    modules: list[str]
-    rules: list[int]
+def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
+    """Return the second item of each pair, by its first item."""
+    found: dict[str, list[_T]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
 
 
 def _is_counted(rule: Rule) -> bool:

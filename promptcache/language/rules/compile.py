@@ -12,7 +12,7 @@ from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.rules.rules import Check, Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
-from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, nowhere, path_help, quoted
+from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, listed, nowhere, path_help, quoted
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
@@ -24,8 +24,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
-
-_MAX_LISTED = 6
+from promptcache.language.syntax.source import diagnostic
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
@@ -86,7 +85,7 @@ class _Compiler:
         if member not in entry.members:
             names = [module.name for module in union.members]
             fix = did_you_mean(union.default, names) or f"members: {', '.join(names)}"
-            message = f"the default '{union.default}' is no member of this union"
+            message = f"the default '{union.default}' is not a member of this union"
             self._fault("PC209", message, place(union, "default"), fix)
         span = place(union, "default")
         return Default(parent=entry.parent, members=frozenset(entry.members), member=member, span=span)
@@ -123,12 +122,12 @@ class _Compiler:
             case Exclude():
                 modules = self._counted(rule)
                 words = "'{}' and '{}' exclude each other".format(*modules) if len(modules) == 2 else ""
-                return Cardinality(modules, 0, 1), words or f"at most one of {_listed(modules)} can be used"
+                return Cardinality(modules, 0, 1), words or f"at most one of {listed(modules)} can be used"
             case Choose():
                 modules = self._counted(rule)
                 self._check_bounds(rule, len(modules))
                 count = Cardinality(modules, rule.minimum or 0, rule.maximum)
-                return count, f"{_bounds(rule)} of {_listed(modules)} must be used"
+                return count, f"{_bounds(rule)} of {listed(modules)} must be used"
 
     def _check_bounds(self, rule: Choose, size: int) -> None:
         low, high = rule.minimum or 0, size if rule.maximum is None else rule.maximum
@@ -160,31 +159,33 @@ class _Compiler:
         """Return the path from the root, or None if no module has this path."""
         target = absolute(path, parent)
         if not is_path(path):
-            self._fault("PC207", f"{quoted(path)} is not a path of module names", span, path_help(path))
+            self._fault("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
         elif target in self._modules:
             return target
         elif len(self._faults) < MAX_SUGGESTIONS:
             message, fix = nowhere(target, self._modules)
             self._fault("PC208", f"{attribute}: {message}", span, fix)
         else:
-            self._fault("PC208", f"{attribute}: {quoted(path)} leads to no module", span, None)
+            self._fault("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)
         return None
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
         if any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
-            reason = f"'{entry.path}' and '{other.path}' stand in different members of a union and share their start"
+            reason = (
+                f"'{entry.path}' and '{other.path}' are in different members of a union, so they have the same start"
+            )
         elif other.stop <= entry.start:
             return True
         elif other.start <= entry.start:
-            reason = f"'{entry.path}' stands inside '{other.path}', not after it"
+            reason = f"'{entry.path}' is inside '{other.path}', not after it"
         else:
-            reason = f"'{other.path}' is written after '{entry.path}'"
-        self._fault("PC304", reason, span, "move the modules in the schema, or use requires")
+            reason = f"'{other.path}' comes after '{entry.path}' in the schema"
+        self._fault("PC304", reason, span, "change the order of the modules, or use requires")
         return False
 
     def _fault(self, code: str, message: str, span: Span, fix: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
+        self._faults.append(diagnostic(code, message, span, fix))
 
 
 def _implication(kind: RuleKind, when: tuple[str, ...], then: tuple[str, ...], span: Span) -> Implication:
@@ -201,8 +202,3 @@ def _bounds(rule: Choose) -> str:
     least = f"at least {rule.minimum}" if rule.minimum else ""
     most = "" if rule.maximum is None else f"at most {rule.maximum}"
     return " and ".join(filter(None, (least, most)))
-
-
-def _listed(modules: tuple[str, ...]) -> str:
-    more = f" and {len(modules) - _MAX_LISTED} more" if len(modules) > _MAX_LISTED else ""
-    return ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED]) + more

@@ -16,15 +16,15 @@ from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.rules.backbone import OpenQuestions
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
-from promptcache.language.schema import IN_PYTHON, Context, Parameter, Schema, place
 from promptcache.language.syntax.index import Index
-from promptcache.language.syntax.names import ancestors
+from promptcache.language.syntax.names import MAX_LISTED, ancestors, listed
+from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
+from promptcache.language.syntax.source import diagnostic
 
 MAX_EXPLAINED = 5
 """Number of rule faults that get a reason; each reason costs solver time."""
 
 _MAX_STEPS = MAX_STEPS // 10
-_MAX_LISTED = 6
 _MAX_COMPARED = 1_000_000
 _MAX_OPTIONS = 12
 _MAX_BROKEN = 20
@@ -148,51 +148,48 @@ def describe(rule: Rule) -> str:
         case RuleKind.AFTER:
             return f"'{subject}' comes after {then}"
         case RuleKind.NESTING:
-            return f"'{subject}' stands inside {then}"
+            return f"'{subject}' is inside {then}"
         case _:
             return f"'{subject}' requires {then}"
 
 
-def listed(modules: tuple[str, ...] | list[str]) -> str:
-    """Return the first few names in quotes, and the number of the others."""
-    names = ", ".join(f"'{module}'" for module in modules[:_MAX_LISTED])
-    return names if len(modules) <= _MAX_LISTED else f"{names} and {len(modules) - _MAX_LISTED} more"
-
-
-def explain_unsatisfiable(rules: Rules, schema: Schema) -> Diagnostic:
+def explain_unsatisfiable(rules: Rules, schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema that no prompt can satisfy."""
-    reason, related = _reason(rules, ())
-    span = min(span for span, _ in related) if related else place(schema, "name")
-    message = "no prompt can satisfy this schema" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC301", message=message, span=span, help="take back one of these rules", related=related)
+    message, fix = "no prompt can satisfy this schema", "remove one of these rules"
+    found = _impossible("PC301", message, place(schema, "name"), fix, rules, ())
+    return replace(found, span=min((span for span, _ in found.related), default=found.span))
 
 
-def explain_dead(rules: Rules, dead: Set[str], index: Index, said: Set[str] = frozenset()) -> Iterator[Diagnostic]:
-    """Yield a warning for each dead module, except modules inside another dead one and modules in `said`."""
-    outermost = [
-        module
-        for module in index.modules
-        if module in dead and module not in said and dead.isdisjoint(ancestors(module))
-    ]
-    for position, path in enumerate(outermost):
-        reason, related = _reason(rules, (path,)) if position < MAX_EXPLAINED else ("", ())
-        message = f"module '{path}' can never be used" + (f": {reason}" if reason else "")
-        span = place(index.modules[path].module, "name")
-        yield Diagnostic(code="PC302", message=message, span=span, severity=Severity.WARNING, related=related)
+def explain_dead(rules: Rules, dead: Set[str], index: Index, reported: Set[str] = frozenset()) -> Iterator[Diagnostic]:
+    """Yield a warning for each dead module, except modules inside another dead one and modules in `reported`."""
+    outermost = (path for path in index.modules if path in dead - reported and dead.isdisjoint(ancestors(path)))
+    for number, path in enumerate(outermost):
+        message, span = f"module '{path}' can never be used", place(index.modules[path].module, "name")
+        given = (path,) if number < MAX_EXPLAINED else None
+        yield replace(_impossible("PC302", message, span, None, rules, given), severity=Severity.WARNING)
 
 
 def explain_default(rules: Rules, default: Default, *, with_reason: bool) -> Diagnostic:
     """Return the diagnostic for a union default that can never be used."""
-    reason, related = _reason(rules, (default.member,)) if with_reason else ("", ())
-    message = f"the default '{default.member}' can never be used" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC303", message=message, span=default.span, help="choose another default", related=related)
+    message, given = f"the default '{default.member}' can never be used", (default.member,) if with_reason else None
+    return _impossible("PC303", message, default.span, "choose another default", rules, given)
 
 
 def explain_scaffold(rules: Rules, members: tuple[str, ...], span: Span, *, with_reason: bool) -> Diagnostic:
     """Return the diagnostic for a scaffold whose members cannot be present together."""
-    reason, related = _reason(rules, members) if with_reason else ("", ())
-    message = "the members of this scaffold cannot be present together" + (f": {reason}" if reason else "")
-    return Diagnostic(code="PC305", message=message, span=span, help="leave one of them out", related=related)
+    message, given = "the members of this scaffold cannot be present together", members if with_reason else None
+    return _impossible("PC305", message, span, "remove one of the members", rules, given)
+
+
+def _impossible(
+    code: str, message: str, span: Span, fix: str | None, rules: Rules, given: tuple[str, ...] | None
+) -> Diagnostic:
+    """Return a diagnostic with the smallest set of rules that `given` modules break, unless `given` is None."""
+    conflict = None if given is None else smallest_conflict(rules, (), given)  # None too if it exceeds the budget
+    related = () if conflict is None else tuple((rule.span, describe(rule)) for rule in conflict.rules)
+    reason = "; ".join(words for _, words in related)
+    message = f"{message}: {reason}" if reason else message
+    return diagnostic(code, message, span, fix, related)
 
 
 def idle_scaffolds(
@@ -210,18 +207,16 @@ def idle_scaffolds(
             or any(order[more] < order[path] or more.startswith(f"{path}/") for more in together - guaranteed[path])
             for path in covered
         ):
-            message = "the scaffold adds nothing: without it, each of its modules already sees the others before it"
-            yield Diagnostic(
-                code="PC313", message=message, span=scaffold.span, help="remove it", severity=Severity.WARNING
-            )
+            message = "the scaffold has no effect: each of its modules already attends to the others before it"
+            yield diagnostic("PC313", message, scaffold.span, "remove it", severity=Severity.WARNING)
 
 
-def explain_undecided(rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+def explain_undecided(rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema whose satisfiability exceeds the budget."""
     return _too_hard("whether any prompt can satisfy this schema", rules, schema)
 
 
-def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
+def explain_open(found: OpenQuestions, schema: SchemaDocument) -> Iterator[Diagnostic]:
     """Yield a warning if the guarantees of some modules exceed the budget."""
     if found.modules:
         modules = [f"with {listed([each for each in found.modules if each])}"] if any(found.modules) else []
@@ -231,23 +226,11 @@ def explain_open(found: OpenQuestions, schema: Schema) -> Iterator[Diagnostic]:
         )
 
 
-def _too_hard(question: str, rules: Sequence[Rule], schema: Schema) -> Diagnostic:
+def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
     message = f"it takes more than {MAX_STEPS:,} steps to find out {question}: {len(rules)} rules depend on each other"
-    return Diagnostic(
-        code="PC314",
-        message=message,
-        span=place(schema, "name"),
-        help="use fewer rules with alternatives, and no long chains of requires and after",
-        related=tuple((rule.span, describe(rule)) for rule in rules[:_MAX_LISTED]),
-    )
-
-
-def _reason(rules: Rules, given: tuple[str, ...]) -> tuple[str, tuple[tuple[Span, str], ...]]:
-    conflict = smallest_conflict(rules, (), given)
-    if conflict is None:  # there is a conflict, but a small one exceeds the budget
-        return "", ()
-    related = tuple((rule.span, describe(rule)) for rule in conflict.rules)
-    return "; ".join(words for _, words in related), related
+    fix = "use fewer rules with alternatives, and shorter chains of requires and after"
+    related = tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED])
+    return diagnostic("PC314", message, place(schema, "name"), fix, related)
 
 
 def explain_broken(
@@ -336,7 +319,7 @@ def _clash(rule: BrokenRule, places: Mapping[str, Span]) -> Diagnostic:
         code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
     else:
         code, message = "PC410", f"{listed(modules)} cannot be used together: {describe(rule)}"
-    return Diagnostic(code=code, message=message, span=places[second], help=_remove(modules), related=related)
+    return diagnostic(code, message, places[second], _remove(modules), related)
 
 
 def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping[str, Span]) -> Diagnostic:
@@ -347,9 +330,7 @@ def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping
         *((places[module], f"'{module}' is named here") for module in ordered[:-1]),
         *((rule.span, describe(rule)) for rule in rules),
     )
-    return Diagnostic(
-        code="PC417", message=f"{what}: {reasons}", span=places[ordered[-1]], help=_remove(ordered), related=related
-    )
+    return diagnostic("PC417", f"{what}: {reasons}", places[ordered[-1]], _remove(ordered), related)
 
 
 def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], write: _References) -> Diagnostic:
@@ -360,7 +341,7 @@ def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], wri
         ways.append(f"add {write.added(min(rule.then))}")
     related = ((default.span, "the default"), (rule.span, describe(rule)))
     span = places.get(default.parent, places[""])
-    return Diagnostic(code="PC411", message=message, span=span, help=", or ".join(ways) or None, related=related)
+    return diagnostic("PC411", message, span, ", or ".join(ways) or None, related)
 
 
 def _missing(
@@ -373,10 +354,8 @@ def _missing(
     fix = f"add {' or '.join(map(write.added, fitting))}" if fitting else None
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), fix)
-    message = f"{describe(rule)}, but {'it is not named' if len(options) == 1 else 'none of them is named'}"
-    return Diagnostic(
-        code=_MISSING[rule.kind], message=message, span=span, help=fix, related=((rule.span, describe(rule)),)
-    )
+    message = f"{describe(rule)}, but the prompt {'does not name it' if len(options) == 1 else 'names none of them'}"
+    return diagnostic(_MISSING[rule.kind], message, span, fix, ((rule.span, describe(rule)),))
 
 
 def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ...], fix: str | None) -> Diagnostic:
@@ -384,7 +363,7 @@ def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ..
     assert rule.declared is not None, "only rules of <rules> come here"
     message = rule.declared.message or f"a rule of the schema is broken: {rule.declared.words}"
     code = _DECLARED.get(rule.kind, "PC418")
-    return Diagnostic(code=code, message=message, span=span, help=fix, related=related)
+    return diagnostic(code, message, span, fix, related)
 
 
 def _remove(modules: Sequence[str]) -> str:

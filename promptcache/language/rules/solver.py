@@ -40,7 +40,7 @@ class TooHardError(PromptCacheError):
     """Error for a question about rules that takes more work than its budget allows."""
 
     def __init__(self) -> None:
-        super().__init__("the rules leave too much open: finding an answer takes too many steps")
+        super().__init__("the rules are too hard to solve: the search takes too many steps")
 
 
 class Budget:
@@ -103,12 +103,11 @@ class RuleSolver:
         self.budget.spend(_STEPS_OF_VARIABLE * len(clauses))
         self._solver.append_formula(clauses)
 
-    def add_soft(self, *things: Rule | str) -> int:
-        """Add rules and modules that hold only under an assumption; return its selector."""
+    def add_soft(self, thing: Rule | str) -> int:
+        """Add a rule or module that holds only under an assumption; return its selector."""
         selector = self._fresh()
-        for thing in things:
-            clauses = [[self._number[thing]]] if isinstance(thing, str) else self._clauses(thing)
-            self._solver.append_formula([[*clause, -selector] for clause in clauses])
+        clauses = [[self._number[thing]]] if isinstance(thing, str) else self._clauses(thing)
+        self._solver.append_formula([[*clause, -selector] for clause in clauses])
         return selector
 
     def demand(self, module: str) -> None:

@@ -14,6 +14,7 @@ from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Places
 from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.repair import REPAIRS, is_repair
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -139,13 +140,13 @@ class AttributeReader:
             self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
             return ""
         if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
-            self._not_allowed(name, r"text in which a backslash begins \n, \t or \\")
+            self._not_allowed(name, r"text with no escapes but \n, \t and \\")
         return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
 
     def either(self, name: str, other: str) -> str | None:
         """Return the value of `name`, or of `other`, its name in the paper's dialect. Using both is a fault."""
         if name in self._found and other in self._found:
-            message = f"'{other}' is another name for '{name}': only one of them can stand here"
+            message = f"'{other}' is another name for '{name}': use only one of them"
             self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
         return self.text(name) if name in self._found else self.text(other)
 
@@ -155,7 +156,7 @@ class AttributeReader:
         self._fault("PC105", message, attribute.value_span, advice)
 
     def _fault(self, code: str, message: str, span: Span, advice: str | None) -> None:
-        self._faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
+        self._faults.append(diagnostic(code, message, span, advice))
 
 
 def escape(text: str) -> str:
@@ -189,4 +190,4 @@ def _places(attribute: Attribute) -> Sequence[int]:
 
 
 def _listed(known: Sequence[str]) -> str:
-    return f"it may have: {', '.join(known)}" if known else "it has none"
+    return f"allowed attributes: {', '.join(known)}" if known else "it has no attributes"

@@ -80,8 +80,8 @@ def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
     """
     tokens = TOKEN.findall(text)
     if len(tokens) > _MAX_TOKENS:
-        message = f"the condition has {len(tokens)} words, and at most {_MAX_TOKENS} are read"
-        raise ConditionError(message, _MAX_TOKENS, "divide it into several rules", "PC308")
+        message = f"the condition has {len(tokens)} words, and at most {_MAX_TOKENS} are allowed"
+        raise ConditionError(message, _MAX_TOKENS, "split it into several rules", "PC308")
     reader = _ConditionReader(tokens, follow)
     test = reader.implies(0)
     if reader.position < len(tokens):
@@ -112,7 +112,7 @@ class _ConditionReader:
         meant = _SYMBOLS.get(token)
         near = None if token in KEYWORDS else did_you_mean(token, _JOINING)
         fix = f"write '{meant}'" if meant else near
-        return ConditionError(f"'{token}' stands where {expected} is expected", self.position, fix)
+        return ConditionError(f"{expected} is expected instead of '{token}'", self.position, fix)
 
     def _joined(self, word: str, depth: int) -> Test:
         def part() -> Test:
@@ -148,7 +148,7 @@ class _ConditionReader:
     def _descend(self, depth: int) -> None:
         if depth >= _MAX_DEPTH:
             message = f"the condition is nested more than {_MAX_DEPTH} deep"
-            raise ConditionError(message, self.position - 1, "divide it into several rules", "PC308")
+            raise ConditionError(message, self.position - 1, "split it into several rules", "PC308")
 
 
 def holds(test: Test, present: Set[str]) -> bool:

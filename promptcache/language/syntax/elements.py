@@ -1,7 +1,7 @@
 """Elements of a schema document: their attributes, their allowed children, and readers for the smaller elements.
 
 The tables `ATTRIBUTES` and `CHILDREN` define the vocabulary of schemas. Tests compare them with the grammar.
-`read_items` reads the elements that hold items.
+`read_items` reads the elements that contain items.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from promptcache.language.syntax.nodes import (
     Require,
     Role,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import Characters, Element
 
 RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -79,24 +80,24 @@ CHILDREN = {
     "union": frozenset({"module", "doc"}),
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
 }
-"""Child elements that are allowed, by parent element. Elements without an entry hold text or nothing."""
+"""Child elements that are allowed, by parent element. Elements without an entry contain only text, or nothing."""
 
 
 def instead(element: str, parent: str) -> str | None:
     """Return a fix for an element that is not allowed inside its parent, or None if there is no specific fix."""
     match parent, element:
         case "union", _:
-            return "a union holds modules: put it into one"
+            return "a union contains only modules: move the element into one of them"
         case "text" | "doc", _:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
-            return "write the scaffold outside the turn; its paths reach inside"
+            return "write the scaffold outside of the turn; its paths can name modules inside the turn"
         case _, "rules" | "example":
-            return f"write <{element}> directly in the schema; its paths reach everywhere"
+            return f"write <{element}> at the top level of the schema; its paths can name any module"
         case _, "require" | "exclude" | "choose" | "assert":
-            return "put it into <rules> at the top level of the schema"
+            return "move the rule into <rules> at the top level of the schema"
         case _, "schema":
-            return "a document has one <schema>, which is its root"
+            return "a document has only one <schema>, its root element"
     return None
 
 
@@ -125,8 +126,8 @@ def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
     prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
     faults += _misplaced(element, prompts[:1])
     if not prompts:
-        message, advice = "<example> needs a prompt", 'write <prompt schema="…"> into it'
-        faults.append(Diagnostic(code="PC104", message=message, span=element.name_span, help=advice))
+        message, advice = "<example> needs a prompt", 'add <prompt schema="…">'
+        faults.append(diagnostic("PC104", message, element.name_span, advice))
         return Doc(text="", span=element.span)
     prompt = prompts[0]
     return Example(
@@ -144,11 +145,11 @@ def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
     found = []
     for node in example.children:
         if isinstance(node, Element) and node not in prompts:
-            message, advice = f"<{node.name}> cannot stand inside <example>", "write one <prompt> in each example"
-            found.append(Diagnostic(code="PC102", message=message, span=node.name_span, help=advice))
+            message, advice = f"<{node.name}> is not allowed inside <example>", "write one <prompt> in each example"
+            found.append(diagnostic("PC102", message, node.name_span, advice))
         elif isinstance(node, Characters) and not node.blank:
-            message, advice = "<example> holds no text of its own", "write it into the <prompt>"
-            found.append(Diagnostic(code="PC106", message=message, span=node.span, help=advice))
+            message, advice = "<example> cannot contain text", "move the text into the <prompt>"
+            found.append(diagnostic("PC106", message, node.span, advice))
     return found
 
 

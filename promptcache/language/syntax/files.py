@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
-from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
-
-MAX_SUGGESTIONS = 100
-"""Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
+from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
 
 Files: TypeAlias = Path | Mapping[str, str]
 """Location of files: a folder, or a mapping from paths with slashes to texts in memory."""
@@ -104,47 +101,46 @@ class Folder:
         return read_document(path, SchemaError) if self.texts is None else self.read(path)
 
 
-def find_file(
-    attribute: str, written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True
-) -> Path | Diagnostic:
+def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -> Path | Diagnostic:
     """Return the path of the file that `src` or `href` names, with links resolved, or a diagnostic at `span`."""
     what = f"{attribute}={written!r}"
     if folder is None:
         advice = "load the schema from a file, or pass folder="
-        return _fault("PC214", f"{what} needs a folder, and a schema given as text has none", span, advice)
+        return diagnostic("PC214", f"{what} needs a folder, but a schema that is given as text has none", span, advice)
     try:
         path = folder.path(written)
         if not path.is_relative_to(folder.home):
-            advice = "move the file there, or copy what it holds"
-            return _fault("PC210", f"{what} lies outside the folder of the schema", span, advice)
+            advice = "move the file into the folder, or copy its content"
+            return diagnostic("PC210", f"{what} is outside the folder of the schema", span, advice)
         if not folder.has(path):
-            near = _similar(written, folder) if may_suggest else None
-            return _fault("PC211", f"{what} is no file in the folder of the schema", span, near)
+            return diagnostic(
+                "PC211", f"{what} is not a file in the folder of the schema", span, _similar(written, folder)
+            )
     except OSError as fault:
-        return _fault("PC211", f"{what} cannot be read: {fault.strerror}", span)
+        return diagnostic("PC211", f"{what} cannot be read: {fault.strerror}", span)
     except RuntimeError:  # raised by Path.resolve up to Python 3.12
-        return _fault("PC211", f"{what} cannot be read: its links lead in a circle", span)
+        return diagnostic("PC211", f"{what} cannot be read: its links form a cycle", span)
     return path
 
 
-def read_src(written: str, folder: Folder | None, span: Span, *, may_suggest: bool = True) -> str | Diagnostic:
+def read_src(written: str, folder: Folder | None, span: Span) -> str | Diagnostic:
     """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic."""
-    path = find_file("src", written, folder, span, may_suggest=may_suggest)
+    path = find_file("src", written, folder, span)
     if isinstance(path, Diagnostic):
         return path
     assert folder is not None, "a file was found in it"
     try:
         data = folder.read(path)
     except OSError as fault:
-        return _fault("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)
+        return diagnostic("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)
     if len(data) > MAX_BYTES:
-        return _fault("PC213", f"src={written!r} has more than {MAX_BYTES} bytes", span)
+        return diagnostic("PC213", f"src={written!r} has more than {MAX_BYTES} bytes", span)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
         line = data.count(b"\n", 0, fault.start) + 1
         message = f"src={written!r} is not UTF-8: byte 0x{data[fault.start]:02x} in line {line}"
-        return _fault("PC212", message, span, "save the file as UTF-8")
+        return diagnostic("PC212", message, span, "save the file as UTF-8")
 
 
 def is_template(name: str) -> bool:
@@ -170,8 +166,8 @@ def open_document(
 
 def no_template(name: str) -> Diagnostic:
     """Return the diagnostic for a context that was passed although the document is not a template."""
-    message = f"a context is for templates, whose names end in {_SUFFIX}"
-    return Diagnostic(code="PC605", message=message, span=Span(name, 1, 1, 1, 1))
+    message = f"only templates take a context, and their names end in {_SUFFIX}"
+    return diagnostic("PC605", message, Span(name, 1, 1, 1, 1))
 
 
 def _similar(written: str, folder: Folder) -> str | None:
@@ -185,7 +181,3 @@ def _similar(written: str, folder: Folder) -> str | None:
     except OSError:
         return None
     return did_you_mean(name, known, f"'{parent}/{{}}'" if parent else "'{}'")
-
-
-def _fault(code: str, message: str, span: Span, advice: str | None = None) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=span, help=advice)

@@ -27,7 +27,7 @@ from promptcache.language.syntax.conditions import (
     simplify,
     write_condition,
 )
-from promptcache.language.syntax.names import absolute
+from promptcache.language.syntax.names import absolute, few
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
@@ -49,6 +49,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank
 
 _MAX_PATHS = 400
@@ -74,27 +75,29 @@ class Place(NamedTuple):
     options: InheritedOptions
 
 
-class Wanted(NamedTuple):
-    """Attributes of an `include`. `select` holds names with their spans; None selects everything."""
+class IncludeOptions(NamedTuple):
+    """Attributes of an `include`. `select` is a list of names with their spans; None selects everything."""
 
     select: tuple[tuple[str, Span], ...] | None
     prefix: str
     span: Span
 
 
-class Taken(NamedTuple):
+class IncludedItems(NamedTuple):
     """Items that an `include` adds: `here` at its place, `top` at the top level of the schema."""
 
     here: tuple[Item, ...]
     top: tuple[RuleList | Scaffold, ...]
 
 
-def take(document: SchemaDocument, wanted: Wanted, place: Place, faults: list[Diagnostic]) -> Taken:
+def include_items(
+    document: SchemaDocument, wanted: IncludeOptions, place: Place, faults: list[Diagnostic]
+) -> IncludedItems:
     """Return the items that an `include` adds from a document. Diagnostics are added to `faults`."""
     before = len(faults)
     chosen = _chosen(document, wanted, faults)
     if len(faults) > before:
-        return Taken((), ())
+        return IncludedItems((), ())
     tops = frozenset(module.name for item in chosen.values() for module in _modules(item))
     scope = _Scope(prefix=wanted.prefix, parent=place.parent, tops=tops, faults=faults)
     here: list[Item] = []
@@ -109,7 +112,7 @@ def take(document: SchemaDocument, wanted: Wanted, place: Place, faults: list[Di
                 here += scope.scaffold(child, "")
             case RuleList():
                 top += scope.rules(child)
-    return Taken(tuple(here), tuple(top))
+    return IncludedItems(tuple(here), tuple(top))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ class _Scope:
             owner: Path of the module around the scaffold in the included schema.
             from_root: Whether to write the paths from the root.
         """
-        if not all(self._is_taken(path, owner) for path in scaffold.modules):
+        if not all(self._is_selected(path, owner) for path in scaffold.modules):
             return ()
         if scaffold.name is None and (self.parent or (self.prefix and owner)):
             from_root = True  # the paths are its name, and scaffold names are unique in a schema
@@ -209,7 +212,7 @@ class _Scope:
             whole: Test = Or((Not(condition), consequence))
         else:
             whole = _read(rule.test)
-        taken = {module for module in modules_of(whole) if self._is_taken(module, "")}
+        taken = {module for module in modules_of(whole) if self._is_selected(module, "")}
         if not taken:
             return ()
         if isinstance(rule, Require) and taken == modules_of(whole):
@@ -217,22 +220,23 @@ class _Scope:
             return (replace(rule, condition=self._written(here), consequence=self._written(consequence)),)
         rest = simplify(whole, lambda module: None if module in taken else False)
         if rest is False:
-            message = "this rule cannot be kept without the modules that select= leaves out"
-            self._fault("PC220", message, rule.span, "select the modules in it, too")
+            message = "this rule cannot be satisfied without the modules that select= leaves out"
+            self._fault("PC220", message, rule.span, "also select the other modules of the rule")
         return () if isinstance(rest, bool) else (self._demand(rest, rule),)
 
     def _choose(self, rule: Choose) -> tuple[Combination, ...]:
         """Return a `choose` rule. Inside a module, its minimum applies only if that module is present."""
         paths = rule.modules
         if rule.minimum and rule.minimum > len(paths):
-            message = f"at least {rule.minimum} modules are to be chosen, and select= leaves {len(paths)} of them"
-            self._fault("PC220", message, place(rule, "min"), "select the modules in it, too")
+            message = f"the rule needs at least {rule.minimum} modules, but select= includes only {len(paths)} of them"
+            self._fault("PC220", message, place(rule, "min"), "also select the other modules of the rule")
             return ()
         if not (self.parent and rule.minimum):
             return (rule,)
         size = len(paths) - rule.minimum + 1
         if comb(len(paths), size) * size > _MAX_PATHS:
-            message = f"to choose at least {rule.minimum} of {len(paths)} modules is too much inside '{self.parent}'"
+            choice = f"at least {rule.minimum} of {len(paths)} modules"
+            message = f"choosing {choice} has too many alternatives inside '{self.parent}'"
             self._fault("PC308", message, place(rule, "min"), "include the file at the top level of the schema")
             return ()
         enough = " and ".join(f"({' or '.join(some)})" for some in combinations(paths, size))
@@ -263,14 +267,14 @@ class _Scope:
     def _from_root(self, path: str) -> str:
         return "/" + (join_path(self.parent, self.prefix + path) if path else self.parent)
 
-    def _is_taken(self, path: str, owner: str) -> bool:
+    def _is_selected(self, path: str, owner: str) -> bool:
         return absolute(path, owner).partition("/")[0] in self.tops
 
     def _kept(
         self, paths: tuple[str, ...], places: Places, attribute: str, owner: str
     ) -> tuple[tuple[str, ...], Places]:
         """Return the paths of included modules, and the places without those of the other paths."""
-        taken = [self._is_taken(path, owner) for path in paths]
+        taken = [self._is_selected(path, owner) for path in paths]
         if all(taken):
             return paths, places
         kept = tuple(
@@ -281,14 +285,14 @@ class _Scope:
 
     def _refuse(self, module: Module, attribute: str, paths: tuple[str, ...], owner: str) -> None:
         for number, path in enumerate(paths):
-            if not self._is_taken(path, owner):
+            if not self._is_selected(path, owner):
                 name = absolute(path, owner).partition("/")[0]
                 message = f"'{module.name}' needs '{name}', which select= leaves out"
-                fix = f"select what holds '{name}' too, or leave '{module.name}' out"
+                fix = f"also select the module or union with '{name}', or leave out '{module.name}'"
                 self._fault("PC220", message, place(module, attribute, number), fix)
 
     def _fault(self, code: str, message: str, span: Span, fix: str) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=fix))
+        self.faults.append(diagnostic(code, message, span, fix))
 
 
 def _read(condition: str) -> Test:
@@ -299,21 +303,21 @@ def _modules(item: Module | Union) -> tuple[Module, ...]:
     return item.members if isinstance(item, Union) else (item,)
 
 
-def _chosen(document: SchemaDocument, wanted: Wanted, faults: list[Diagnostic]) -> dict[int, Module | Union]:
+def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagnostic]) -> dict[int, Module | Union]:
     """Return the selected modules and unions by their index among the children of the document."""
     there = {number: item for number, item in enumerate(document.children) if isinstance(item, Module | Union)}
     if wanted.select is None:
         faults += _anonymous(document)
         if not there:
-            message = "there is nothing to include: the file has no module at its top level"
-            faults.append(_fault("PC218", message, wanted.span, "name another file, or remove the include"))
+            message = "the included file has no module at its top level"
+            faults.append(diagnostic("PC218", message, wanted.span, "name another file, or remove the include"))
         return there
     known = [item.name for item in there.values() if item.name is not None]
     for name, span in wanted.select:
         if name not in known:
             fix = _instead(name, there.values()) or did_you_mean(name, known)
             message = f"the included file has no module or union '{name}' at its top level"
-            faults.append(_fault("PC218", message, span, fix or f"it has: {', '.join(known[:12]) or 'none'}"))
+            faults.append(diagnostic("PC218", message, span, fix or f"the file has: {few(known) or 'none'}"))
     names = {name for name, _ in wanted.select}
     return {number: item for number, item in there.items() if item.name in names}
 
@@ -330,17 +334,17 @@ def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
                 what = "a parameter"
             case _:
                 continue
-        fix = "put it into a module, or say with select= which modules are taken"
-        yield _fault("PC219", f"an included file holds {what} outside all modules", child.span, fix)
+        fix = "put it into a module, or name the modules to include with select="
+        yield diagnostic("PC219", f"the included file has {what} outside of its modules", child.span, fix)
         return
 
 
 def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
     for item in there:
         if isinstance(item, Union) and any(member.name == name for member in item.members):
-            owner = f"select '{item.name}'" if item.name else "give the union a name, and select that"
-            return f"'{name}' is a member of a union, which is taken whole: {owner}"
-    return "a module is taken with all that is in it: select the one at the top level" if "/" in name else None
+            owner = f"select '{item.name}'" if item.name else "give the union a name and select it"
+            return f"'{name}' is a member of a union, and a union is included as a whole: {owner}"
+    return "a module is included with its content: select the module at the top level" if "/" in name else None
 
 
 def _with_options(item: Module | Union, document: SchemaDocument, around: InheritedOptions) -> Module | Union:
@@ -362,7 +366,3 @@ def _with(module: Module, own: InheritedOptions, around: InheritedOptions) -> Mo
         separator=own.separator if differs else module.separator,
         context=module.context or (own.context if own.context is not around.context else None),
     )
-
-
-def _fault(code: str, message: str, span: Span, fix: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=span, help=fix)

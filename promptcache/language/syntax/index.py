@@ -5,9 +5,9 @@ Names that are malformed, reserved or used twice become diagnostics. This module
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span
+from promptcache.diagnostics import FaultList, SchemaError, Span
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
@@ -29,6 +29,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import check_type
 
 
@@ -75,7 +76,7 @@ def index_schema(schema: SchemaDocument) -> Index:
     """Return the index of a schema. Diagnostics for names and structure are added to its `faults`."""
     walker = _Walker(schema.span.source)
     if not schema.name.strip() or any(character.isspace() for character in schema.name):
-        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or holds whitespace"
+        message = f"{quoted(schema.name)} cannot be the name of a schema: it is empty or contains whitespace"
         walker.fault("PC201", message, place(schema, "name"))
     walker.items(schema.children, "", None, ())
     return walker.index
@@ -92,7 +93,7 @@ class _Walker:
 
     def fault(self, code: str, message: str, span: Span, fix: str | None = None, first: Span | None = None) -> None:
         related = ((first, "first defined here"),) if first else ()
-        self.index.faults.append(Diagnostic(code=code, message=message, span=span, help=fix, related=related))
+        self.index.faults.append(diagnostic(code, message, span, fix, related))
 
     def items(
         self, items: tuple[Item, ...], parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
@@ -115,7 +116,7 @@ class _Walker:
     def _module(self, module: Module, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         path = join_path(parent, module.name)
         if module.name in RESERVED_MODULES or module.name.lower().startswith("xml"):
-            message = f"a module cannot be called '{module.name}': in a prompt <{module.name}> means something else"
+            message = f"a module cannot be named '{module.name}': <{module.name}> has another meaning in a prompt"
             self.fault("PC202", message, place(module, "name"), "choose another name")
         elif not self._named(module.name, module, "module"):
             self._only_faults(module, path, turn)
@@ -129,9 +130,7 @@ class _Walker:
         self.index.modules[path] = entry
         self.index.parameters[path] = {}
         self.items(module.children, path, turn, choices)
-        self.index.modules[path] = ModuleEntry(
-            path=path, parent=parent, module=module, start=start, stop=self._entered, choices=choices
-        )
+        self.index.modules[path] = replace(entry, stop=self._entered)
 
     def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
         """Collect the faults inside a module that is not declared because of its name."""
@@ -142,7 +141,7 @@ class _Walker:
 
     def _union(self, union: Union, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if not union.members:
-            self.fault("PC108", "a union needs members", union.span, "put modules into it, or remove it")
+            self.fault("PC108", "a union needs members", union.span, "add modules to the union, or remove it")
         if union.name is not None and self._named(union.name, union, "union"):
             self._first_of("PC205", "union", union.name, parent, place(union, "name"))
         number = len(self.index.unions)
@@ -156,9 +155,7 @@ class _Walker:
         self.index.faults.extend(check_type(parameter))
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
         if parameter.name in reserved or parameter.name.lower().startswith("xml"):
-            message = (
-                f"a parameter cannot be called '{parameter.name}': in a prompt that attribute means something else"
-            )
+            message = f"a parameter cannot be named '{parameter.name}': this attribute has another meaning in a prompt"
             self.fault("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
@@ -173,7 +170,7 @@ class _Walker:
 
     def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if outer is not None:
-            message = f"<{turn.role}> stands inside a turn of <{outer}>, and turns do not nest"
+            message = f"<{turn.role}> is inside a turn of <{outer}>, and turns cannot be nested"
             self.fault("PC110", message, turn.span, f"close <{outer}> first")
         self.index.turns.append(turn)
         self.items(turn.children, parent, turn.role, choices)
@@ -195,7 +192,7 @@ class _Walker:
         message = f"{kind} '{name}' is defined twice{where} (first {at})"
         fix = "give one of them another name"
         if {first.source, span.source} != {self._source}:
-            fix += ", or write prefix= where it is included"
+            fix += ", or add prefix= to the include"
         self.fault(code, message, span, fix, first)
         return False
 

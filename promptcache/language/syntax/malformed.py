@@ -1,4 +1,4 @@
-"""Explain why a document cannot be read as XML, as diagnostics PC001 to PC009.
+"""Explain why a document is not well-formed XML (PC001, PC003).
 
 `markup_faults` explains a fault in one piece of markup. This module explains the other faults: elements without an end
 tag, text outside the root element, and documents that are not XML at all.
@@ -14,10 +14,8 @@ from xml.parsers.expat import errors
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, Span, num_slips
-from promptcache.language.syntax.markup_faults import control, first_fault
-from promptcache.language.syntax.source import Source
-
-__all__ = ["Opened", "beyond", "control", "declaration", "doctype", "instruction", "namespace", "not_well_formed"]
+from promptcache.language.syntax.markup_faults import first_fault
+from promptcache.language.syntax.source import Source, diagnostic
 
 _BETWEEN = re.compile(r"(?:\A<\?xml.*?\?>)?(?:[ \t\n]+|<!--.*?-->|<\?(?!xml\s).*?\?>)*", re.DOTALL)
 _WORD = re.compile(r"[^\s<>]*")
@@ -58,7 +56,7 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
     if found := first_fault(source, start, offset):
         return found
     span = source.span(offset, min(offset + 1, len(source.text)))
-    return _fault("this is not well-formed XML", span, "look for a quote, < or & that is missing or too many")
+    return _fault("this is not well-formed XML", span, "look for a missing or extra quote, < or &")
 
 
 def _outside(source: Source, start: int) -> Diagnostic | None:
@@ -71,14 +69,14 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
     if start:
         return _behind(source, at, span)
     if at == len(text):
-        message = "the document holds no element" if text.strip() else "the document is empty"
+        message = "the document has no element" if text.strip() else "the document is empty"
         return _fault(message, span if text.strip() else source.span(0, 0), _BEGIN)
     if text.startswith("</", at):
         return _end_of_nothing(source, at, None)
     if text.startswith("<?xml", at):
         if at == 0 or "?>" not in text[at:]:
             return None
-        advice = "remove what stands before it, or the declaration"
+        advice = "remove the text before the declaration, or the declaration"
         return _fault("the XML declaration must be the first thing in a document", source.span(at, at + 5), advice)
     if text[at] == "<":
         return None
@@ -88,7 +86,7 @@ def _outside(source: Source, start: int) -> Diagnostic | None:
         return _fault("the document looks like JSON, not like XML", source.span(at, at + 1), _BEGIN)
     if "<" not in text:
         return _fault("the document is plain text, not XML", span, _BEGIN)
-    return _fault("text stands before the first element", span, "remove it, or put it inside the element")
+    return _fault("there is text before the first element", span, "remove it, or put it inside the element")
 
 
 def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
@@ -99,7 +97,7 @@ def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
     first = _WORD.match(source.text, root.end() + 1) if root else None
     name = first[0].rstrip("/") if first else ""
     if source.text.startswith("<", at) and source.text[at + 1 : at + 2] not in "!?":
-        advice = "write one element in each file, or put this one inside"
+        advice = "write one root element in each file, or move this element inside"
         return _fault(f"another element follows the end of <{name}>", source.span(at, at + 1), advice)
     if source.text.startswith("<", at):
         return None
@@ -182,7 +180,7 @@ def _indent(source: Source, at: int) -> int:
 
 
 def _fault(message: str, span: Span, advice: str, related: tuple[tuple[Span, str], ...] = ()) -> Diagnostic:
-    return Diagnostic(code="PC001", message=message, span=span, help=advice, related=related)
+    return diagnostic("PC001", message, span, advice, related)
 
 
 def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
@@ -190,38 +188,4 @@ def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
     line, column = fault.position
     start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
     span = source.span(start, start)
-    return Diagnostic(code="PC001", message=f"not well-formed: {fault.msg}", span=span)
-
-
-def doctype(source: Source, offset: int) -> Diagnostic:
-    """Return the diagnostic for a DOCTYPE. Without a DOCTYPE, a document cannot define entities."""
-    message = "a DOCTYPE is not allowed: documents define no entities and read no other file"
-    return Diagnostic(code="PC002", message=message, span=source.span(offset, offset + 9), help="remove it")
-
-
-def instruction(target: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a processing instruction."""
-    return Diagnostic(
-        code="PC007", message=f"a processing instruction <?{target}…?> is not allowed", span=span, help="remove it"
-    )
-
-
-def namespace(name: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a name with a namespace prefix, or for a namespace declaration."""
-    fix = 'use whitespace="preserve" on the module' if name == "xml:space" else "remove the prefix"
-    message = f"'{name}' uses a namespace; the language has none"
-    return Diagnostic(code="PC008", message=message, span=span, help="remove it" if name == "xmlns" else fix)
-
-
-def beyond(code: str, message: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for a limit that is exceeded."""
-    return Diagnostic(code=code, message=message, span=span)
-
-
-def declaration(source: Source, version: str, encoding: str | None) -> Diagnostic:
-    """Return the diagnostic for an XML declaration that names another version or encoding."""
-    span = source.span(0, max(source.text.find("?>") + 2, 0))
-    if version != "1.0":
-        return Diagnostic(code="PC001", message=f"XML {version} is not read, only 1.0", span=span)
-    message = f"the document declares the encoding {encoding}; only UTF-8 is read"
-    return Diagnostic(code="PC006", message=message, span=span, help="save it as UTF-8 and declare that, or nothing")
+    return diagnostic("PC001", f"not well-formed: {fault.msg}", span)

@@ -11,7 +11,7 @@ import unicodedata
 from html.entities import html5
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.syntax.source import Source
+from promptcache.language.syntax.source import Source, diagnostic
 
 _MARKUP = re.compile(r"[<&\x00-\x08\x0b\x0c\x0e-\x1f]|\]\]>")
 _SPACE = re.compile(r"[ \t\n]*")
@@ -41,8 +41,8 @@ def first_fault(source: Source, start: int, last: int) -> Diagnostic | None:
         if isinstance(found, Diagnostic):
             return found
         if text.startswith("<?", match.start()) and found > last:
-            message = "what <? begins cannot be read"
-            advice = 'leave it out, or write <?xml version="1.0" encoding="UTF-8"?> at the start of the document'
+            message = "the processing instruction is not well-formed"
+            advice = 'remove it, or write <?xml version="1.0" encoding="UTF-8"?> at the start of the document'
             return _fault(source, match.start(), match.start() + 2, message, advice)
         here = found
     return None
@@ -54,7 +54,7 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
     if text[at] == "&":
         return _reference(source, at, None)
     if text[at] == "]":
-        return _fault(source, at, at + 3, "]]> stands in text", "write ]]&gt;")
+        return _fault(source, at, at + 3, "]]> is not allowed in text", "write ]]&gt;")
     if text[at] != "<":
         return control(source, at)
     if text.startswith("<!--", at):
@@ -67,7 +67,11 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
         return _fault(source, at, at + 2, message, "write <!-- … --> or <![CDATA[…]]>")
     if text.startswith("<?", at):
         stop = text.find("?>", at + 2)
-        return stop + 2 if stop >= 0 else _fault(source, at, at + 2, "what <? begins is never closed", "add ?>")
+        return (
+            stop + 2
+            if stop >= 0
+            else _fault(source, at, at + 2, "the processing instruction is never closed", "add ?>")
+        )
     if text.startswith("</", at):
         return _end_tag(source, at)
     return _StartTag(source, at).read()
@@ -75,7 +79,7 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
 
 def control(source: Source, offset: int) -> Diagnostic:
     """Return the diagnostic for a control character."""
-    message = f"the document holds a control character, U+{ord(source.text[offset]):04X}"
+    message = f"the document contains a control character, U+{ord(source.text[offset]):04X}"
     return _fault(source, offset, offset + 1, message, "remove it")
 
 
@@ -88,7 +92,7 @@ def _comment(source: Source, at: int) -> Diagnostic | int:
         return stop + 3
     if text.startswith("--->", stop):
         return _fault(source, stop, stop + 4, "a comment ends with -->, not with --->", "write -->")
-    message = "a comment cannot hold --"
+    message = "a comment cannot contain --"
     return _fault(source, stop, stop + 2, message, "write one hyphen, or end the comment with -->")
 
 
@@ -112,7 +116,7 @@ def _reference(source: Source, at: int, attribute: str | None) -> Diagnostic | i
             source,
             at,
             found.end(),
-            f"{found[0] if len(found[0]) <= _MAX_SHOWN else '&#…;'} is no character that XML can hold",
+            f"{found[0] if len(found[0]) <= _MAX_SHOWN else '&#…;'} is not a character that XML allows",
             "remove it",
         )
     if found:
@@ -122,10 +126,10 @@ def _reference(source: Source, at: int, attribute: str | None) -> Diagnostic | i
     stop = at + 2 if text.startswith("&&", at) else at + 1
     bare = text[at:stop]
     if attribute is None:
-        return _fault(source, at, stop, f"a bare {bare} is not well-formed", _WRITE_AND)
+        return _fault(source, at, stop, f"a bare {bare} is not allowed", _WRITE_AND)
     advice = f"write {'&amp;' * len(bare)} for a literal {bare}"
     advice += "; in a condition write 'and'" if bare == "&&" else ""
-    return _fault(source, at, stop, f"a bare {bare} in the value of attribute '{attribute}' is not well-formed", advice)
+    return _fault(source, at, stop, f"a bare {bare} is not allowed in the value of attribute '{attribute}'", advice)
 
 
 def _unknown_entity(source: Source, start: int, stop: int, name: str) -> Diagnostic:
@@ -144,9 +148,9 @@ def _end_tag(source: Source, at: int) -> Diagnostic | int:
     start = _after_space(text, at + 2)
     name = _WORD.match(text, start)
     if name is None:
-        return _fault(source, at, at + 2, "</ is followed by no name", _WRITE_LESS)
+        return _fault(source, at, at + 2, "</ is not followed by a name", _WRITE_LESS)
     if start > at + 2:
-        return _fault(source, at, name.end(), "a space stands between </ and the name", f"write </{name[0]}>")
+        return _fault(source, at, name.end(), "there is a space between </ and the name", f"write </{name[0]}>")
     if fault := _bad_name(source, name.start(), name[0], "an element", "write the name of the element that it closes"):
         return fault
     stop = _after_space(text, name.end())
@@ -156,7 +160,7 @@ def _end_tag(source: Source, at: int) -> Diagnostic | int:
         return _fault(source, at, name.end(), f"the end tag </{name[0]} has no closing >", f"write </{name[0]}>")
     rest = text[stop:].partition(">")[0] if stop == name.end() else ""
     end = stop + max(1, len(rest))
-    return _fault(source, stop, end, "an end tag holds a name and nothing else", f"write </{name[0]}>")
+    return _fault(source, stop, end, "an end tag contains only a name", f"write </{name[0]}>")
 
 
 class _StartTag:
@@ -179,7 +183,7 @@ class _StartTag:
             return self._fault(at, at + 2, "an end tag begins with </, not with <\\", f"write </{backslash[1]}>")
         name = _WORD.match(text, at + 1)
         if name is None or not _is_start(name[0][0]):
-            return self._fault(at, at + 1, "a bare < is not well-formed", _WRITE_LESS)
+            return self._fault(at, at + 1, "a bare < is not allowed", _WRITE_LESS)
         self._name = name[0]
         if fault := _bad_name(self._source, name.start(), name[0], "an element", _NAMES):
             return fault
@@ -219,7 +223,7 @@ class _StartTag:
         if (first := self._first.setdefault(word[0], span)) is not span:
             related = ((first, "first given here"),)
             message = f"attribute '{word[0]}' is given twice"
-            return Diagnostic(code="PC001", message=message, span=span, help="remove one of them", related=related)
+            return diagnostic("PC001", message, span, "remove one of them", related)
         return self._value(word[0], value)
 
     def _value(self, name: str, opening: int) -> Diagnostic | int:
@@ -240,19 +244,19 @@ class _StartTag:
         is_value = stop >= 0 and "\n" not in whole and not whole.endswith("=") and _TAG_GOES_ON.match(text, stop + 1)
         end = _VALUE_END.search(rest)
         if is_value or (end is None and self._limit < len(text)):
-            at, message = self._limit, f"a bare < in the value of attribute '{name}' is not well-formed"
+            at, message = self._limit, f"a bare < is not allowed in the value of attribute '{name}'"
             return self._fault(at, at + 1, message, "write &lt; for a literal <")
         return self._open_value(name, opening, (rest[: end.start()] if end else rest).rstrip(" \t\n"))
 
     def _open_value(self, name: str, opening: int, value: str) -> Diagnostic:
         quote = self._text[opening]
         message = f"the value of attribute '{name}' is not closed: the second {quote} is missing"
-        advice = f"write {name}={quote}{value}{quote}" if len(value) <= _MAX_SHOWN else f"add {quote} behind the value"
+        advice = f"write {name}={quote}{value}{quote}" if len(value) <= _MAX_SHOWN else f"add {quote} after the value"
         return self._fault(opening, opening + 1 + len(value), message, advice)
 
     def _unclosed(self) -> Diagnostic:
         stop = self._at + 1 + len(self._name)
-        advice = f"add > behind its last attribute, or /> if it is empty{_OR_LESS}"
+        advice = f"add > after the last attribute, or /> if the element is empty{_OR_LESS}"
         return self._fault(self._at, stop, f"the tag <{self._name} has no closing >", advice)
 
     def _no_value(self, here: int, start: int, word: re.Match[str]) -> Diagnostic:
@@ -273,7 +277,7 @@ class _StartTag:
         return self._fault(value, value + max(1, len(bare)), message, f'write {name}="{bare[:_MAX_SHOWN]}"')
 
     def _curly(self, at: int, name: str, value: str) -> Diagnostic:
-        message = f"{self._text[at]} is a typographic quotation mark; values stand in straight ones"
+        message = f"{self._text[at]} is a typographic quotation mark; values need straight quotation marks"
         value = value if len(value) <= _MAX_SHOWN else "…"
         return self._fault(at, at + 1, message, f'write {name}="{value}"')
 
@@ -286,7 +290,7 @@ class _StartTag:
             message = f"a space is missing before attribute '{word}'"
             return self._fault(start, start + len(word), message, "add a space")
         quote = self._text[self._last_open]
-        message = f"the value of attribute '{name}' holds a {quote}"
+        message = f"the value of attribute '{name}' contains a {quote}"
         advice = f"write {'&quot;' if quote == chr(34) else '&apos;'} for a quotation mark in a value"
         return self._fault(start - 1, start, message, advice)
 
@@ -295,8 +299,8 @@ class _StartTag:
         if touches and self._first and character in _STRAIGHT:
             return self._touching(at, "", is_attribute=False)
         if character == "&":
-            return self._fault(at, at + 1, "a bare & in a tag is not well-formed", _WRITE_LESS)
-        message = f"{_named(character)} cannot stand in the tag <{self._name}"
+            return self._fault(at, at + 1, "a bare & is not allowed in a tag", _WRITE_LESS)
+        message = f"{_named(character)} is not allowed in the tag <{self._name}"
         return self._fault(at, at + 1, message, f"remove it{_OR_LESS}")
 
     def _fault(self, start: int, stop: int, message: str, advice: str) -> Diagnostic:
@@ -310,8 +314,10 @@ def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> 
         return None
     character, at = name[wrong], start + wrong
     if character.isspace() or unicodedata.category(character) == "Cf":
-        return _fault(source, at, at + 1, f"{_named(character)} stands in the tag", "write a plain space, or remove it")
-    return _fault(source, at, at + 1, f"{_named(character)} cannot stand in the name of {kind}", advice)
+        return _fault(
+            source, at, at + 1, f"{_named(character)} is not allowed in a tag", "write a plain space, or remove it"
+        )
+    return _fault(source, at, at + 1, f"{_named(character)} is not allowed in the name of {kind}", advice)
 
 
 def _is_start(character: str) -> bool:
@@ -339,4 +345,4 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _fault(source: Source, start: int, stop: int, message: str, advice: str, code: str = "PC001") -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=source.span(start, stop), help=advice)
+    return diagnostic(code, message, source.span(start, stop), advice)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.nodes import join_path
+from promptcache.language.syntax.xml import MAX_DEPTH
 
 RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
 """Names that a module cannot have: the elements of a prompt document, and `tool`, one more kind of turn."""
@@ -25,7 +26,7 @@ RESERVED_OUTSIDE_MODULES = frozenset({"version"})
 MAX_NAME = 200
 """Maximum length of a name, in characters."""
 
-_MAX_PATH = 100 * (MAX_NAME + 1)  # elements are nested at most 100 deep
+_MAX_PATH = MAX_DEPTH * (MAX_NAME + 1)
 
 _START = (
     "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
@@ -34,6 +35,11 @@ _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
 
 _MAX_QUOTED = 80
+
+MAX_LISTED = 6
+"""Number of modules or rules that a message lists."""
+
+_MAX_FEW = 12
 
 _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:-([0-9A-Za-z.-]{1,50}))?")
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*(\S+)")
@@ -63,8 +69,8 @@ def is_name(text: str) -> bool:
 def name_help(text: str) -> str:
     """Return a hint on how to correct a malformed name."""
     if len(text) > MAX_NAME:
-        return f"it has {len(text)} characters, and a name has at most {MAX_NAME}"
-    return "begin with a letter or _, go on with letters, digits, '.', '-' or '_'"
+        return f"the name has {len(text)} characters, and at most {MAX_NAME} are allowed"
+    return "begin with a letter or _, and continue with letters, digits, '.', '-' or '_'"
 
 
 def is_element(text: str) -> bool:
@@ -94,12 +100,24 @@ def quoted(text: str) -> str:
     return repr(text) if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]!r}…"
 
 
+def listed(modules: Sequence[str]) -> str:
+    """Return the first few modules in quotes, and the number of the others."""
+    names = ", ".join(f"'{module}'" for module in modules[:MAX_LISTED])
+    return names if len(modules) <= MAX_LISTED else f"{names} and {len(modules) - MAX_LISTED} more"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names of a long list, and the number of the others."""
+    more = f" and {len(names) - _MAX_FEW} more" if len(names) > _MAX_FEW else ""
+    return ", ".join(names[:_MAX_FEW]) + more
+
+
 def path_help(text: str) -> str | None:
     """Return a hint on how to correct a malformed path, or None."""
     if "," in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
-        return "there is no way up in a path: begin at the root with /"
+        return "a path cannot contain '..': begin at the root with /"
     if text.endswith("/") or "//" in text:
         return "write one slash between names and none at the end"
     return None
@@ -155,8 +173,7 @@ def _place(parent: str) -> str:
 def _listed(here: list[str], parent: str) -> str:
     if not here:
         return f"there are no modules {_place(parent)}"
-    more = f" and {len(here) - 12} more" if len(here) > 12 else ""
-    return f"modules {_place(parent)}: {', '.join(here[:12])}{more}"
+    return f"modules {_place(parent)}: {few(here)}"
 
 
 def is_version(text: str) -> bool:

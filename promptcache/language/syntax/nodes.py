@@ -110,7 +110,7 @@ class Turn(Short):
 class Module(Short):
     """Reusable text with a name. An inherited option that is None has the value of the parent.
 
-    `requires`, `excludes` and `after` hold module paths as written. A path is relative to the parent of this module, or
+    `requires`, `excludes` and `after` are module paths as written. A path is relative to the parent of this module, or
     starts at the root if it has a leading slash.
     """
 

@@ -50,7 +50,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_PATTERN:
-            message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are read"
+            message = f"the pattern has {len(text)} characters, and at most {MAX_PATTERN} are allowed"
             raise PatternError(message, MAX_PATTERN)
         compiled = _compile(text)
         if isinstance(compiled, str):
@@ -58,7 +58,8 @@ class Pattern:
         self._compiled = compiled
         for position, token in _tokens(text):
             if token == "{" and not _BOUNDS.match(text, position):
-                message = "'{' begins no number of repetitions, as in {2,5} or {0,5}"  # RE2 reads this as a character
+                # RE2 reads such a brace as a character
+                message = "'{' does not begin a number of repetitions, such as {2,5} or {0,5}"
                 raise PatternError(message, position, "write \\{ for the character")
 
     def matches(self, text: str) -> bool:
@@ -95,7 +96,7 @@ def _explained(text: str, fault: str) -> PatternError:
         case "unexpected )":
             return PatternError("')' closes no group", _closing(text), "write \\) for the character")
         case "pattern too large - compile failed":
-            return PatternError("the pattern is too large when its repetitions are written out", 0, "repeat less")
+            return PatternError("the pattern is too large, because of its repetitions", 0, "use fewer repetitions")
     message, advice = _in_words(reason, fragment)
     return PatternError(message, _position(text, fragment, fault), advice)
 
@@ -103,7 +104,10 @@ def _explained(text: str, fault: str) -> PatternError:
 def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
     match reason:
         case "invalid escape sequence" if fragment[1:].isdigit():
-            return f"{fragment} refers to a group, which patterns cannot do", "write what is repeated once more"
+            return (
+                f"{fragment} refers to a group, and back-references are not supported",
+                "write the content of the group again",
+            )
         case "invalid escape sequence" if fragment in {"\\d", "\\w", "\\s", "\\D", "\\W", "\\S"}:
             return f"{fragment} cannot be the end of a range", "write \\- for a hyphen"
         case "invalid escape sequence":
@@ -120,7 +124,10 @@ def _in_words(reason: str, fragment: str) -> tuple[str, str | None]:
             least, _, most = fragment.strip("{}").partition(",")
             if most and int(most) < int(least):
                 return f"{fragment}: the second number is smaller than the first", None
-            return f"{fragment} repeats more than 1,000 times, counted with the repetitions around it", "repeat less"
+            return (
+                f"{fragment} repeats more than 1,000 times, counted with the repetitions around it",
+                "use fewer repetitions",
+            )
         case "invalid perl operator" if fragment.startswith(("(?=", "(?!", "(?<")):
             return "look-ahead and look-behind are not supported", None
         case "invalid perl operator":

@@ -20,8 +20,8 @@ from promptcache.language.syntax.elements import (
     read_parameter,
     read_rule,
 )
-from promptcache.language.syntax.files import MAX_SUGGESTIONS, Folder, read_src
-from promptcache.language.syntax.include import InheritedOptions, Place, Taken, Wanted
+from promptcache.language.syntax.files import Folder, read_src
+from promptcache.language.syntax.include import IncludedItems, IncludeOptions, InheritedOptions, Place
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
     Combination,
@@ -39,6 +39,7 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
     join_path,
 )
+from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
@@ -51,12 +52,12 @@ class Inclusion(NamedTuple):
 
     href: str
     href_span: Span
-    wanted: Wanted
+    wanted: IncludeOptions
     place: Place
     depth: int
 
 
-Include: TypeAlias = Callable[[Inclusion, list[Diagnostic]], Taken]
+Include: TypeAlias = Callable[[Inclusion, list[Diagnostic]], IncludedItems]
 """Function that returns the items that an `include` adds. Diagnostics are added to the list."""
 
 
@@ -79,12 +80,12 @@ class SchemaReader:
         """
         if root.name != "schema":
             advice = (
-                "it is a prompt: give it where one is expected"
+                "this document is a prompt, but a schema is expected here"
                 if root.name == "prompt"
                 else did_you_mean(root.name, ["schema"])
             )
             message = f"a schema document begins with <schema>, not <{root.name}>"
-            raise SchemaError([Diagnostic(code="PC107", message=message, span=root.name_span, help=advice)])
+            raise SchemaError([diagnostic("PC107", message, root.name_span, advice)])
         attributes = self._attributes(root)
         separator = attributes.escaped("separator")
         options = InheritedOptions(
@@ -134,11 +135,11 @@ class SchemaReader:
         self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
         if self._num_paths > MAX_PATHS:
             message = f"the rules of this document name more than {MAX_PATHS} paths"
-            raise SchemaError([Diagnostic(code="PC308", message=message, span=element.name_span)])
+            raise SchemaError([diagnostic("PC308", message, element.name_span)])
         if element.name in CHILDREN.get(parent.name, ()):
             return True
         if element.name in ATTRIBUTES:
-            message = f"<{element.name}> cannot stand inside <{parent.name}>"
+            message = f"<{element.name}> is not allowed inside <{parent.name}>"
             self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
         else:
             advice = did_you_mean(element.name, ATTRIBUTES, "<{}>")
@@ -208,9 +209,9 @@ class SchemaReader:
         span = next(attribute.value_span for attribute in element.attributes if attribute.name == "src")
         content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
         if extra := next(content, None):
-            message = "a module with src takes its text from the file and holds nothing else"
-            self._fault("PC109", message, extra.span, "move this into a module of its own")
-        found = read_src(src, self._folder, span, may_suggest=len(self.faults) < MAX_SUGGESTIONS)
+            message = "a module with src cannot have other content"
+            self._fault("PC109", message, extra.span, "move this content to a separate module")
+        found = read_src(src, self._folder, span)
         if isinstance(found, Diagnostic):
             self.faults.append(found)
             return ()
@@ -228,7 +229,7 @@ class SchemaReader:
             return ()
         words = list(dict(attributes.places).get("select", ()))
         named = tuple(zip(select, words, strict=True))
-        wanted = Wanted(named or None, prefix, element.span)
+        wanted = IncludeOptions(named or None, prefix, element.span)
         inclusion = Inclusion(href, spans["href"], wanted, self._place, self._depth)
         taken = self._include(inclusion, self.faults)
         self._top += taken.top
@@ -241,7 +242,9 @@ class SchemaReader:
             if isinstance(item, Module | Doc):
                 children.append(item)
             elif not _blank(item):
-                self._fault("PC106", "a union holds modules, no text", item.span, "put the text into a module")
+                self._fault(
+                    "PC106", "a union can contain only modules, not text", item.span, "put the text into a module"
+                )
         return Union(
             children=tuple(children),
             span=element.span,
@@ -268,7 +271,7 @@ class SchemaReader:
         for node in element.children:
             if isinstance(node, Characters):
                 if not node.blank:
-                    self._fault("PC106", "<rules> holds no text", node.span, "write rules, or a <doc>")
+                    self._fault("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
             elif self._allowed(node, element) and node.name == "doc":
                 children.append(Doc(text=self._content(node), span=node.span))
             elif node.name in RULE_ATTRIBUTES:
@@ -279,13 +282,13 @@ class SchemaReader:
     def _hollow(self, element: Element) -> None:
         for item in self._items(element):
             if not _blank(item):
-                self._fault("PC106", f"<{element.name}> holds no text", item.span, f"write <{element.name} …/>")
+                self._fault("PC106", f"<{element.name}> cannot contain text", item.span, f"write <{element.name} …/>")
 
     def _content(self, element: Element) -> str:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))
 
     def _fault(self, code: str, message: str, span: Span, advice: str | None = None) -> None:
-        self.faults.append(Diagnostic(code=code, message=message, span=span, help=advice))
+        self.faults.append(diagnostic(code, message, span, advice))
 
 
 def _blank(item: Item) -> bool:

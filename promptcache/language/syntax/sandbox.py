@@ -69,7 +69,7 @@ class TemplateFault(Exception):
 class NoValueError(Exception):
     """Error for a variable without a value, or for an attribute or item that `owner` does not have.
 
-    `known` holds the names that `owner` has.
+    `known` are the names that `owner` has.
     """
 
     def __init__(self, name: object, owner: object) -> None:
@@ -82,7 +82,7 @@ class NoValueError(Exception):
 class _Undefined(StrictUndefined):
     @property
     def _undefined_message(self) -> str:
-        """Raise `NoValueError`, which holds the name. Jinja2 reads this message just before it raises an error."""
+        """Raise `NoValueError`, which has the name. Jinja2 reads this message just before it raises an error."""
         if self._undefined_hint is None:
             raise NoValueError(self._undefined_name, self._undefined_obj)
         return super()._undefined_message
@@ -185,7 +185,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if name in _TEXT_FILTERS:
                 written(value)
             if name == "sum" and any(isinstance(other, list | tuple) for other in (*others, *kwargs.values())):
-                raise TemplateFault("sum adds numbers, and no lists", "PC602")
+                raise TemplateFault("sum adds only numbers, not lists", "PC602")
             short = name in _SHORT_FILTERS or (name in self.tests and not others)
             read = len(value) if isinstance(value, str) else 1 if short else _size(value)
             self.spend(read if short else read * (10 + sum(map(_size, (*others, *kwargs.values())))) // 10)
@@ -197,7 +197,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(result, Iterator):
             result = list(self.counted(result))
         if isinstance(result, int) and result.bit_length() > MAX_BITS:
-            raise TemplateFault(f"this gives a number of more than {MAX_BITS} bits")
+            raise TemplateFault(f"the result is a number of more than {MAX_BITS} bits")
         if isinstance(result, str | list | tuple):
             self.spend(made=len(result) * (1 if isinstance(result, str) else _ITEM))
         return result
@@ -227,7 +227,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _concatenate(self, pieces: Iterable[Any]) -> str:
         texts = [written(piece) for piece in pieces]
         if sum(len(text) if isinstance(text, str) else 1 for text in texts) > MAX_BYTES:
-            raise TemplateFault(f"a text that is put together has more than {MAX_BYTES} characters")
+            raise TemplateFault(f"a joined text has more than {MAX_BYTES} characters")
         return Markup("").join(texts)
 
     def _to_json(self, value: object) -> Markup:
@@ -283,7 +283,7 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
         case nodes.Call() if not isinstance(node.node, nodes.Getattr):
             what, offset = "this call", node.node.lineno - 1
         case nodes.List() | nodes.Tuple() if not all(map(_is_plain, node.items)):
-            what = "a list of anything but constants"
+            what = "a list with items that are not constants"
         case nodes.Filter(name=name) if name not in sandbox.filters:
             what, code, advice = f"the filter '{name}'", "PC601", did_you_mean(name, sandbox.filters)
         case nodes.Test(name=name) if name not in sandbox.tests:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, instance
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Severity, Span, instance
 
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum size of a document or `src` file, in bytes."""
@@ -20,6 +20,19 @@ MAX_BYTES = 8 * 1024 * 1024
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""
+
+
+def diagnostic(
+    code: str,
+    message: str,
+    span: Span,
+    fix: str | None = None,
+    related: tuple[tuple[Span, str], ...] = (),
+    *,
+    severity: Severity = Severity.ERROR,
+) -> Diagnostic:
+    """Return a diagnostic; `fix` is its help."""
+    return Diagnostic(code=code, message=message, span=span, help=fix, severity=severity, related=related)
 
 
 class Piece(NamedTuple):
@@ -96,13 +109,13 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
     if len(text) > MAX_BYTES:
         raise error([_at_start(name, "PC004", f"the document has {limit}")])
     if isinstance(text, bytes) and text.startswith(_UTF_16):
-        advice = "save it as UTF-8: in Notepad with Save as and Encoding, in PowerShell with -Encoding utf8"
-        raise error([replace(_at_start(name, "PC006", "the document is UTF-16, and only UTF-8 is read"), help=advice)])
+        advice = "save the file as UTF-8 (Notepad: Save as, Encoding; PowerShell: -Encoding utf8)"
+        raise error([replace(_at_start(name, "PC006", "the document is UTF-16; only UTF-8 is supported"), help=advice)])
     try:
         data = text.encode() if isinstance(text, str) else text
         text = data.decode("utf-8-sig")
     except UnicodeEncodeError as fault:
-        message = f"the text holds a lone surrogate at character {fault.start}, which UTF-8 cannot express"
+        message = f"the text contains a lone surrogate at character {fault.start}, which UTF-8 cannot represent"
         raise error([_at_start(name, "PC006", message)]) from None
     except UnicodeDecodeError as fault:
         raise error([_not_utf8(data, name, fault.start)]) from None
@@ -146,8 +159,8 @@ def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
     advice = "save the file as UTF-8" + (
         f"; in Windows-1252 this byte is {meant!r}" if meant.isprintable() and meant else ""
     )
-    return Diagnostic(code="PC006", message=message, span=span, help=advice)
+    return diagnostic("PC006", message, span, advice)
 
 
 def _at_start(name: str, code: str, message: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=Span(name, 1, 1, 1, 1))
+    return diagnostic(code, message, Span(name, 1, 1, 1, 1))

@@ -16,19 +16,19 @@ from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.parser import Parser
 
-from promptcache.diagnostics import Diagnostic, LanguageError, did_you_mean
+from promptcache.diagnostics import LanguageError, did_you_mean
+from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode
+from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 5_000
 MAX_TAG = 5_000
 
 Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
-"""Values that a context may hold: the types of JSON."""
+"""Values that a context may contain: the types of JSON."""
 
 _MAX_DEPTH = 50
-_MAX_LISTED = 12
 _FILE = "<template>"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
 _TAG_START, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
@@ -59,7 +59,7 @@ def render_template(
     except _CAUGHT as fault:
         code, message, advice = rendering.explain(fault)
         start, stop = rendering.place(fault)
-        raise error([Diagnostic(code=code, message=message, span=template.span(start, stop), help=advice)]) from None
+        raise error([diagnostic(code, message, template.span(start, stop), advice)]) from None
     document = decode(rendered, source, error)
     return replace(document, origin=TemplateOrigin(template=template, pieces=pieces)) if pieces else document
 
@@ -143,7 +143,7 @@ class _Rendering:
             return near
         if self._context is None and fault.is_variable:
             return "give --context FILE, or context={…} in Python"
-        return f"there are: {', '.join(known[:_MAX_LISTED])}" if known else None
+        return f"available: {few(known)}" if known else None
 
     def place(self, fault: Exception) -> tuple[int, int]:
         """Return the range of a fault in the template: a name, or an expression up to the end of its tag or line."""
@@ -204,15 +204,15 @@ def _innermost(template: Template, trace: TracebackType | None) -> int:
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:
     """Close CDATA sections before each value in them, and open them again after the value.
 
-    CDATA sections cannot hold escaped text. Only the text of the template itself begins and ends sections and comments,
-    so the search for sections replaces each value with one character.
+    CDATA sections cannot contain escaped text. Only the text of the template itself begins and ends sections and
+    comments, so the search for sections replaces each value with one character.
     """
-    said = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
+    shown = [text if own else "." for text, own in zip(texts, verbatim, strict=True)]
     sections: Iterator[tuple[int, int]] = (
-        match.span(1) for match in _SECTION.finditer("".join(said)) if match[1] is not None
+        match.span(1) for match in _SECTION.finditer("".join(shown)) if match[1] is not None
     )
     start, section = 0, next(sections, None)
-    for number, text in enumerate(said):
+    for number, text in enumerate(shown):
         while section is not None and section[1] <= start:
             section = next(sections, None)
         if not verbatim[number] and section is not None and section[0] <= start:
@@ -238,5 +238,6 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
         return [plain(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
     if isinstance(value, Mapping) and type(value) is dict and all(type(name) is str for name in value):
         return {name: plain(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
-    message = f"{where[:80]} is of type {type(value).__name__}: text, numbers, lists and mappings can be given"
+    allowed = "only text, numbers, truth values, None, lists and mappings are allowed"
+    message = f"{where[:80]} is of type {type(value).__name__}: {allowed}"
     raise TemplateFault(message, "PC605")

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, did_you_mean
-from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.names import few, quoted
 from promptcache.language.syntax.nodes import Parameter, ParameterType, place
 from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
+from promptcache.language.syntax.source import diagnostic
 
 _INT = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -21,26 +22,25 @@ def refusal(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
     A required parameter rejects empty text. Whitespace is not empty text.
     """
     if parameter.required and not text:
-        return "it is required, and the text is empty", f'write {parameter.name}="…" with text'
+        return "it is required, but the text is empty", f'write {parameter.name}="…" with text'
     return _not_of_type(parameter, text)
 
 
 def _not_of_type(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
     match parameter.type:
         case ParameterType.LINE if any(character in text for character in _BREAKS):
-            return "it takes one line, and the text has several", "remove the line breaks"
+            return "it takes one line, but the text has several", "remove the line breaks"
         case ParameterType.INT if not _INT.fullmatch(text):
-            return "it takes a whole number, as 12 or -3", None
+            return "it takes a whole number, such as 12 or -3", None
         case ParameterType.NUMBER if not _NUMBER.fullmatch(text):
-            return "it takes a number, as 12, -0.5 or 1e6", None
+            return "it takes a number, such as 12, -0.5 or 1e6", None
         case ParameterType.CHOICE if text not in parameter.choices:
-            listed = ", ".join(parameter.choices[:12])
-            return f"it takes one of: {listed}", did_you_mean(text, parameter.choices)
+            return f"it takes one of: {few(parameter.choices)}", did_you_mean(text, parameter.choices)
     if parameter.pattern is not None:
         if len(text) > MAX_TEXT:
             return f"the text has {len(text)} characters, and a pattern is matched with at most {MAX_TEXT}", None
         if not read_pattern(parameter.pattern).matches(text):
-            return parameter.message or f"it takes text like {parameter.pattern}", None
+            return parameter.message or f"it takes text that matches {parameter.pattern}", None
     return None
 
 
@@ -52,24 +52,24 @@ def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
         return
     for attribute, text in (("default", parameter.default), ("placeholder", parameter.placeholder)):
         if text is not None and (found := _not_of_type(parameter, text)):
-            message = f"the {attribute} {quoted(text)} is no value of parameter '{parameter.name}': {found[0]}"
-            yield Diagnostic(code="PC216", message=message, span=place(parameter, attribute), help=found[1])
+            message = f"the {attribute} {quoted(text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
+            yield diagnostic("PC216", message, place(parameter, attribute), found[1])
 
 
 def _declaration(parameter: Parameter) -> Iterator[Diagnostic]:
     if parameter.choices and parameter.type is not ParameterType.CHOICE:
-        message = 'choices are for parameters with type="choice"'
-        yield Diagnostic(code="PC105", message=message, span=place(parameter, "choices"), help='add type="choice"')
+        message = 'only parameters with type="choice" have choices'
+        yield diagnostic("PC105", message, place(parameter, "choices"), 'add type="choice"')
     if parameter.type is ParameterType.CHOICE and not parameter.choices:
         message = "a parameter with type=\"choice\" needs the attribute 'choices'"
-        yield Diagnostic(code="PC104", message=message, span=place(parameter, "type"), help='add choices="one|two"')
+        yield diagnostic("PC104", message, place(parameter, "type"), 'add choices="one|two"')
     if parameter.message is not None and parameter.pattern is None:
-        message = "a message is for parameters with a pattern: it is shown where a text does not match"
-        yield Diagnostic(code="PC105", message=message, span=place(parameter, "message"), help='add pattern="…"')
+        message = "only parameters with a pattern have a message"
+        yield diagnostic("PC105", message, place(parameter, "message"), 'add pattern="…"')
     if parameter.pattern is not None:
         try:
             read_pattern(parameter.pattern)
         except PatternError as fault:
             span = place(parameter, "pattern", fault.position)
             message = f"pattern={quoted(parameter.pattern)} at character {fault.position + 1}: {fault.message}"
-            yield Diagnostic(code="PC215", message=message, span=span, help=fault.help)
+            yield diagnostic("PC215", message, span, fault.help)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from promptcache.language.syntax.nodes import Whitespace
 
@@ -66,8 +66,12 @@ def _dedent(pieces: Sequence[str | None]) -> list[str | None]:
 
 def _margin(pieces: Sequence[str | None]) -> str:
     """Return the indentation that all lines share. A line that begins at the end of a piece continues in the next."""
-    indents = {indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)}
-    first, last = min(indents, default=""), max(indents, default="")
+    return common_start({indent for piece in pieces if piece is not None for indent in _INDENT.findall(piece)})
+
+
+def common_start(texts: Collection[str]) -> str:
+    """Return the longest common prefix of all texts."""
+    first, last = min(texts, default=""), max(texts, default="")
     common = 0
     while common < len(first) and first[common] == last[common]:
         common += 1

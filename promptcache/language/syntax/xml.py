@@ -13,15 +13,15 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
-from promptcache.language.syntax import malformed
-from promptcache.language.syntax.source import Source, decode
+from promptcache.diagnostics import FaultList, LanguageError, Span
+from promptcache.language.syntax.malformed import Opened, not_well_formed, second_opinion
+from promptcache.language.syntax.markup_faults import control
+from promptcache.language.syntax.source import Source, decode, diagnostic
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 20_000
 MAX_ATTRIBUTES = 60_000
 
-_PROLOG = re.compile(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _TAG_END = re.compile(r"\s*/?>")
 _BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
@@ -105,20 +105,12 @@ def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError])
             has a DOCTYPE, a processing instruction or a namespace.
     """
     source = text if isinstance(text, Source) else decode(text, name, error)
-    start = _prolog_stop(source.text)
-    if source.text[start : start + 9].upper() == "<!DOCTYPE":
-        raise error([malformed.doctype(source, start)])
     if (nul := source.text.find("\0")) >= 0:
-        raise error([malformed.control(source, nul)])  # expat would read it as half of a UTF-16 character
+        raise error([control(source, nul)])  # expat would read it as half of a UTF-16 character
     reader = _Reader(source, error)
     root = reader.read(error)
     _agree(source, reader.data, error)
     return root
-
-
-def _prolog_stop(text: str) -> int:
-    match = _PROLOG.match(text)
-    return match.end() if match else 0
 
 
 def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
@@ -136,15 +128,15 @@ def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as fault:
-        raise error([malformed.second_opinion(source, fault)]) from None
+        raise error([second_opinion(source, fault)]) from None
     assert root.getroottree().docinfo.internalDTD is None, "expat let a DOCTYPE pass"
 
 
 class _StopError(Exception):
     """Exception that ends the expat pass with a diagnostic."""
 
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        self.diagnostic = diagnostic
+    def __init__(self, code: str, message: str, span: Span, fix: str | None = None) -> None:
+        self.diagnostic = diagnostic(code, message, span, fix)
 
 
 class _Open(NamedTuple):
@@ -187,8 +179,8 @@ class _Reader:
             self._parser.Parse(self.data, True)
         except expat.ExpatError as fault:
             offset = len(self.data[: self._parser.ErrorByteIndex].decode(errors="ignore"))
-            opened = [malformed.Opened(each.name, each.start, each.stop) for each in self._stack]
-            fault_found = malformed.not_well_formed(self.source, fault.code, offset, self._text_start, opened)
+            opened = [Opened(each.name, each.start, each.stop) for each in self._stack]
+            fault_found = not_well_formed(self.source, fault.code, offset, self._text_start, opened)
             raise error([fault_found]) from None
         except _StopError as stop:
             raise error([stop.diagnostic]) from None
@@ -218,24 +210,29 @@ class _Reader:
 
     def _refuse(self, name: str, span: Span) -> None:
         if self._count > MAX_ELEMENTS:
-            raise _StopError(malformed.beyond("PC009", f"the document has more than {MAX_ELEMENTS} elements", span))
+            raise _StopError("PC009", f"the document has more than {MAX_ELEMENTS} elements", span)
         if len(self._stack) >= MAX_DEPTH:
-            raise _StopError(malformed.beyond("PC005", f"elements are nested more than {MAX_DEPTH} deep", span))
-        self.faults.append(malformed.namespace(name, span))
+            raise _StopError("PC005", f"elements are nested more than {MAX_DEPTH} deep", span)
+        self._refuse_namespace(name, span)
+
+    def _refuse_namespace(self, name: str, span: Span) -> None:
+        fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
+        message, fix = f"'{name}' uses a namespace; the language has none", fixes.get(name, "remove the prefix")
+        self.faults.append(diagnostic("PC008", message, span, fix))
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
         self._num_attributes += len(pairs) // 2
         if self._num_attributes > MAX_ATTRIBUTES:
             message = f"the document has more than {MAX_ATTRIBUTES} attributes"
-            raise _StopError(malformed.beyond("PC009", message, self.source.span(offset, offset)))
+            raise _StopError("PC009", message, self.source.span(offset, offset))
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             match = _ATTRIBUTE.match(self.source.text, offset)
             assert match is not None, "expat has read this attribute"
             offset = match.end()
             attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
             if ":" in name or name == "xmlns":
-                self.faults.append(malformed.namespace(name, attribute.span))
+                self._refuse_namespace(name, attribute.span)
             found.append(attribute)
         end = _TAG_END.match(self.source.text, offset)
         assert end is not None, "expat has read the whole tag"
@@ -264,11 +261,18 @@ class _Reader:
 
     def _instruction(self, target: str, _data: str) -> None:
         here = self._here()
-        raise _StopError(malformed.instruction(target, self.source.span(here, here + 2 + len(target))))
+        span = self.source.span(here, here + 2 + len(target))
+        raise _StopError("PC007", f"a processing instruction <?{target}…?> is not allowed", span, "remove it")
 
     def _doctype(self, *_: object) -> None:
-        raise _StopError(malformed.doctype(self.source, self._here()))
+        start = self.source.text.rindex("<!DOCTYPE", 0, self._here() + len("<!DOCTYPE"))  # expat is at its end
+        message = "a DOCTYPE is not allowed: documents define no entities and read no other file"
+        raise _StopError("PC002", message, self.source.span(start, start + 9), "remove it")
 
     def _declaration(self, version: str, encoding: str | None, _standalone: int) -> None:
-        if version != "1.0" or (encoding is not None and encoding.lower() != "utf-8"):
-            raise _StopError(malformed.declaration(self.source, version, encoding))
+        span = self.source.span(0, self.source.text.find("?>") + 2)
+        if version != "1.0":
+            raise _StopError("PC001", f"the document is XML {version}; only XML 1.0 is supported", span)
+        if encoding is not None and encoding.lower() != "utf-8":
+            message = f"the document declares the encoding {encoding}; only UTF-8 is supported"
+            raise _StopError("PC006", message, span, "save the document as UTF-8, and remove the declaration")

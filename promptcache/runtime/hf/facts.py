@@ -147,8 +147,8 @@ def check_positions(hf: PreTrainedModel, name: str) -> None:
     text: Any = hf.config.get_text_config(decoder=True)
     if "position_ids" not in inspect.signature(type(hf).forward).parameters or getattr(text, "alibi", False):
         raise UnsupportedModel(
-            f"{name} counts positions by place in the cache, as ALiBi does; modules with gaps between them would be "
-            "misplaced"
+            f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
+            "change its output"
         )
 
 
@@ -166,7 +166,7 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
     for field in _STATE_SPACE_NAMES:
         if getattr(text, field, None) and "attention" not in field:
             raise UnsupportedModel(
-                f"{name} keeps a recurrent state (configuration field '{field}'); it cannot be linked by modules"
+                f"{name} keeps a recurrent state (configuration field '{field}'), which cannot be cached by modules"
             )
     if foreign := sorted(set(layer_types) - _SUPPORTED_LAYERS):
         raise UnsupportedModel(

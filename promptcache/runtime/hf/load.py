@@ -77,7 +77,7 @@ def load_model(
 def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer:
     """Return our tokenizer with the vocabulary, rules and chat template of a transformers tokenizer.
 
-    A tokenizer of ours is returned as it is.
+    Our own tokenizers are returned as they are.
 
     Raises:
         UnsupportedModel: It is neither, or has no fast backend.

@@ -158,7 +158,7 @@ class Model:
         if self._masks_by_type:
             return {"full_attention": full, "sliding_attention": windowed}
         if None in self.facts.windows:
-            raise UnsupportedModel(f"{self.facts.name} mixes windows and full attention but takes a single mask")
+            raise UnsupportedModel(f"{self.facts.name} has windowed and full layers but takes only one mask")
         return windowed
 
     def _additive(self, sees: torch.Tensor) -> torch.Tensor:
@@ -193,11 +193,13 @@ class Model:
         first = next(iter(shapes))
         device = None if tensors[0] is None else tensors[0].device
         if first is None or device is None:
-            raise UnsupportedModel(f"{self.facts.name} does not keep its keys and values in the cache that it is given")
+            raise UnsupportedModel(
+                f"{self.facts.name} does not write its keys and values to the cache that is passed to it"
+            )
         if len(shapes) != 1 or len(first) != 5:
             raise UnsupportedModel(
-                f"{self.facts.name} keeps KV of different shapes by layer or for keys and values; only models whose "
-                "keys and values are [heads, tokens, width], the same in all layers, can be linked"
+                f"{self.facts.name} has keys and values of different shapes; all of them must have one shape "
+                "[heads, tokens, width]"
             )
         _, heads, _, width, dtype = first
         return KVShape(num_layers=len(cache.layers), num_kv_heads=heads, head_dim=width, dtype=dtype, device=device)
@@ -212,8 +214,8 @@ class Model:
         if not type(self.hf)._can_set_attn_implementation():
             if self.facts.window is not None:
                 raise UnsupportedModel(
-                    f"{self.facts.name} has sliding windows and is outside transformers' attention interface; its "
-                    "windows count cache slots, not positions, so modules with gaps between them would be cut wrongly"
+                    f"{self.facts.name} has sliding windows and does not use transformers' attention interface; its "
+                    "windows count cache slots instead of positions, so gaps between modules would change its output"
                 )
             return CONCATENATED
         stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
@@ -224,7 +226,7 @@ class Model:
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
-    """Return our model around a transformers model. A model of ours is returned as it is.
+    """Return our model around a transformers model. Our own models are returned as they are.
 
     Raises:
         UnsupportedModel: It is neither, or it is ours with another context length.

@@ -115,7 +115,7 @@ def segment_masks(
 def own_masks(
     draw: st.DrawFn, queries: GroupedQueries, num_own: int, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Draw a mask of own tokens: causal by index, or random but for the query itself, for one request or each row."""
+    """Draw a mask of own tokens: causal, or random except for the query itself; one for all rows, or one for each."""
     shape = (queries.num_tokens, num_own)
     chosen = draw(st.none() | st.sampled_from([shape, (queries.batch, 1, *shape)]))
     if chosen is None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from promptcache.diagnostics import Diagnostic, LanguageError, Span
+from promptcache.diagnostics import LanguageError, Span
+from promptcache.language.syntax.source import diagnostic
 
 _INDENT = "  "
 
@@ -47,8 +48,8 @@ def print_document(root: Written, span: Span, error: type[LanguageError]) -> str
     try:
         element = _element(root, 0)
     except ValueError:
-        message = "it holds a control character, a lone surrogate or a name that XML cannot write"
-        raise error([Diagnostic(code="PC011", message=message, span=span)]) from None
+        message = "the document contains a control character, a lone surrogate or a name that XML does not allow"
+        raise error([diagnostic("PC011", message, span)]) from None
     return etree.tostring(element, encoding="unicode") + "\n"
 
 

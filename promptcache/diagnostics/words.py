@@ -1,0 +1,28 @@
+"""Numbers, byte counts and lists of names as words of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 token", "2 tokens"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes with a binary unit: "4 KiB"."""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:,.4g} GiB"
+
+
+def listed(names: Sequence[str], max_names: int) -> str:
+    """Return names as a list; names after the first `max_names` are only counted."""
+    rest = len(names) - max_names
+    if rest <= 1:  # a single name is as short as its count
+        return ", ".join(names)
+    return f"{', '.join(names[:max_names])} and {rest:,} more"
