@@ -22,11 +22,13 @@ from promptcache.cli.options import (
     keep_option,
     model_option,
     prompt_argument,
+    repair_option,
     schemas_option,
 )
 from promptcache.cli.output import write_json
 from promptcache.cli.request import TokenLimits, plan_request, read_request
 from promptcache.diagnostics import counted
+from promptcache.language import Repair
 from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _LEAST_SHOWN = 0.00005  # nats that are not rounded to zero
 @click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum number of places to compare.")
 @arguments_option
 @keep_option
+@repair_option
 @context_option
 @json_option
 def command(
@@ -61,6 +64,7 @@ def command(
     max_new_tokens: int | None,
     arg: tuple[str, ...],
     keep: str,
+    repair: Repair | None,
     context: Path | None,
     as_json: bool,
 ) -> None:
@@ -72,14 +76,15 @@ def command(
         request = read_request(prompt, schema, arg, sources)
         folder = model_folder(model)
         if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1)
+            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
         with progress() as show:
             show_loading(show, model)
             engine = load_engine(model, device, dtype)
             engine.add_schema(request.schema.source, keep=keep)
             show("comparing with plain prefill", 0, None)
-            limit: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-            audit = engine.audit(request.prompt, **limit)
+            options: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+            options["repair"] = None if repair is None else str(repair)
+            audit = engine.audit(request.prompt, **options)
         if as_json:
             place = {"prompt": request.prompt_file, "schema": {"name": audit.schema, "file": request.schema_file}}
             write_json(_data(audit) | place | {"model": model})

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from promptcache.diagnostics import LanguageError
+from promptcache.diagnostics import LanguageError, counted
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
 from promptcache.layout import Plan, Slot, lay_out, run_states
@@ -143,7 +143,7 @@ class _Trials:
                 kind=AdviceKind.PROMOTE,
                 plan=self._planned(new),
                 words=f'promote this prompt, or add <scaffold modules="{" ".join(report.modules)}"/>',
-                price=f"{report.num_tokens:,} more tokens are encoded once and stored, {report.nbytes:,} bytes",
+                price=f"{counted(report.num_tokens, 'token')} more in the store, {report.nbytes:,} bytes, encoded once",
             )
 
     def _repairs(self) -> Iterator[_Change]:
@@ -154,7 +154,7 @@ class _Trials:
                 kind=AdviceKind.REPAIR,
                 plan=plan,
                 words=f'ask with repair="{name}"',
-                price=f"every such request computes {num_tokens:,} more tokens",
+                price=f"each request computes {counted(num_tokens, 'token')} more",
             )
 
     def _slots(self) -> Iterator[_Change]:
@@ -181,7 +181,8 @@ class _Trials:
                 kind=AdviceKind.SLOT,
                 plan=self._planned(state),
                 words=f"shorten the slot '{slot.parameter}'{where} from length {parameter.length} to {length}",
-                price=f"an argument has at most {length} {'token' if length == 1 else 'tokens'}",
+                price=f"an argument has at most {counted(shorter.num_positions, 'token')}"
+                + ", the space before it included" * bool(shorter.lead),
             )
 
     def _contents(self) -> Iterator[tuple[Slot, int]]:

@@ -36,10 +36,13 @@ def test_tables_show_what_the_json_has(command: Command) -> None:
 
 
 def test_arguments_and_faults_are_those_of_run(command: Command) -> None:
-    """`--arg` fills a parameter, and a prompt with faults ends before the model is loaded."""
+    """`--arg` fills a parameter, `--repair` computes again, and a prompt with faults ends before the model is loaded."""
     filled = json.loads(command("audit", *OPTIONS, "--arg", "plan.days=five", "--json").stdout)
+    repaired = json.loads(command("audit", *OPTIONS, "--repair", "all", "--json").stdout)
     wrong = command("audit", "prompts/typo.xml")
 
     assert filled["schema"] == {"name": "travel", "file": "travel.xml"}
+    assert repaired["level"] == "exact"
+    assert repaired["rungs"][-1]["share"] == pytest.approx(0, abs=1e-6)
     assert wrong.exit_code == 1
     assert "PC401" in f"{wrong.stdout}{wrong.stderr}"

@@ -106,10 +106,16 @@ def test_advice_keeps_what_it_promises(engine: Engine) -> None:
     engine.add_schema(f'<schema name="s">{schema.format("")}</schema>')
     promotion = engine.promote(prompt)
     promoted = engine.audit(prompt, max_new_tokens=PLACES)
+    engine.demote(schema="s")
+    repaired = engine.audit(prompt, max_new_tokens=PLACES, repair="first-16")
+    repair = next(each for each in before.advice if each.kind is AdviceKind.REPAIR and "first-16" in each.words)
 
+    assert repaired.divergence == pytest.approx(before.divergence - repair.gain, abs=NOISE)
+    num_more = engine.plan(prompt, repair="first-16").num_new_tokens - engine.plan(prompt).num_new_tokens
+    assert f"{num_more} tokens more" in repair.price
     assert required.divergence == pytest.approx(before.divergence - by_kind[AdviceKind.REQUIRES].gain, abs=NOISE)
     assert promoted.divergence == pytest.approx(before.divergence - by_kind[AdviceKind.PROMOTE].gain, abs=NOISE)
-    assert f"{promotion.num_tokens} more tokens" in by_kind[AdviceKind.PROMOTE].price
+    assert f"{promotion.num_tokens} tokens more" in by_kind[AdviceKind.PROMOTE].price
     assert f"{promotion.nbytes:,} bytes" in by_kind[AdviceKind.PROMOTE].price
 
 
