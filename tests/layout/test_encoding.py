@@ -108,7 +108,7 @@ def part_content(part: KVPart) -> Hashable:
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(2))
+@settings(max_examples=law_examples(4))
 @given(data=st.data(), one=encodings())
 def test_digests_are_equal_when_everything_is(data: st.DataObject, one: Encoding) -> None:
     """Two encodings have one digest exactly if codec, tokens, positions and context are the same, however deep."""
@@ -119,7 +119,7 @@ def test_digests_are_equal_when_everything_is(data: st.DataObject, one: Encoding
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(2))
+@settings(max_examples=law_examples(4))
 @given(data=st.data(), one=parts())
 def test_digests_of_parts_are_equal_when_their_kv_is(data: st.DataObject, one: KVPart) -> None:
     """A part's digest says its encoding up to its stop, its start and its shift, and nothing else."""
