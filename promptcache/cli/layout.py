@@ -149,7 +149,7 @@ class NodeView:
         sees: The modules that a module's own text attends to besides itself; "" is the schema's text outside modules.
         marks: What else matters: required, not cached, open, absent, ...
         num_reused_tokens: Of its own tokens, those that the prompt reuses; None without a prompt.
-        num_new_tokens: Those that the prompt prefills there; None without a prompt.
+        num_new_tokens: Those that the prompt prefills; None without a prompt.
     """
 
     kind: NodeKind
@@ -335,7 +335,7 @@ class _Viewer:
         module = self._layout.runs[leaf.run].module
         if self._uses is None or (module and module not in self._uses.modules):
             return 0, 0
-        return self._uses.count(leaf.start, leaf.stop)
+        return self._uses.count(leaf)
 
     def _seen_by(self, module: str) -> tuple[str, ...]:
         """Return the modules whose text the plain states of a module attend to, in document order, without itself."""
@@ -350,18 +350,32 @@ class _Viewer:
 
 
 class _Uses:
-    """The positions of a plan's reused and new tokens."""
+    """Reused and new tokens of a plan, by the text or slot that they belong to."""
 
     def __init__(self, plan: Plan) -> None:
-        tokens = plan.tokens
         self.modules = frozenset(plan.selection.modules)
-        self._reused = sorted(position for part in tokens.parts for position in part.position_ids)
-        self._new = tokens.position_ids
+        self._parameters = plan.layout.schema.parameters
+        self._arguments = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
+        self._reused = sorted(position for each in plan.reuse for position in each.part.position_ids)
+        self._contents = {
+            (new.module, new.parameter): len(new.token_ids) for new in plan.prefill if new.parameter is not None
+        }
 
-    def count(self, start: int, stop: int) -> tuple[int, int]:
-        """Return how many positions in `[start, stop)` are reused, and how many new."""
-        reused, new = (bisect_left(found, stop) - bisect_left(found, start) for found in (self._reused, self._new))
-        return reused, new
+    def count(self, leaf: LayoutLeaf) -> tuple[int, int]:
+        """Return how many tokens of a text or slot are reused, and how many are new.
+
+        New tokens are not counted by position: boundary tokens are at positions of the slot before their text.
+        """
+        reused = bisect_left(self._reused, leaf.stop) - bisect_left(self._reused, leaf.start)
+        piece = leaf.piece
+        if not isinstance(piece, Slot):
+            return reused, leaf.num_tokens - reused
+        name = (piece.module, piece.parameter)
+        if name in self._contents:
+            return reused, self._contents[name]
+        default = self._parameters[piece.module][piece.parameter].default or ""
+        is_empty = not piece.lead + self._arguments.get(name, default)
+        return reused, 0 if is_empty else leaf.num_tokens - reused  # the content is the filler
 
 
 def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKind, str, tuple[str, ...]]:

@@ -260,7 +260,8 @@ def _content(slot: Slot, plan: Plan) -> str:
     text = given.get((slot.module, slot.parameter))
     if text is not None:
         return excerpt(text, _MAX_CHARS)
-    return "its default" if slot.default_ids else "nothing"
+    parameter = plan.layout.schema.parameters[slot.module][slot.parameter]
+    return "its default" if parameter.default else "nothing"
 
 
 def _cells(parent: etree._Element, name: str, cells: Sequence[str]) -> None:

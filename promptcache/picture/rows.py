@@ -273,13 +273,14 @@ def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
 
 
 def _sections(plan: Plan) -> Iterator[Section]:
-    """Yield a section for all tokens that a request reuses or prefills."""
+    """Yield a section for all tokens of the schema that a request reuses or prefills."""
     for reuse in plan.reuse:
         for _, group in groupby(enumerate(reuse.part.position_ids), key=lambda pair: pair[1] - pair[0]):
             found = [position for _, position in group]
             yield Section(found[0], found[-1] + 1, Look.REUSED)
     for new in plan.prefill:
-        yield Section(new.start, new.stop, Look.NEW)
+        if new.origin not in _ADDED:  # they have a row of their own, and may start in the free end of a slot
+            yield Section(new.start, new.stop, Look.NEW)
 
 
 def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int], dict[int, list[int]]]:

@@ -82,7 +82,7 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
     print_text(render_prompt("odd.xml", (), (), "demo", Sources()), console)
 
     assert "\x9b" not in screen.getvalue()
-    assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[32m days." in screen.getvalue()
+    assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[1;33m days.\x1b[0m" in screen.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,12 @@ def test_first_request_encodes_and_the_next_reuses(engine: Engine) -> None:
 
 
 def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
-    """Reused tokens are those of the modules; new tokens are those of the argument and the text."""
+    """Reused tokens are those of the modules; new ones are the argument with its space, the token behind it, the text."""
     usage = engine.generate(PROMPT, **GREEDY).usage
 
     assert usage.num_reused_tokens == sum(module.num_tokens for module in usage.modules)
-    assert usage.num_new_tokens == len("nine") + len("Where to?")
+    assert usage.num_new_tokens == len(" nine") + len(".") + len("Where to?")
+    assert usage.num_repaired_tokens == len(".")
     assert [module.module for module in usage.modules] == ["", "plan", "paris"]
 
 

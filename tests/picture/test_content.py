@@ -94,7 +94,7 @@ def test_hovering_tells_what_a_prompt_does():
     picture = Picture(layout_svg(plan.layout, plan=plan))
 
     told = [group.notes for group in picture.groups()]
-    assert any("argument “three”\nnew: 5 tokens" in notes for notes in told)
+    assert any("argument “three”\nnew: 6 tokens" in notes for notes in told)  # with the space before the slot
     assert any(notes.startswith("text of module rome") and "\nreused: 13 tokens" in notes for notes in told)
     assert any(notes.startswith("text added by the prompt\n“Where to?”") for notes in told)
     assert any("absent from this prompt" in notes for notes in told)
@@ -122,7 +122,7 @@ def test_the_page_has_a_row_for_every_slot():
 
     cells = [[cell.text for cell in row] for row in page.findall(".//tbody/tr")]
     assert page.findtext("head/title") == "trip: layout"
-    assert cells == [["plan", "days", "20–27", "8", "“two”", "–", "–", "“three”"]]
+    assert cells == [["plan", "days", "19–27", "9", "“two”", "–", "–", "“three”"]]
     names = [row.find("span").text for row in page.find_class("row")]
     assert [name for name in names if name in ("plan", "rome", "car")] == ["plan", "rome", "car"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -73,13 +74,7 @@ def test_wrong_positions_show(family: str) -> None:
         Prefill(start=each.start + (each.origin is Origin.ARGUMENT), token_ids=each.token_ids, origin=each.origin)
         for each in plan.prefill
     ]
-    other = Plan(
-        selection=plan.selection,
-        layout=plan.layout,
-        reuse=plan.reuse,
-        prefill=tuple(moved),
-        level=plan.level,
-    )
+    other = replace(plan, prefill=tuple(moved))
 
     assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
 
@@ -135,10 +130,4 @@ def extended(plan: Plan, tokens: tuple[int, ...]) -> Plan:
     if not tokens:
         return plan
     more = Prefill(start=plan.stop, token_ids=tokens, origin=Origin.TEXT)
-    return Plan(
-        selection=plan.selection,
-        layout=plan.layout,
-        reuse=plan.reuse,
-        prefill=(*plan.prefill, more),
-        level=plan.level,
-    )
+    return replace(plan, prefill=(*plan.prefill, more))

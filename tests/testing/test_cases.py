@@ -95,16 +95,16 @@ def test_what_cannot_be_had_is_refused(wrong) -> None:  # type: ignore[no-untype
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), default_tokenizer()], ids=["bytes", "demo model"])
 def test_arguments_reach_the_exact_maximum(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    """No argument has more tokens than its slot, and short, full and in-between ones occur."""
+    """No argument has more tokens than its slot with its space, and short, full and in-between ones occur."""
     schema = read_schema(SUPPORT)
     lengths = occurring(
         arguments(schema, ["customer"], tokenizer),
-        lambda given_texts: [str(len(tokenizer.tokenize(given_texts["customer", "name"])))],
-        {str(number) for number in (1, 5, 12)},
+        lambda given_texts: [str(len(tokenizer.tokenize(" " + given_texts["customer", "name"])))],
+        {str(number) for number in (2, 5, 13)},
     )
 
-    assert {"1", "5", "12"} <= lengths
-    assert max(map(int, lengths)) == 12
+    assert {"2", "5", "13"} <= lengths
+    assert max(map(int, lengths)) == 13
 
 
 TRIP = f"""
@@ -201,8 +201,8 @@ def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:
     lines = case.report.splitlines()
 
     assert lines[0] == f"prompt: {case.xml}"
-    assert 'slot customer/name [31, 43): 6 of 12 tokens, "Ann O\'Hara"' in lines
-    assert "slot customer/plan [52, 58): no argument, 1 token of default" in lines
+    assert 'slot customer/name [30, 43): 6 of 13 tokens, "Ann O\'Hara"' in lines
+    assert "slot customer/plan [51, 58): no argument, 1 token of default" in lines
     assert lines[-1].endswith(f"| promptcache render - --schema {SUPPORT}")
 
 
