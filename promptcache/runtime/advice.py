@@ -22,8 +22,12 @@ from promptcache.tokenizer import Tokenizer
 MIN_GAIN = 0.001
 """Least gain in nats of a change that is advised."""
 
-MIN_GAIN_SHARE = 0.05
-"""Least gain of a change that is advised, as a share of the request's distance."""
+MIN_GAIN_SHARE = 0.25
+"""Least gain of a change that is advised, as a share of the request's distance.
+
+On a real model, smaller gains on one question say little about others: of 19 % in one audit, half was kept on 11 of 20
+other questions, against 16 and 19 of 20 for gains of 84 % and 94 %.
+"""
 
 REPAIRS = ("slots", "first-4", "first-16")
 """Settings of `repair` that are tried."""
