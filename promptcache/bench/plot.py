@@ -1,4 +1,4 @@
-"""Plot a benchmark: the time or memory of every alternative against the size that varies.
+"""Plot a benchmark: time or memory of every alternative against the size that varies, or quality against time.
 
 A second size that varies gets a panel for each of its values. Needs matplotlib (`promptcache[plot]`).
 """
@@ -15,6 +15,7 @@ from promptcache.diagnostics import PromptCacheError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Points: TypeAlias = tuple[tuple[float, float], ...]
 
@@ -45,15 +46,11 @@ def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware:
     Raises:
         PromptCacheError: matplotlib is not installed, the format is unknown, or nothing varies.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PromptCacheError("plots need matplotlib: pip install 'promptcache[plot]'") from error
     axis = _axis(report)
     found = panels(report, axis)
     columns = min(len(found), _MAX_COLUMNS)
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(3.2 + (5 if len(found) == 1 else 3.6 * columns), 1.2 + 3.6 * rows), layout="constrained")
+    figure = _figure((3.2 + (5 if len(found) == 1 else 3.6 * columns), 1.2 + 3.6 * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat[len(found) :]:
         axes.set_visible(False)
@@ -67,6 +64,56 @@ def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware:
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False)
     figure.suptitle(report.title, fontsize="medium")
     figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
+    _save(figure, path)
+
+
+def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
+    """Plot a report of `bench quality`: for each set the distance from plain prefill against TTFT, way by way.
+
+    Arguments and errors are those of `plot`.
+    """
+    figure = _figure((9, 5.5))
+    axes = figure.subplots()
+    for (name, points), look in zip(quality_curves(report).items(), _looks(), strict=False):
+        costs, distances = [cost for cost, _, _ in points], [distance for _, distance, _ in points]
+        axes.plot(costs, distances, label=name, markersize=5, color=look["color"], marker=look["marker"])
+        for cost, distance, way in points:
+            axes.annotate(way, (cost, distance), (3, 4), textcoords="offset points", fontsize="xx-small")
+    axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
+    axes.grid(visible=True, alpha=0.25)
+    figure.legend(loc="outside right upper", frameon=False)
+    figure.suptitle(report.title, fontsize="medium")
+    figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
+    _save(figure, path)
+
+
+def quality_curves(report: BenchReport) -> dict[str, list[tuple[float, float, str]]]:
+    """Return for each set the cost in percent of plain prefill's TTFT, the distance in millinats, and the way."""
+    plain = {_set_name(row): statistics.median(row["ttft_s"]) for row in report.rows if row["way"] == "plain"}
+    curves: dict[str, list[tuple[float, float, str]]] = {}
+    for row in report.rows:
+        if row["way"] != "plain":
+            name = _set_name(row)
+            cost = 100 * statistics.median(row["ttft_s"]) / plain[name]
+            distance = 1000 * row["beside"]["plain"]["divergence"]["value"]
+            curves.setdefault(name, []).append((cost, distance, row["way"]))
+    return {name: sorted(points) for name, points in curves.items()}
+
+
+def _set_name(row: Mapping[str, Any]) -> str:
+    tokens = row["module_tokens"]
+    return row["set"] if tokens is None else f"{row['set']}, {tokens} tokens"
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PromptCacheError("plots need matplotlib: pip install 'promptcache[plot]'") from error
+    return Figure(figsize=size, layout="constrained")
+
+
+def _save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path)
     except ValueError as error:

@@ -372,6 +372,7 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
 @_number("--max-new-tokens", None, "Limit of an answer; default: 48 for demo sets, 24 for others.")
 @_repeats(10)
 @threads_option
+@plot_option
 @benchmark
 def quality(
     session: Session,
@@ -385,6 +386,7 @@ def quality(
     max_new_tokens: int | None,
     repeats: int,
     threads: int | None,
+    plot: Path | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
     """Right answers, and distance from plain prefill, for each way to serve a document."""
     from promptcache.bench.quality import QualitySettings, compare_quality
@@ -452,6 +454,7 @@ def _write(report: BenchReport, model: Mapping[str, str], plot_file: Path | None
             table.add_row(*cells)
         stdout().print(table)
     if plot_file is not None:
-        from promptcache.bench.plot import plot
+        from promptcache.bench.plot import plot, plot_quality
 
-        plot(report, plot_file, model=model, hardware=hardware())
+        draw = plot_quality if report.name == "quality" else plot
+        draw(report, plot_file, model=model, hardware=hardware())

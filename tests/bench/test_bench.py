@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
-from promptcache.bench.plot import panels, plot
+from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
@@ -241,3 +242,19 @@ def test_decoding_goes_on_where_it_stood(model: Model) -> None:
     for name in ("concatenate", "prompt cache"):
         run = decoding(model, work, name, 3)
         assert torch.allclose(run(), run(), atol=1e-12)
+
+
+def _quality_row(way: str, seconds: float, divergence: float | None) -> dict[str, Any]:
+    beside = {} if divergence is None else {"plain": {"divergence": {"value": divergence}}}
+    return {"set": "facts", "module_tokens": 40, "way": way, "ttft_s": [seconds], "beside": beside}
+
+
+def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
+    """Each set has a curve of its ways, in percent of plain prefill's TTFT and in millinats."""
+    rows = (_quality_row("plain", 2.0, None), _quality_row("all", 1.5, 0.0), _quality_row("slots", 0.5, 0.125))
+    report = BenchReport(name="quality", title="24 questions", columns=(), cells=(), rows=rows)
+
+    plot_quality(report, tmp_path / "quality.svg", model={"model": "tiny"}, hardware={})
+
+    assert quality_curves(report) == {"facts, 40 tokens": [(25.0, 125.0, "slots"), (75.0, 0.0, "all")]}
+    assert (tmp_path / "quality.svg").stat().st_size > 5_000
