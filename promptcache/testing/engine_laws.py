@@ -10,13 +10,22 @@ from dataclasses import replace
 
 import torch
 
-from promptcache.language import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Repair,
+    Selection,
+)
 from promptcache.layout import Level, Origin, Plan, Prefill
 from promptcache.runtime import plain_logits, reference_logits, reference_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
 from promptcache.testing.service import Service, distance
 
 _NUM_GENERATED = 3
+_REPAIRS = ("none", "first-1", "first-50%", "all")
 
 
 def cached_is_reference(service: Service, selection: Selection) -> None:
@@ -27,6 +36,16 @@ def cached_is_reference(service: Service, selection: Selection) -> None:
         reference_logits(service.plan(selection).tokens, service.model),
         "the reference",
     )
+
+
+def repaired_is_reference(service: Service, selection: Selection) -> None:
+    """With any repair, linked KV gives the logits of the reference; with `all`, those of plain causal prefill."""
+    for repair in _REPAIRS:
+        plan = service.plan(selection, Repair.parse(repair))
+        logits = service.executor.logits(plan.tokens)
+        _near(service, logits, reference_logits(plan.tokens, service.model), f"the reference with repair {repair!r}")
+        if repair == "all":
+            _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
 
 
 def exact_is_plain(service: Service, selection: Selection) -> None:
@@ -83,6 +102,7 @@ def generation_is_reference(service: Service, selection: Selection) -> None:
 
 ENGINE_LAWS = (
     Law(name="cached is the reference", over=Over.ANSWER, check=cached_is_reference),
+    Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
     Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
     Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),

@@ -17,6 +17,8 @@ from lxml import etree
 from promptcache.diagnostics import PromptError, Span
 from promptcache.language import (
     CheckedSchema,
+    Repair,
+    RepairKind,
     Selection,
     check_schema,
     format_document,
@@ -25,9 +27,9 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.layout import Origin
+from promptcache.layout import Level, Origin, Plan, make_plan
 from promptcache.testing.cover import DEFAULT_TEXT
-from promptcache.testing.level_oracle import true_level, wrong_contexts, wrong_states
+from promptcache.testing.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_states
 from promptcache.testing.position_oracle import expected_tokens, planned_tokens
 from promptcache.testing.prompt_xml import Choice, write_prompt
 from promptcache.testing.rules_oracle import completed, is_understood, violations
@@ -37,6 +39,9 @@ from promptcache.testing.texts import Said, plain_argument
 
 RULE_CODES = frozenset({"PC406", "PC407", "PC408", "PC409", "PC410", "PC411", "PC414", "PC417", "PC418", "PC419"})
 """The codes of prompts that break a rule."""
+
+REPAIRS = ("first-1", "first-3", "first-50%", "all")
+"""The repairs that laws compare with "slots"."""
 
 _REACHING_OUT = etree.XPath("/*/*//use[starts-with(@module, '/')]")
 """References from inside one reference to a module outside it; the grammar of a schema cannot see them."""
@@ -93,7 +98,8 @@ def positions_are_disjoint(case: PromptCase) -> None:
 
 def tokens_are_in_place(case: PromptCase) -> None:
     """Reused and new tokens together are the prompt's, each once, where a walk over the schema puts it."""
-    expected = sorted(expected_tokens(case.selection, case.tokenizer))
+    moves = case.plan.repair.kind is not RepairKind.NONE
+    expected = sorted(expected_tokens(case.selection, case.tokenizer, moves=moves))
     planned = sorted(planned_tokens(case.plan))
     hold(planned == expected, f"planned {_difference(planned, expected)}", case)
     hold(case.plan.stop == 1 + max(position for position, _ in expected), "generation starts in a wrong place", case)
@@ -108,6 +114,29 @@ def states_are_right(case: PromptCase) -> None:
     """A prompt takes every run in the state of the scaffold in use there, and from the store if it is cached."""
     wrong = list(wrong_states(case.plan, case.subject.states))
     hold(not wrong, "; ".join(wrong), case)
+
+
+def repairs_are_right(case: PromptCase) -> None:
+    """Every repair computes the tokens again that it names, where they are; with `all` the answer is exact."""
+    plans = {name: _plan(case, name) for name in ("slots", *REPAIRS)}
+    slots = plans.pop("slots")
+    tokens, new = sorted(planned_tokens(slots)), _new_positions(slots)
+    for name, plan in plans.items():
+        hold(sorted(planned_tokens(plan)) == tokens, f"with repair {name!r} a token is elsewhere", case)
+        hold(plan.level is true_level(plan), f"with repair {name!r} level {plan.level} is not right", case)
+        if slots.prefill[-1].origin is not Origin.LAST:
+            expected = new | repaired_positions(slots, plan.repair)
+            hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
+    hold(plans["all"].level is Level.EXACT, "with repair 'all' the answer is not exact", case)
+
+
+def _plan(case: PromptCase, repair: str) -> Plan:
+    subject = case.subject
+    return make_plan(case.selection, subject.layout, subject.states, case.tokenizer, Repair.parse(repair))
+
+
+def _new_positions(plan: Plan) -> set[int]:
+    return {position for each in plan.prefill for position in range(each.start, each.stop)}
 
 
 def no_control_token_in_text(case: PromptCase) -> None:
@@ -223,6 +252,7 @@ LAWS = (
     Law(name="tokens are in place", over=Over.PROMPT, check=tokens_are_in_place),
     Law(name="level is right", over=Over.PROMPT, check=level_is_right),
     Law(name="states are right", over=Over.PROMPT, check=states_are_right),
+    Law(name="repairs are right", over=Over.PROMPT, check=repairs_are_right),
     Law(name="no control token in text", over=Over.PROMPT, check=no_control_token_in_text),
     Law(name="prompts print", over=Over.PROMPT, check=prompts_print),
     Law(name="formatting keeps prompts", over=Over.PROMPT, check=formatting_keeps_prompts),
@@ -241,6 +271,7 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         dict(schema.guaranteed),
         without_places(schema.scaffolds),
         schema.open_separator,
+        schema.repair,
         without_places(schema.rules.rules),
     )
 

@@ -7,8 +7,10 @@ take the runs and their positions as given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from fractions import Fraction
+from math import ceil
 
-from promptcache.language import CheckedScaffold, CheckedSchema, Context
+from promptcache.language import CheckedScaffold, CheckedSchema, Context, Repair, RepairKind
 from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, RunState
 
 _Token = tuple[Encoding, int]  # with the index of the token
@@ -25,6 +27,39 @@ def true_level(plan: Plan) -> Level:
         if _seen(token) != lower or any(new < position for new in new_positions):
             return Level.MODULAR
     return Level.EXACT
+
+
+def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
+    """Return the positions of the reused tokens of a plan that `repair` computes again.
+
+    Args:
+        plan: With the repair "slots", and without a token that is fed again: those count as tokens of their runs.
+    """
+    placed = [
+        ((reuse.part.encoding, index), reuse.run)
+        for reuse in plan.reuse
+        for index in range(reuse.part.start, reuse.part.stop)
+    ]
+    new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
+
+    def is_exact(seen: set[_Token], stop: int) -> bool:
+        lower = {token for token, _ in placed if _position(token) < stop}
+        return seen == lower and min(new_positions, default=stop) >= stop
+
+    if repair.kind is RepairKind.ALL:
+        exact = (is_exact(_seen(token), _position(token)) for token, _ in placed)
+        num_exact = next((index for index, holds in enumerate(exact) if not holds), len(placed))
+        return {_position(token) for token, _ in placed[num_exact:]}
+    again: set[int] = set()
+    is_behind = False
+    for run in sorted({run for _, run in placed}, key=lambda index: plan.layout.runs[index].start):
+        own = sorted(_position(token) for token, owner in placed if owner == run)
+        encoding = next(token[0] for token, owner in placed if owner == run)
+        context = {(part.encoding, index) for part in encoding.context for index in range(part.start, part.stop)}
+        is_behind = is_behind or not is_exact(context, plan.layout.runs[run].start)
+        num_first = ceil(Fraction(repair.amount, 100) * len(own)) if repair.is_share else repair.amount
+        again |= set(own[:num_first] if is_behind else ())
+    return again
 
 
 def _seen(token: _Token) -> set[_Token]:

@@ -12,7 +12,7 @@ import torch
 
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
-from promptcache.language import CheckedSchema, Selection
+from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
 from promptcache.runtime import Executor, Model, Pool, SchemaState, choose_linking, generate, schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -50,9 +50,9 @@ class Service:
         """
         return _TOLERANCES[self.model.shape.dtype]
 
-    def plan(self, selection: Selection) -> Plan:
-        """Plan one prompt."""
-        return self.state.plan(selection, self.tokenizer)
+    def plan(self, selection: Selection, repair: Repair | None = None) -> Plan:
+        """Plan one prompt; `repair` is by default that of the schema."""
+        return self.state.plan(selection, self.tokenizer, repair)
 
     def logits(self, selection: Selection) -> torch.Tensor:
         """Answer one prompt from linked KV, `[N, V]`."""

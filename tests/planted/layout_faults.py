@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from promptcache.language import Context
-from promptcache.layout import LayoutNode, Level, Origin
+from promptcache.language import Context, Repair
+from promptcache.layout import LayoutNode, Level, Origin, Prefill
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, run_states, run_tokens, plan = (
-    module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "run_tokens", "plan")
+lay_out, run_states, run_tokens, repair, plan = (
+    module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "run_tokens", "repair", "plan")
 )
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
+REPAIR = "repairs are right"
 
 
 @fault("a slot is one position short", law=PLACE)
@@ -300,3 +301,71 @@ def _level_without_fillers(patch: Patch) -> None:
         return Level(original(whole, high))
 
     patch.setattr(plan, "level_of", level)
+
+
+@fault("first-K computes the last tokens of a run again", law=REPAIR, quick=True)
+def _last_repaired(patch: Patch) -> None:
+    def recomputed(reuse: Any, prefill: Any, num_first: Any, layout: Any) -> Any:
+        kept, new = [], list(prefill)
+        for each in reuse:
+            middle = each.part.stop - num_first.get(each.part, 0)
+            first, last = replace(each.part, stop=middle), replace(each.part, start=middle)
+            kept += [replace(each, part=first)] if first.num_tokens else []
+            new += repair._prefill(last, layout.runs[each.run].module) if last.num_tokens else []
+        return kept, sorted(new, key=lambda each: each.start)
+
+    patch.setattr(repair, "_recomputed", recomputed)
+
+
+@fault("first-K computes one token too few", law=REPAIR)
+def _one_too_few(patch: Patch) -> None:
+    original = Repair.first_tokens
+    patch.setattr(Repair, "first_tokens", lambda self, num_tokens: max(0, original(self, num_tokens) - 1))
+
+
+@fault("a share of a run is rounded down", law=REPAIR)
+def _rounded_down(patch: Patch) -> None:
+    original = Repair.first_tokens
+
+    def first_tokens(self: Repair, num_tokens: int) -> int:
+        return num_tokens * self.amount // 100 if self.is_share else original(self, num_tokens)
+
+    patch.setattr(Repair, "first_tokens", first_tokens)
+
+
+@fault("repair starts one part late", law=REPAIR, quick=True)
+def _one_part_late(patch: Patch) -> None:
+    original = repair.num_exact
+    patch.setattr(repair, "num_exact", lambda parts, prefill: min(len(parts), original(parts, prefill) + 1))
+
+
+@fault("first-K starts in a run whose context is exact", law=REPAIR)
+def _exact_run_repaired(patch: Patch) -> None:
+    patch.setattr(repair, "_is_context_exact", lambda *args: False)
+
+
+@fault("first-K counts each part of a run", law=REPAIR)
+def _per_part(patch: Patch) -> None:
+    def shared_out(reuse: Any, setting: Repair) -> Any:
+        return ((each.part, setting.first_tokens(each.part.num_tokens)) for each in reuse)
+
+    patch.setattr(repair, "_shared_out", shared_out)
+
+
+@fault("tokens that are computed again lose the gap between them", law=REPAIR)
+def _gap_lost(patch: Patch) -> None:
+    def prefill(part: Any, module: str) -> Any:
+        yield Prefill(start=part.first, token_ids=part.token_ids, origin=Origin.REPAIRED, module=module)
+
+    patch.setattr(repair, "_prefill", prefill)
+
+
+@fault("a stored token stays beside its repair", law="repaired is the reference")
+def _repaired_twice(patch: Patch) -> None:
+    original = repair._recomputed
+
+    def recomputed(reuse: Any, prefill: Any, num_first: Any, layout: Any) -> Any:
+        _, new = original(reuse, prefill, num_first, layout)
+        return list(reuse), new
+
+    patch.setattr(repair, "_recomputed", recomputed)
