@@ -18,7 +18,6 @@ from promptcache.diagnostics import PromptError, Span
 from promptcache.language import (
     CheckedSchema,
     Repair,
-    RepairKind,
     Selection,
     check_schema,
     format_document,
@@ -98,8 +97,7 @@ def positions_are_disjoint(case: PromptCase) -> None:
 
 def tokens_are_in_place(case: PromptCase) -> None:
     """Reused and new tokens together are the prompt's, each once, where a walk over the schema puts it."""
-    moves = case.plan.repair.kind is not RepairKind.NONE
-    expected = sorted(expected_tokens(case.selection, case.tokenizer, moves=moves))
+    expected = sorted(expected_tokens(case.selection, case.tokenizer, case.plan.repair))
     planned = sorted(planned_tokens(case.plan))
     hold(planned == expected, f"planned {_difference(planned, expected)}", case)
     hold(case.plan.stop == 1 + max(position for position, _ in expected), "generation starts in a wrong place", case)

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from promptcache.language import (
+    DEFAULT_REPAIR,
     CheckedItem,
     CheckedModule,
     CheckedParameter,
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    Repair,
+    RepairKind,
     Role,
     Selection,
 )
@@ -24,12 +27,13 @@ Placed = tuple[int, int]
 """A position and the token ID at it."""
 
 
-def expected_tokens(selection: Selection, tokenizer: Tokenizer, *, moves: bool = True) -> list[Placed]:
+def expected_tokens(selection: Selection, tokenizer: Tokenizer, repair: Repair | None = None) -> list[Placed]:
     """Return every token of a prompt at its position, in the order of the document.
 
     Args:
-        moves: Whether tokens behind changed slots move to their content: true for every repair but "none".
+        repair: All but "none" move tokens behind changed slots to their content; None means that of the schema.
     """
+    moves = (repair or selection.schema.repair or DEFAULT_REPAIR).kind is not RepairKind.NONE
     writer = _PositionWriter(selection, tokenizer, moves=moves)
     writer.write(tokenizer.bos_ids, present=True)
     writer.boundary()

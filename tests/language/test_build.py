@@ -16,6 +16,7 @@ from promptcache.language import (
     Exclude,
     ParameterType,
     Prompt,
+    Repair,
     Require,
     Schema,
     check_schema,
@@ -51,6 +52,15 @@ def test_a_built_schema_is_printed_and_read_as_the_same():
     assert outline(read.children) == outline(built.children)
     assert read.guaranteed.keys() == built.guaranteed.keys()
     assert print_schema(read.source) == print_schema(QA)
+
+
+@pytest.mark.parametrize("repair", [None, "none", "first-20%", "all"])
+def test_the_repair_of_a_schema_is_printed_and_read(repair: str | None):
+    """The attribute `repair` is the same in Python, in a document, and in the checked schema."""
+    built = Schema("s", repair=repair).text("a")
+    read = check_schema(parse_schema(print_schema(built)))
+    assert read.source.repair == repair
+    assert read.repair == (None if repair is None else Repair.parse(repair)) == check_schema(built).repair
 
 
 def test_scaffolds_are_built():
@@ -159,6 +169,8 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
         Schema("s").with_module("a"),
         Schema("s").union(slot("p", 2)),
         Schema("s", separator=None),
+        Schema("s", repair="most").text("a"),
+        Schema("s", repair=2).text("a"),
         Schema("s").module("a").rule(Choose(modules=("a",), minimum=-1)),
         Schema("s").module("a").rule(Exclude(modules="a")),
         Schema("s").module("a").rule("a"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Context, Whitespace
-from promptcache.language.checked import FinalText
+from promptcache.language.checked import CheckedParameter, FinalText
 from promptcache.language.normalize import normalize_schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline
@@ -37,6 +38,39 @@ from tests.language.generated import declared_schemas
 def test_every_block_but_the_first_begins_with_the_separator(body, expected):
     """The separator begins the first text of a block at any depth, and never comes next to a header or footer."""
     assert outline(checked(f'<schema name="s">{body}</schema>').children) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param('of <parameter name="p" length="2"/> days', ["of", "▁<p>", " days"], id="text before a slot"),
+        pytest.param('of<parameter name="p" length="2"/>', ["of", "<p>"], id="no space"),
+        pytest.param('a <parameter name="p" length="2"/> <parameter name="q" length="2"/>', ["a", "▁<p>", "▁<q>"], id="two slots"),
+        pytest.param('<parameter name="p" length="2"/><parameter name="q" length="2"/>', ["<p>", "<q>"], id="side by side"),
+        pytest.param('a<module name="m" separator=" "><parameter name="p" length="2"/></module>', ["a", ["m", "\n", "<p>"]], id="the separator of the parent"),
+        pytest.param('<module name="m" separator=" ">a<module name="n"><parameter name="p" length="2"/></module></module>', [["m", "a", ["m/n", "▁<p>"]]], id="a separator that is a space"),
+        pytest.param('<module name="m" whitespace="preserve">a  <parameter name="p" length="2"/></module>', [["m", "a ", "▁<p>"]], id="one of two spaces"),
+        pytest.param('<module name="m" whitespace="preserve"> <parameter name="p" length="2"/></module>', [["m", "▁<p>"]], id="a text of one space"),
+        pytest.param('<text>a </text><parameter name="p" length="2"/>', ["a", "▁<p>"], id="exact text"),
+        pytest.param('<user><parameter name="p" length="2"/>?</user>', [["user…", "<p>", "?"]], id="first in a turn"),
+        pytest.param('<module name="m">a&#9;<parameter name="p" length="2"/>&#160;<parameter name="q" length="2"/></module>', [["m", "a\t", "<p>", "\xa0", "<q>"]], id="other whitespace"),
+        pytest.param('<module name="m" whitespace="preserve">a <module name="n"/><parameter name="p" length="2"/></module>', [["m", "a ", ["m/n"], "\n", "<p>"]], id="another module between"),
+    ],
+)  # fmt: skip
+def test_the_space_before_a_slot_belongs_to_the_slot(body, expected):
+    """The last space of a text directly before a slot moves to the slot, and text that becomes empty goes."""
+
+    def written(items):
+        return [
+            f"{'▁' * len(item.lead)}<{item.name}>" if isinstance(item, CheckedParameter) else
+            written_in(item) if not isinstance(item, FinalText) else item.text
+            for item in items
+        ]  # fmt: skip
+
+    def written_in(item):
+        return [*outline((replace(item, children=()),))[0], *written(item.children)]
+
+    assert written(checked(f'<schema name="s">{body}</schema>').children) == expected
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_all_repairs_but_none_have_the_same_tokens(data, schema, repair):
 
     plan = planned(selection, repair)
 
-    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer()))
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer(), Repair.parse(repair)))
     assert plan.level is true_level(plan)
 
 
@@ -46,7 +46,7 @@ def test_without_repair_no_token_moves(data, schema):
 
     plan = planned(selection, "none")
 
-    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer(), moves=False))
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, ByteTokenizer(), Repair.parse("none")))
     assert plan.num_repaired_tokens == 0
 
 
@@ -92,6 +92,34 @@ def test_recomputed_tokens_keep_their_places(data, schema, num_tokens):
     reused = {run: sum(each.part.num_tokens for each in plan.reuse if each.run == run) for run in runs}
     assert made.num_reused_tokens == sum(max(0, number - num_tokens) for number in reused.values())
     assert made.level is true_level(made)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(data=st.data(), schema=strategies.exact_schemas())
+def test_slots_that_hold_their_fillers_are_reused(data, schema):
+    """If every slot holds its filler, every run is reused whole, except a last token that is fed again."""
+    plan = planned(data.draw(strategies.exact_prompts(schema)), "slots")
+
+    assert not {each.origin for each in plan.prefill} & {Origin.ARGUMENT, Origin.DEFAULT, Origin.REPAIRED}
+    is_fed_again = plan.prefill[-1].origin is Origin.LAST
+    whole = plan.reuse[:-1] if is_fed_again else plan.reuse
+    assert all(reuse.part == reuse.part.encoding.whole for reuse in whole)
+
+
+@pytest.mark.parametrize("given_text", ["two", None])
+@pytest.mark.parametrize("repair", ["none", "slots"])
+def test_an_argument_like_the_filler_changes_nothing(given_text, repair):
+    """With an argument that is the default, or with none, the module is reused whole: one part, an exact answer."""
+    argument = "" if given_text is None else f' days="{given_text}"'
+    prompt = f'<prompt schema="s"><a{argument}/>!</prompt>'
+    schema = '<schema name="s"><module name="a">Trip of <parameter name="days" length="6" default="two"/> days</module></schema>'
+
+    plan = planned(plan_of(schema, prompt).selection, repair)
+
+    assert [reuse.part for reuse in plan.reuse][1:] == [plan.reuse[-1].part.encoding.whole]
+    assert [each.origin for each in plan.prefill] == [Origin.TEXT]
+    assert plan.level is Level.EXACT
 
 
 MODULES = (

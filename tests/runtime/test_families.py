@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Origin, Plan, Prefill
+from promptcache.language import Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import Level, Origin, Plan, Prefill
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
@@ -31,11 +31,11 @@ SCHEMA = """<schema name="families">You are terse.
 PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh/><one/><two/>Where to?</prompt>'
 
 
-def plan_for(prompt: str) -> Plan:
+def plan_for(prompt: str, repair: str = "slots") -> Plan:
     """Plan a prompt of the schema above."""
     schema = check_schema(parse_schema(SCHEMA))
     state = schema_state(schema, ByteTokenizer(), CONTEXT)
-    return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer())
+    return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))
 
 
 @cache
@@ -63,6 +63,27 @@ def test_cached_logits_are_the_reference(family: str) -> None:
     plan = plan_for(PROMPT)
 
     assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("repair", ["none", "first-2", "first-50%"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt-oss"])
+def test_repaired_logits_are_the_reference(family: str, repair: str) -> None:
+    """With any repair, cached logits equal the reference, also under windows and with sinks."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, repair)
+
+    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_full_repair_is_plain_prefill(family: str) -> None:
+    """With repair "all", cached logits equal those of one causal pass over the same tokens and positions."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, "all")
+
+    assert plan.level is Level.EXACT
+    assert plan.num_repaired_tokens > 0
+    assert distance(request_logits(model, linked(plan, model)), plain_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -20,6 +20,7 @@ from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
 _PARAMETER_NAMES = ("p", "q", "top-k", "x.y")
+_REPAIRS = ("none", "slots", "first-2", "first-30%", "all")
 _SEPARATORS = ("", " ", "\n", r"\n\n", "; ")
 _MAX_SLOT = 6
 _LEVELS = st.integers(0, 4)
@@ -149,7 +150,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
     """Draw the outline of a schema that uses no more than `elements`."""
     return st.builds(
         SchemaDraft,
-        attributes=attribute_choices(version=("1", "2.0-rc"), **inherited(elements)),
+        attributes=attribute_choices(version=("1", "2.0-rc"), repair=_REPAIRS, **inherited(elements)),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
