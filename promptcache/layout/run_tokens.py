@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from promptcache.diagnostics import Diagnostic
 from promptcache.language import FilledSlot, Selection
@@ -66,8 +67,8 @@ class RunTokens:
     A slot is *changed* if its content differs from its filler, and in a run that is not cached. With `moves`, the
     tokens behind a changed slot move to the end of its content:
 
-    - Slots of a run with no token between them form a group. From the first changed slot on, the contents of the group
-      follow one another and are new.
+    - Slots of a run with no token between them form a group, also if all tokens between them are boundary tokens. From
+      the first changed slot on, the contents of the group follow one another and are new.
     - The boundary tokens (`num_boundary_tokens`) of the text behind the group follow its last content. They are new,
       and the stored ones are left out. The text may be that of the next run.
     """
@@ -88,9 +89,9 @@ class RunTokens:
         if isinstance(run.pieces[0], Slot):
             self._behind = None  # boundary tokens are text
         start = stop = 0  # range of encoding tokens to reuse next
-        for piece in run.pieces:
+        for piece, after in zip_longest(run.pieces, run.pieces[1:]):
             if isinstance(piece, Stretch):
-                moved = self._move_boundary(piece, run)
+                moved = self._move_boundary(piece, run, before_slot=isinstance(after, Slot))
                 if moved:
                     self._add_range(state, start, stop)
                     start = stop + moved
@@ -111,14 +112,18 @@ class RunTokens:
                 self._behind = position + len(content.token_ids)
         self._add_range(state, start, stop)
 
-    def _move_boundary(self, stretch: Stretch, run: Run) -> int:
-        """Add the boundary tokens of `stretch` behind the content before it, if there is one; return their number."""
+    def _move_boundary(self, stretch: Stretch, run: Run, *, before_slot: bool) -> int:
+        """Add the boundary tokens of `stretch` behind the content before it, if there is one; return their number.
+
+        If no token of a text before a slot is left, the slot belongs to the group.
+        """
         if self._behind is None:
             return 0
         num_tokens = self._contents.num_boundary_tokens(stretch)
         origin = Origin.REPAIRED if run.cached else Origin.UNCACHED
         self._add_new(self._behind, stretch.token_ids[:num_tokens], origin, run)
-        self._behind = None
+        is_whole = num_tokens == len(stretch.token_ids)
+        self._behind = self._behind + num_tokens if is_whole and before_slot else None
         return num_tokens
 
     def _add_new(

@@ -62,6 +62,7 @@ class _PositionWriter:
         self._moves = moves
         self._run = 0
         self._changed: tuple[int, int] | None = None  # the run of a changed slot, and the position behind its content
+        self._moves_text = False  # whether text moves there
         self._tokenizer = tokenizer
         self._selection = selection
         self._arguments = {(given.module, given.parameter): given.text for given in selection.arguments}
@@ -71,8 +72,10 @@ class _PositionWriter:
         start = behind = self._position
         num_moved = 0
         if present and token_ids and self._changed is not None:
-            num_moved, behind = self._num_moved(token_ids, text), self._changed[1]
-            self._changed = None
+            if self._moves_text:
+                num_moved, behind = self._num_moved(token_ids, text), self._changed[1]
+            self._changed = (self._run, behind + num_moved) if num_moved == len(token_ids) else None
+            self._moves_text = False  # only a slot follows a text that moved as a whole
         if present:
             for number, token_id in enumerate(token_ids):
                 self.tokens.append(((behind if number < num_moved else start) + number, token_id))
@@ -161,6 +164,7 @@ class _PositionWriter:
             return
         self.tokens += [(start + number, token_id) for number, token_id in enumerate(token_ids)]
         self._changed = (self._run, start + len(token_ids)) if self._moves else None
+        self._moves_text = True
 
     def _union(self, union: CheckedUnion) -> None:
         start, stops = self._position, [self._position]

@@ -172,15 +172,17 @@ def test_questions_share_a_document_of_long_modules(engine: Engine) -> None:
 
 def test_answers_are_those_of_generation(engine: Engine) -> None:
     """An answer that is taken from plain prefill, because all predictions agree, is the one that generation gives."""
-    served = chunk(engine, "demo-arguments", count=8, ways=["guaranteed", "own"])
+    served = chunk(engine, "demo-arguments", count=8, ways=["guaranteed", "none"])
     found = [*chain.from_iterable(served.outcomes())]
 
-    agreeing = {each["own"].distances["plain"].agreement == 1.0 for each in found}
+    agreeing = {each["none"].distances["plain"].agreement == 1.0 for each in found}
     assert agreeing == {True, False}  # both kinds are compared
     for index, each in enumerate(found):
         for way in served.ways[1:]:
             prompt = served.prompt(index, served.quizzes[index].questions[0], way)
-            assert engine.generate(prompt, max_new_tokens=40, do_sample=False).text == each[way.name].answer
+            assert (
+                engine.generate(prompt, max_new_tokens=40, do_sample=False, **way.request).text == each[way.name].answer
+            )
 
 
 def test_plain_answers_do_not_depend_on_their_company(engine: Engine) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator
 from lxml import etree
 
 from promptcache.language import CheckedSchema, Context, Module, Parameter, Role, Selection, Union, walk
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+)
 from promptcache.testing.prompt_xml import walk_checked
 
 SCHEMA_FEATURES = {
@@ -136,14 +143,18 @@ def _of_turns(schema: CheckedSchema) -> Iterator[str]:
             yield item.role.value
             if item.open:
                 yield "open turn"
-            kinds = {CheckedModule: "module in a turn", CheckedUnion: "union in a turn", Parameter: "slot in a turn"}
+            kinds = {
+                CheckedModule: "module in a turn",
+                CheckedUnion: "union in a turn",
+                CheckedParameter: "slot in a turn",
+            }
             yield from (kinds[type(child)] for child in item.children if type(child) in kinds)
 
 
 def _of_slots(items: Iterable[CheckedItem], owner: str) -> Iterator[str]:
     """Yield the places of slots in runs; a run is written as a word of t (text) and s (slot)."""
     items = tuple(items)
-    letters = {FinalText: "t", Parameter: "s"}
+    letters = {FinalText: "t", CheckedParameter: "s"}
     for run in "".join(letters.get(type(item), "|") for item in items).split("|"):
         checks = {
             "slot alone": run == "s",

@@ -144,4 +144,4 @@ def test_histories_are_checked_for_a_service(planted: bool, monkeypatch: pytest.
     service = serve(Subject(TWO).schema)
 
     with pytest.raises(BrokenLaw, match="from a fresh engine") if planted else nullcontext():
-        check_histories(service, cases, max_examples=3)
+        check_histories(service, cases, max_examples=12)
