@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from promptcache.cli.layout import print_layout, view_layout
-from promptcache.language import count_combinations
-from promptcache.layout import run_states
+from promptcache.language import Repair, count_combinations
+from promptcache.layout import make_plan, run_states
 from promptcache.tokenizer import Dtype, ModelFacts
 from tests.cli.conftest import Command
+from tests.fakes import ByteTokenizer
 from tests.layout.samples import plan_of
 
 
@@ -68,6 +69,31 @@ def test_the_use_of_a_prompt_is_data(command: Command) -> None:
     assert sum(node["num_new_tokens"] for node in modules(data["nodes"])) + added == prompt["num_new_tokens"]
     assert plain["prompt"] is None
     assert {node["num_new_tokens"] for node in modules(plain["nodes"])} == {None}
+
+
+@pytest.mark.parametrize("repair", ["none", "slots", "first-2", "all"])
+@pytest.mark.parametrize(
+    "modules", ['<a p="1234"/><c/>', '<a p="1"/><c/>', "<a/><b/><c/>", "<c/>", '<a p=""/>', '<a p="1"/><d/>']
+)
+def test_tokens_are_counted_where_they_belong(modules: str, repair: str) -> None:
+    """Tokens of a node are those of its own text and slots, also if boundary tokens are at positions of others."""
+    schema = (
+        '<schema name="s" separator=""><module name="a">Text <parameter name="p" length="4" default="two"/></module>'
+        '<module name="b">of b</module><module name="c">next</module><module name="d" cache="false">last</module></schema>'
+    )
+    plan = plan_of(schema, f'<prompt schema="s">{modules}Go.</prompt>')
+    layout, states = plan.layout, run_states(plan.layout)
+    plan = make_plan(plan.selection, layout, states, ByteTokenizer(), Repair.parse(repair))
+    facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=None)
+
+    view = view_layout(layout, states, facts, count_combinations(layout.schema.rules), plan)
+
+    assert view.prompt is not None
+    added, bos = view.prompt.next_position - view.prompt.start, 1
+    nodes = [node for node in view.nodes if node.kind == "module"]
+    assert sum(node.num_new_tokens or 0 for node in nodes) + added == plan.num_new_tokens
+    assert sum(node.num_reused_tokens or 0 for node in nodes) + bos == plan.num_reused_tokens
+    assert all(node.num_new_tokens == 0 for node in nodes if "absent" in node.marks)
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("1", False)])

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Repair,
+    Selection,
+)
+from promptcache.layout import lay_out, make_plan, run_states
 from promptcache.layout.rendering import Rendering, render
-from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer import HubTokenizer, Tokenizer
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -56,6 +69,50 @@ def test_text_is_what_the_tokens_decode_to(data, schema):
     made = render(plan, ByteTokenizer())
 
     assert made.text == text_of(plan) == "".join(part.text for part in made.parts)
+
+
+def written(items: Iterable[CheckedItem], selection: Selection, tokenizer: Tokenizer, owner: str = "") -> Iterator[str]:
+    """Yield the texts of a schema in document order, with the contents of its slots and the frames of its turns."""
+    arguments = {(each.module, each.parameter): each.text for each in selection.arguments}
+    for item in items:
+        match item:
+            case FinalText():
+                yield item.text
+            case CheckedParameter():
+                yield item.lead + arguments.get((owner, item.name), item.default or "")
+            case CheckedModule():
+                if item.path in selection.modules:
+                    yield from written(item.children, selection, tokenizer, item.path)
+            case CheckedUnion():
+                yield from written(item.members, selection, tokenizer)
+            case CheckedTurn():
+                frame = tokenizer.frame(item.role)
+                yield frame.header
+                yield from written(item.children, selection, tokenizer, owner)
+                yield "" if item.open else frame.footer
+
+
+BYTE_LEVEL = HubTokenizer.from_parts(byte_level(), {})
+LLAMA_LIKE = HubTokenizer.from_parts(llama_like(), {})
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("repair", ["none", "slots", "all"])
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BYTE_LEVEL, LLAMA_LIKE], ids=["bytes", "byte-level", "llama"])
+@settings(max_examples=law_examples(0.2))
+@given(data=st.data(), schema=strategies.schemas())
+def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
+    """Moved spaces and repaired tokens change no character: the text is that of the schema with its slots filled."""
+    selection = data.draw(strategies.prompts(schema))
+    layout = lay_out(schema, tokenizer)
+    plan = make_plan(selection, layout, run_states(layout), tokenizer, Repair.parse(repair))
+
+    made = render(plan, tokenizer)
+
+    begin = tokenizer.detokenize(tokenizer.bos_ids) + "".join(written(schema.children, selection, tokenizer))
+    added = made.text.removeprefix(begin)
+    assert begin + added == made.text
+    assert all(message.text in added for message in selection.messages)
 
 
 def test_control_tokens_are_written_out() -> None:
