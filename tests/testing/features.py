@@ -7,8 +7,15 @@ from collections.abc import Iterable, Iterator
 from lxml import etree
 
 from promptcache.language import CheckedSchema, Context, Role, Selection
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
-from promptcache.language.schema import Module, Parameter, Union, walk
+from promptcache.language.checked import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+)
+from promptcache.language.schema import Module, Union, walk
 from promptcache.testing.prompt_xml import walk_checked
 
 SCHEMA_FEATURES = {
@@ -137,14 +144,18 @@ def _of_turns(schema: CheckedSchema) -> Iterator[str]:
             yield item.role.value
             if item.open:
                 yield "open turn"
-            kinds = {CheckedModule: "module in a turn", CheckedUnion: "union in a turn", Parameter: "slot in a turn"}
+            kinds = {
+                CheckedModule: "module in a turn",
+                CheckedUnion: "union in a turn",
+                CheckedParameter: "slot in a turn",
+            }
             yield from (kinds[type(child)] for child in item.children if type(child) in kinds)
 
 
 def _of_slots(items: Iterable[CheckedItem], owner: str) -> Iterator[str]:
     """Yield the places of slots in runs; a run is written as a word of t (text) and s (slot)."""
     items = tuple(items)
-    letters = {FinalText: "t", Parameter: "s"}
+    letters = {FinalText: "t", CheckedParameter: "s"}
     for run in "".join(letters.get(type(item), "|") for item in items).split("|"):
         checks = {
             "slot alone": run == "s",
@@ -157,7 +168,7 @@ def _of_slots(items: Iterable[CheckedItem], owner: str) -> Iterator[str]:
         }
         yield from (name for name, found in checks.items() if found)
     for item in items:
-        if isinstance(item, Parameter):
+        if isinstance(item, CheckedParameter):
             yield from _of_parameter(item)
         elif isinstance(item, CheckedModule):
             yield from _of_slots(item.children, item.path)
@@ -167,7 +178,7 @@ def _of_slots(items: Iterable[CheckedItem], owner: str) -> Iterator[str]:
             yield from _of_slots(item.members, owner)
 
 
-def _of_parameter(parameter: Parameter) -> Iterator[str]:
+def _of_parameter(parameter: CheckedParameter) -> Iterator[str]:
     if parameter.required:
         yield "required slot"
     match parameter.default, parameter.placeholder:

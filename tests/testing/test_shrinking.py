@@ -42,7 +42,7 @@ SAID = [
 PLANTED = {
     "a slot is one position short": tokens_are_in_place,
     "a slot's default is not applied": tokens_are_in_place,
-    "an argument is placed at the end of its slot": tokens_are_in_place,
+    "the boundary tokens stay at their places": tokens_are_in_place,
     "added text starts one position late": tokens_are_in_place,
     "union members are laid out one after another": tokens_are_in_place,
     "every answer is called exact": level_is_right,
