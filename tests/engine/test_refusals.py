@@ -34,7 +34,7 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
             lambda: transformers.BloomForCausalLM(
                 transformers.BloomConfig(vocab_size=263, hidden_size=16, n_layer=1, n_head=2)
             ),
-            "bloom .*counts positions by place in the cache",
+            "bloom .*takes positions from the order of the cache",
         ),
         (
             lambda: transformers.FalconForCausalLM(
@@ -42,7 +42,7 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
                     vocab_size=263, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True
                 )
             ),
-            "falcon .*counts positions by place in the cache",
+            "falcon .*takes positions from the order of the cache",
         ),
         (
             lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=8, **GPT2)),
