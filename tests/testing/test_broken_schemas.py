@@ -66,7 +66,7 @@ def test_a_code_that_is_never_made_is_refused() -> None:
 
 def test_broken_schemas_shrink() -> None:
     """A broken schema shrinks to the smallest schema, with the fault in it and nothing else."""
-    search = settings(max_examples=500, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+    search = settings(max_examples=2_000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 
     found = find(broken_schemas(), lambda broken: broken.mutation == "slot without length", settings=search)
 
