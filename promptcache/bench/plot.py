@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from promptcache.bench.harness import BenchReport
+from promptcache.bench.quality_ways import way_named
 from promptcache.diagnostics import PromptCacheError
 
 if TYPE_CHECKING:
@@ -70,13 +71,17 @@ def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware:
 def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
     """Plot a report of `bench quality`: for each set the distance from plain prefill against TTFT, way by way.
 
-    Arguments and errors are those of `plot`.
+    A line connects the settings of `repair`, in the order of the report. Arguments and errors are those of `plot`.
     """
     figure = _figure((9, 5.5))
     axes = figure.subplots()
     for (name, points), look in zip(quality_curves(report).items(), _looks(), strict=False):
-        costs, distances = [cost for cost, _, _ in points], [distance for _, distance, _ in points]
-        axes.plot(costs, distances, label=name, markersize=5, color=look["color"], marker=look["marker"])
+        line = [(cost, distance) for cost, distance, way in points if way_named(way).repair is not None]
+        apart = [(cost, distance) for cost, distance, way in points if way_named(way).repair is None]
+        for places, style in ((line, "-"), (apart, "")):
+            costs, distances = [cost for cost, _ in places], [distance for _, distance in places]
+            label = name if places and style == ("-" if line else "") else None
+            axes.plot(costs, distances, style, label=label, markersize=5, color=look["color"], marker=look["marker"])
         for cost, distance, way in points:
             axes.annotate(way, (cost, distance), (3, 4), textcoords="offset points", fontsize="xx-small")
     axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
@@ -97,7 +102,7 @@ def quality_curves(report: BenchReport) -> dict[str, list[tuple[float, float, st
             cost = 100 * statistics.median(row["ttft_s"]) / plain[name]
             distance = 1000 * row["beside"]["plain"]["divergence"]["value"]
             curves.setdefault(name, []).append((cost, distance, row["way"]))
-    return {name: sorted(points) for name, points in curves.items()}
+    return curves
 
 
 def _set_name(row: Mapping[str, Any]) -> str:

@@ -256,5 +256,5 @@ def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
 
     plot_quality(report, tmp_path / "quality.svg", model={"model": "tiny"}, hardware={})
 
-    assert quality_curves(report) == {"facts, 40 tokens": [(25.0, 125.0, "slots"), (75.0, 0.0, "all")]}
+    assert quality_curves(report) == {"facts, 40 tokens": [(75.0, 0.0, "all"), (25.0, 125.0, "slots")]}
     assert (tmp_path / "quality.svg").stat().st_size > 5_000
