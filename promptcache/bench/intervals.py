@@ -15,6 +15,8 @@ import torch
 from promptcache.demo import Rate
 
 _RESAMPLES = 2000
+_MAX_DRAWS = 1 << 18
+"""Documents that are drawn at once, over several resamples; limits memory to a few megabytes."""
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:
@@ -87,9 +89,11 @@ def clustered_interval(documents: Sequence[Sequence[float]], seed: int = 0) -> t
     sums = torch.tensor([sum(each) for each in documents], dtype=torch.float64)
     counts = torch.tensor([len(each) for each in documents], dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    means = torch.empty(_RESAMPLES, dtype=torch.float64)
-    for index in range(_RESAMPLES):  # one by one: all draws at once need memory for resamples x documents
-        chosen = torch.randint(len(sums), (len(sums),), generator=generator)
-        means[index] = sums[chosen].sum() / counts[chosen].sum()
-    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    means: list[torch.Tensor] = []
+    num_rows = max(1, _MAX_DRAWS // len(sums))
+    for start in range(0, _RESAMPLES, num_rows):
+        size = (min(num_rows, _RESAMPLES - start), len(sums))
+        chosen = torch.randint(len(sums), size, generator=generator)
+        means.append(sums[chosen].sum(1) / counts[chosen].sum(1))
+    low, high = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return float(sums.sum() / counts.sum()), low, high
