@@ -16,7 +16,7 @@ demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
 
-quick: $(STAMP)  ## under a minute: few examples of each law, no subprocesses
+quick: $(STAMP)  ## about a minute: few examples of each law, no subprocesses
 	PROMPTCACHE_EXAMPLES=quick $(PYTEST) $(WORKERS) -m "$(USUAL) and not process and not long"
 
 test: lint  ## the tests of every change: offline, on the CPU, under four minutes on two cores
