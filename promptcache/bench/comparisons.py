@@ -32,7 +32,7 @@ from promptcache.bench.harness import (
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, documents, workload
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.runtime import Model, Pool, generate_together, link, link_batch, reference_tokens, token_tensor
+from promptcache.runtime import Model, Pool, generate_together, link, link_batch, token_tensor, used_tokens
 
 MIB = 2**20
 
@@ -187,8 +187,7 @@ def compare_prompt(engine: Engine, prompt: str | Path, repeats: int, progress: P
     """
     plan = engine.plan(prompt)
     engine.warm(plan.selection.schema.name)
-    used = sorted((token for token in reference_tokens(plan.tokens) if token.in_use), key=lambda token: token.position)
-    token_ids = token_tensor([token.token_id for token in used], engine.model.device)
+    token_ids = token_tensor([token.token_id for token in used_tokens(plan.tokens)], engine.model.device)
 
     def plain() -> Any:
         return engine.model.hf.generate(

@@ -63,9 +63,7 @@ def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware:
         _label(axes, report, axis, setting)
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False)
-    figure.suptitle(report.title, fontsize="medium")
-    figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
-    _save(figure, path)
+    _save(figure, path, report.title, _caption(model, hardware))
 
 
 def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
@@ -76,20 +74,16 @@ def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], h
     figure = _figure((9, 5.5))
     axes = figure.subplots()
     for (name, points), look in zip(quality_curves(report).items(), _looks(), strict=False):
+        costs, distances = [cost for cost, _, _ in points], [distance for _, distance, _ in points]
+        axes.scatter(costs, distances, s=25, label=name, color=look["color"], marker=look["marker"])
         line = [(cost, distance) for cost, distance, way in points if way_named(way).repair is not None]
-        apart = [(cost, distance) for cost, distance, way in points if way_named(way).repair is None]
-        for places, style in ((line, "-"), (apart, "")):
-            costs, distances = [cost for cost, _ in places], [distance for _, distance in places]
-            label = name if places and style == ("-" if line else "") else None
-            axes.plot(costs, distances, style, label=label, markersize=5, color=look["color"], marker=look["marker"])
+        axes.plot([cost for cost, _ in line], [distance for _, distance in line], color=look["color"])
         for cost, distance, way in points:
             axes.annotate(way, (cost, distance), (3, 4), textcoords="offset points", fontsize="xx-small")
     axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
     axes.grid(visible=True, alpha=0.25)
     figure.legend(loc="outside right upper", frameon=False)
-    figure.suptitle(report.title, fontsize="medium")
-    figure.supxlabel(_caption(model, hardware), fontsize="x-small", color="dimgray")
-    _save(figure, path)
+    _save(figure, path, report.title, _caption(model, hardware))
 
 
 def quality_curves(report: BenchReport) -> dict[str, list[tuple[float, float, str]]]:
@@ -118,7 +112,9 @@ def _figure(size: tuple[float, float]) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path, title: str, caption: str) -> None:
+    figure.suptitle(title, fontsize="medium")
+    figure.supxlabel(caption, fontsize="x-small", color="dimgray")
     try:
         figure.savefig(path)
     except ValueError as error:

@@ -18,6 +18,7 @@ from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, 
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
 from promptcache.language import Role
+from promptcache.runtime import mean_divergence
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
 """Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
@@ -238,9 +239,8 @@ def plain_token_ids(engine: Engine, quiz: Quiz, question: QuizQuestion) -> list[
 
 def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
     """Return the distance between log-probabilities `[places, V]`."""
-    divergence = torch.nn.functional.kl_div(here, there, reduction="none", log_target=True).sum(-1)
     agreeing = here.argmax(-1) == there.argmax(-1)
-    return Distance(max(0.0, float(divergence.mean())), int(agreeing.sum()), len(agreeing))
+    return Distance(mean_divergence(here, there), int(agreeing.sum()), len(agreeing))
 
 
 def _shared(rows: Sequence[Sequence[int]]) -> Sequence[int]:

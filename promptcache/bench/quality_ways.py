@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,6 @@ _NAMED = (
     Way(name="text", text=True),
     Way(name="promoted", promoted=True),
 )
-_REPAIR = re.compile(r"none|slots|all|first-\d+%?")
 
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
 """Names for `--way`, besides plain prefill."""
@@ -81,9 +82,10 @@ def way_named(name: str) -> Way:
     for way in _NAMED:
         if way.name == name:
             return way
-    if _REPAIR.fullmatch(name):
-        return Way(name=name, repair=name)
-    raise ValueError(f"no way '{name}'; there are {', '.join(WAY_NAMES)}")
+    try:
+        return Way(name=name, repair=str(Repair.parse(name)))
+    except InvalidValue:
+        raise ValueError(f"no way '{name}'; there are {', '.join(WAY_NAMES)}") from None
 
 
 def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:

@@ -12,9 +12,9 @@ from promptcache.bench.alternatives import last_logits
 from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
 from promptcache.bench.workload import LetterTokenizer, Sizes, letters
 from promptcache.kv import MemoryStore
-from promptcache.language import Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import Repair, RepairKind, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan
-from promptcache.runtime import Executor, Model, Pool, reference_tokens, schema_state
+from promptcache.runtime import Executor, Model, Pool, schema_state, used_tokens
 
 ARGUMENT_TOKENS = 8
 """Tokens of each argument, the space before it included."""
@@ -40,7 +40,7 @@ def repair_documents(sizes: Sizes) -> tuple[str, Callable[[int], str]]:
 
 
 def compare_repairs(
-    model: Model, sizes: Sizes, repairs: Sequence[str], repeats: int, progress: Progress = silent
+    model: Model, sizes: Sizes, repairs: Sequence[Repair], repeats: int, progress: Progress = silent
 ) -> BenchReport:
     """Compare the time from a planned request to its first logits: each repair, "none", and plain prefill.
 
@@ -51,16 +51,17 @@ def compare_repairs(
     state = schema_state(schema, tokenizer, model.context_length)
     executor = Executor(model, MemoryStore(model.shape), lambda: "bench", Pool(model.shape))
 
-    def planned(num_own: int, repair: str) -> Plan:
+    def planned(num_own: int, repair: Repair) -> Plan:
         selection = resolve_prompt(parse_prompt(prompt(num_own)), schema)
-        return state.plan(selection, tokenizer, Repair.parse(repair))
+        return state.plan(selection, tokenizer, repair)
 
-    none = planned(sizes.new_tokens, "none")
+    no_repair = Repair(RepairKind.NONE)
+    none = planned(sizes.new_tokens, no_repair)
     plans, longer = {"none": none}, dict[str, Plan]()
     for repair in repairs:
-        plans[repair] = planned(sizes.new_tokens, repair)
-        num_more = plans[repair].num_new_tokens - none.num_new_tokens
-        longer[repair] = planned(sizes.new_tokens + num_more, "none")
+        plan = plans[str(repair)] = planned(sizes.new_tokens, repair)
+        num_more = plan.num_new_tokens - none.num_new_tokens
+        longer[str(repair)] = planned(sizes.new_tokens + num_more, no_repair)
     alternatives = {repair: partial(_first_logits, executor, plan) for repair, plan in plans.items()}
     alternatives |= {f"{repair} as own": partial(_first_logits, executor, plan) for repair, plan in longer.items()}
     samples = interleave(
@@ -96,7 +97,7 @@ def _first_logits(executor: Executor, plan: Plan) -> object:
 
 
 def _plain_logits(model: Model, plan: Plan) -> object:
-    used = sorted((each for each in reference_tokens(plan.tokens) if each.in_use), key=lambda each: each.position)
+    used = used_tokens(plan.tokens)
     return last_logits(model, [each.token_id for each in used], range(len(used)), DynamicCache())
 
 

@@ -26,10 +26,9 @@ from promptcache.cli.options import (
     schemas_option,
 )
 from promptcache.cli.output import write_json
-from promptcache.cli.request import TokenLimits, plan_request, read_request
+from promptcache.cli.request import read_for_model
 from promptcache.diagnostics import counted
 from promptcache.language import Repair
-from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
     from promptcache.runtime import Audit
@@ -73,10 +72,7 @@ def command(
     PROMPT is a prompt file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
-        request = read_request(prompt, schema, arg, sources)
-        folder = model_folder(model)
-        if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
+        request = read_for_model(prompt, schema, arg, sources, model, max_new_tokens=max_new_tokens, repair=repair)
         with progress() as show:
             show_loading(show, model)
             engine = load_engine(model, device, dtype)

@@ -22,10 +22,9 @@ from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
-from promptcache.cli.options import CommandGroup, json_option, model_option, prompt_argument
+from promptcache.cli.options import CommandGroup, RepairType, json_option, model_option, prompt_argument
 from promptcache.cli.output import write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
 
 if TYPE_CHECKING:
@@ -182,13 +181,6 @@ plot_option = click.option(
 )
 
 
-def _check_repairs(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        return tuple(str(Repair.parse(name)) for name in names)
-    except InvalidValue as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.group("bench", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
     """Compare Prompt Cache with the alternatives on your machine."""
@@ -260,15 +252,14 @@ def memory(
 @click.option(
     "--repair",
     "repairs",
-    metavar="REPAIR",
+    type=RepairType(),
     multiple=True,
     default=["slots"],
-    callback=_check_repairs,
     help="Setting to compare with none; repeat the option for several.",
 )
 @_repeats(5)
 def repair(
-    chosen: BenchModel, modules: int, module_tokens: int, new: int, repairs: tuple[str, ...], repeats: int
+    chosen: BenchModel, modules: int, module_tokens: int, new: int, repairs: tuple[Repair, ...], repeats: int
 ) -> BenchReport:
     """Time to first token of a request with arguments, for each setting of `repair`."""
     from promptcache.bench.repairs import compare_repairs

@@ -47,7 +47,6 @@ from promptcache.layout import (
     LayoutNode,
     LeafKind,
     Level,
-    Origin,
     Plan,
     RunState,
     Slot,
@@ -63,7 +62,6 @@ _ROOT = "(root)"
 _MAX_SEEN = 4
 _MAX_PREVIEW = 40
 _REUSED, _NEW, _ABSENT = "green", "bold yellow", "dim"
-_ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 
 
 @click.command("layout")
@@ -393,7 +391,7 @@ def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKi
 
 
 def _view_prompt(plan: Plan) -> PromptView:
-    added = [new.start for new in plan.prefill if new.origin in _ADDED]
+    added = [new.start for new in plan.prefill if new.origin.is_added]
     return PromptView(
         level=plan.level,
         num_reused_tokens=plan.num_reused_tokens,

@@ -43,6 +43,19 @@ class Size(click.ParamType[int]):
         return int(float(parts[1]) * _UNITS[parts[2].lower()])
 
 
+class RepairType(click.ParamType[Repair]):
+    """A setting of repair: "none", "slots", "first-16", "first-20%", "all"."""
+
+    name = "REPAIR"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Repair:
+        """Return the setting."""
+        try:
+            return value if isinstance(value, Repair) else Repair.parse(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
 class CommandGroup(click.Group):
     """A group whose help shows the whole first line of each command's help; click cuts it."""
 
@@ -67,13 +80,6 @@ def _file_name(_ctx: click.Context, _parameter: click.Parameter, path: Path | No
     return path
 
 
-def _repair(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> Repair | None:
-    try:
-        return None if text is None else Repair.parse(text)
-    except InvalidValue as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def model_option(
     words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
 ) -> Callable[[Decorated], Decorated]:
@@ -92,8 +98,7 @@ context_option = click.option(
 )
 repair_option = click.option(
     "--repair",
-    metavar="REPAIR",
-    callback=_repair,
+    type=RepairType(),
     help="What to compute again of cached text: none, slots, first-16, first-20%, all; default: as the schema states.",
 )
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)

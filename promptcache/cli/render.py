@@ -26,12 +26,11 @@ from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, r
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, printable
 from promptcache.language import Repair
-from promptcache.layout import Origin, Plan, RenderedPart, Rendering, render
+from promptcache.layout import Plan, RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer, model_folder
 
 _REUSED = "green"
 _NEW = "bold yellow"
-_ADDED = {Origin.TEXT, Origin.HEADER, Origin.FOOTER}  # by the prompt, after the schema
 _TOKEN_HEAD = ("position", "token id", "text", "KV", "from")
 
 
@@ -139,7 +138,7 @@ def _cells(line: TokenLine) -> tuple[str, ...]:
     if part.parameter is not None:
         owner = f"{part.module}.{part.parameter}" if part.module else part.parameter
     else:
-        owner = "prompt" if part.origin in _ADDED else part.module or "(root)"
+        owner = "prompt" if part.origin is not None and part.origin.is_added else part.module or "(root)"
     return f"{line.position:,}", f"{line.token_id}", repr(line.text), kind, owner
 
 

@@ -27,7 +27,7 @@ from promptcache.language import (
     source_of,
 )
 from promptcache.layout import Layout, Plan, check_length, check_positions, lay_out, make_plan, run_states
-from promptcache.tokenizer import HubTokenizer, declared_positions
+from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
 
 _TYPES = {
     ParameterType.LINE: "one line",
@@ -109,6 +109,28 @@ def plan_request(
     """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
     selection = resolve_prompt(request.prompt, request.schema)
     return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
+
+
+def read_for_model(
+    file: str,
+    schema_files: Sequence[str],
+    words: Sequence[str],
+    sources: Sources,
+    model: str,
+    *,
+    max_new_tokens: int | None,
+    repair: Repair | None,
+) -> CheckedRequest:
+    """Read a request as `read_request` does, and check its lengths in tokens before the model is loaded.
+
+    Raises:
+        PromptCacheError: As `read_request` and `plan_request`, or the model was not found.
+    """
+    request = read_request(file, schema_files, words, sources)
+    folder = model_folder(model)
+    if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
+        plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
+    return request
 
 
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:

@@ -28,9 +28,8 @@ from promptcache.cli.options import (
     store_option,
 )
 from promptcache.cli.output import tell, write_json, write_text
-from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
+from promptcache.cli.request import CheckedRequest, read_for_model
 from promptcache.diagnostics import counted
-from promptcache.tokenizer import model_folder
 
 if TYPE_CHECKING:
     from promptcache.language import Repair
@@ -86,10 +85,7 @@ def command(
             raise UsageMistake(f"--temperature {temperature}: not a finite number")
         if limit is not None and store is None:
             raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
-        request = read_request(prompt, schema, arg, sources)
-        folder = model_folder(model)
-        if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-            plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
+        request = read_for_model(prompt, schema, arg, sources, model, max_new_tokens=max_new_tokens, repair=repair)
         with progress() as show:
             show_loading(show, model)
             config = None if store is None else store_config(store, limit)

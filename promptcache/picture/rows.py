@@ -31,7 +31,6 @@ from promptcache.picture.notes import Notes, gap, positions
 
 _MAX_LABEL = 100
 _MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # limits for highlighting contexts on hover
-_ADDED = (Origin.HEADER, Origin.TEXT, Origin.FOOTER)
 
 
 def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> Chart:
@@ -207,7 +206,7 @@ class _Builder:
         marks = [
             self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
             for new in plan.prefill
-            if new.origin in _ADDED
+            if new.origin.is_added
         ]
         start = f"generation starts at position {plan.stop:,}"
         marks.append(Mark(start=plan.stop, stop=plan.stop + 1, look=Look.NEXT, notes=(start,)))
@@ -279,7 +278,7 @@ def _sections(plan: Plan) -> Iterator[Section]:
             found = [position for _, position in group]
             yield Section(found[0], found[-1] + 1, Look.REUSED)
     for new in plan.prefill:
-        if new.origin not in _ADDED:  # they have a row of their own, and may start in the free end of a slot
+        if not new.origin.is_added:  # they have a row of their own, and may start in the free end of a slot
             yield Section(new.start, new.stop, Look.NEW)
 
 

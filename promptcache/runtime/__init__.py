@@ -6,7 +6,7 @@ Other rooms import from this file only.
 from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
-from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung
+from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
@@ -19,7 +19,7 @@ from promptcache.runtime.hf.options import check_for_batch, check_for_stream, re
 from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
-from promptcache.runtime.reference import plain_logits, reference_logits, reference_tokens
+from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.stream import Stream, TokenQueue
@@ -67,15 +67,16 @@ __all__ = [
     "link",
     "link_batch",
     "load_model",
+    "mean_divergence",
     "plain_logits",
     "promote",
     "promoted",
     "read_options",
     "reference_logits",
-    "reference_tokens",
     "schema_state",
     "several",
     "streaming",
     "token_tensor",
+    "used_tokens",
     "warm",
 ]

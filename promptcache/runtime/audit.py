@@ -230,9 +230,15 @@ class Ladder:
         return executor.logits(continued)[-self.num_places :].double().log_softmax(-1)
 
     def _divergence(self, found: torch.Tensor) -> float:
-        if found is self._plain:
-            return 0.0
-        return float((self._plain.exp() * (self._plain - found)).sum(-1).mean().clamp(min=0.0))
+        return 0.0 if found is self._plain else mean_divergence(found, self._plain)
+
+
+def mean_divergence(here: torch.Tensor, there: torch.Tensor) -> float:
+    """Return the mean KL divergence of `there` from `here` over places, in nats; both are log-probabilities
+    `[places, V]`.
+    """
+    divergence = torch.nn.functional.kl_div(here, there, reduction="none", log_target=True).sum(-1).mean()
+    return max(0.0, float(divergence))
 
 
 def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
@@ -340,7 +346,7 @@ def _inputs(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Return token IDs and positions `[1, T]` of the tokens `[start, stop)`, and their causal mask over `stop` keys."""
     places = torch.tensor(list(positions[:stop]))
-    sees = torch.ones((stop, stop), dtype=torch.bool).tril()[start:]
+    sees = torch.ones((stop - start, stop), dtype=torch.bool).tril(start)
     mask = model.attention_masks(sees, places[start:, None] - places[None, :])
     return (
         token_tensor(token_ids[start:stop], model.device),

@@ -56,6 +56,12 @@ def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
     return (*stored, *own)
 
 
+def used_tokens(request: RequestTokens) -> tuple[Token, ...]:
+    """Return the tokens in use, in position order: the prompt as a model without a cache gets it."""
+    in_use = (token for token in reference_tokens(request) if token.in_use)
+    return tuple(sorted(in_use, key=lambda token: token.position))
+
+
 def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
     """Return the mask, bool `[S, S]`.
 
@@ -87,8 +93,7 @@ def reference_logits(request: RequestTokens, model: Model) -> torch.Tensor:
 @torch.no_grad()
 def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
     """Return the same logits `[N, V]` from plain causal prefill of the tokens in use at the same positions."""
-    in_use = [token for token in reference_tokens(request) if token.in_use]
-    tokens = tuple(sorted(in_use, key=lambda token: token.position))
+    tokens = used_tokens(request)
     causal = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
     logits = _forward(tokens, causal, model)
     return logits[[index for index, token in enumerate(tokens) if token.encoding is None]]

@@ -20,7 +20,7 @@ from promptcache.language import (
     Selection,
 )
 from promptcache.layout import Level, Origin, Plan, Prefill
-from promptcache.runtime import plain_logits, reference_logits, reference_tokens
+from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
 from promptcache.testing.service import Service, distance
 
@@ -58,7 +58,7 @@ def exact_is_plain(service: Service, selection: Selection) -> None:
 def exact_is_models_own(service: Service, selection: Selection) -> None:
     """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
     plan = service.plan(selection)
-    tokens = sorted((each for each in reference_tokens(plan.tokens) if each.in_use), key=lambda token: token.position)
+    tokens = used_tokens(plan.tokens)
     if plan.level is not Level.EXACT or [token.position for token in tokens] != list(range(len(tokens))):
         return
     with torch.no_grad():

@@ -18,7 +18,7 @@ from promptcache.bench.quality_sets import LONG, SETS, SHORT, draw_quizzes
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
-from promptcache.runtime import reference_tokens
+from promptcache.runtime import used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -134,9 +134,7 @@ def test_every_way_shows_the_same_text(tokenizer: str, name: str, request: pytes
         plain = engine.tokenizer.detokenize(plain_token_ids(engine, quiz, question))
         for way in served.ways[1:]:
             plan = engine.plan(served.prompt(index, question, way))
-            used = sorted(
-                (each for each in reference_tokens(plan.tokens) if each.in_use), key=lambda each: each.position
-            )
+            used = used_tokens(plan.tokens)
             assert engine.tokenizer.detokenize([each.token_id for each in used]) == plain
 
 

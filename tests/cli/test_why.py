@@ -36,7 +36,7 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "mend"),
+    ("code", "fix"),
     [
         ("PC4O1", "did you mean PC401,"),
         ("x", "lists all codes"),
@@ -47,12 +47,12 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
         ("pc40", "codes from PC401 to PC409 begin so"),
     ],
 )
-def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, mend: str) -> None:
+def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, fix: str) -> None:
     """An unknown code is answered by the nearest code, or by the command that lists all codes."""
     result = command("why", code)
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert mend in result.stderr
+    assert fix in result.stderr
 
 
 def test_all_codes_are_listed(command: Command) -> None:

@@ -45,7 +45,7 @@ def outcome(read: Callable[[], Schema]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "code", "mend"),
+    ("attributes", "code", "fix"),
     [
         ('src="part.txt"', "PC211", "did you mean 'parts.txt'?"),
         ('src="more/parts.tx"', "PC211", "did you mean 'more/parts.txt'?"),
@@ -56,7 +56,7 @@ def outcome(read: Callable[[], Schema]) -> str:
         ('src="large.txt"', "PC213", None),
     ],
 )
-def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, mend: str | None) -> None:
+def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, fix: str | None) -> None:
     """A missing, outside, too large or non-UTF-8 text gets the same help as a file."""
     files = {
         "parts.txt": "",
@@ -68,7 +68,7 @@ def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, me
     with pytest.raises(SchemaError) as caught:
         parse_schema(f'<schema name="s"><module name="a" {attributes}/></schema>', folder=files)
 
-    assert [(each.code, each.help) for each in caught.value.diagnostics] == [(code, mend)]
+    assert [(each.code, each.help) for each in caught.value.diagnostics] == [(code, fix)]
 
 
 def test_templates_in_memory_get_the_context() -> None:

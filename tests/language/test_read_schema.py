@@ -211,7 +211,7 @@ def test_separators_may_be_escaped():
 
 
 @pytest.mark.parametrize(
-    ("value", "mend"),
+    ("value", "fix"),
     [
         ("yes", 'write required="true"'),
         ("0", 'write required="false"'),
@@ -219,8 +219,8 @@ def test_separators_may_be_escaped():
         ("maybe", None),
     ],
 )
-def test_truth_values_are_suggested(value, mend):
+def test_truth_values_are_suggested(value, fix):
     """Truth values of other languages, and misspelled ones, get the right spelling as help."""
     with pytest.raises(SchemaError) as caught:
         parse_schema(f'<schema name="s"><module name="a" required="{value}"/></schema>')
-    assert caught.value.diagnostics[0].help == mend
+    assert caught.value.diagnostics[0].help == fix

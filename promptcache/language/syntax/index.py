@@ -64,7 +64,6 @@ class Index:
     """Declarations of a schema. Modules are in document order of their start tags."""
 
     modules: dict[str, ModuleEntry] = field(default_factory=dict)
-    parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
     unions: list[UnionEntry] = field(default_factory=list)
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
     rules: list[RuleList] = field(default_factory=list)
@@ -86,7 +85,7 @@ class _Walker:
     """Visitor that fills the index of one schema."""
 
     def __init__(self, source: str) -> None:
-        self.index = Index(parameters={"": {}})
+        self.index = Index()
         self._source = source
         self._entered = 0
         self._first: dict[tuple[str, str, str], Span] = {}
@@ -128,14 +127,12 @@ class _Walker:
         self._entered += 1
         entry = ModuleEntry(path=path, parent=parent, module=module, start=start, stop=start, choices=choices)
         self.index.modules[path] = entry
-        self.index.parameters[path] = {}
         self.items(module.children, path, turn, choices)
         self.index.modules[path] = replace(entry, stop=self._entered)
 
     def _only_faults(self, module: Module, path: str, turn: Role | None) -> None:
         """Collect the faults inside a module that is not declared because of its name."""
         inside = _Walker(self._source)
-        inside.index.parameters[path] = {}
         inside.items(module.children, path, turn, ())
         self.index.faults.extend(inside.index.faults)
 
@@ -159,8 +156,7 @@ class _Walker:
             self.fault("PC202", message, place(parameter, "name"), "choose another name")
         elif not self._named(parameter.name, parameter, "parameter"):
             return
-        if self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name")):
-            self.index.parameters[parent][parameter.name] = parameter
+        self._first_of("PC204", "parameter", parameter.name, parent, place(parameter, "name"))
 
     def _scaffold(self, scaffold: Scaffold, parent: str) -> None:
         if scaffold.name is not None and not self._named(scaffold.name, scaffold, "scaffold"):
