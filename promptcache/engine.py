@@ -45,6 +45,7 @@ from promptcache.runtime import (
     choose_linking,
     demoted,
     load_model,
+    open_history,
     promote,
     read_options,
     reference_logits,
@@ -86,6 +87,7 @@ class Engine(Unpicklable):
         store: StoreSource | None = None,
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
+        history_bytes: int | None = None,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -97,21 +99,28 @@ class Engine(Unpicklable):
             repair: What requests compute again of cached text that was encoded in another context, if neither the call
                 nor the schema states it: "none", "slots" (next to changed slots), "first-16" (also the first 16 tokens
                 of each run), "first-20%", or "all".
+            history_bytes: Limit of history: the KV of tokens that requests added themselves, which later requests with
+                the same beginning reuse. It is part of the memory budget of the store. None means a quarter of that
+                budget, or 256 MiB without one; 0 keeps no history.
 
         Raises:
-            InvalidValue: There is no such repair.
+            InvalidValue: There is no such repair, or `history_bytes` is not a number of bytes.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store.
         """
         default_repair = Repair.parse(repair)
+        (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
         self.model = as_model(model, context_length)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)
-        self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
+        self._history = open_history(self.store, self.model.shape, history_bytes)
+        self._executor = Executor(
+            self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape), self._history
+        )
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(self._catalog, self.tokenizer, default_repair)
 
@@ -125,6 +134,7 @@ class Engine(Unpicklable):
         store: StoreSource | None = None,
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
+        history_bytes: int | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -136,6 +146,7 @@ class Engine(Unpicklable):
             store: As for `Engine`.
             context_length: Number of positions to use; None uses all that the model declares.
             repair: As for `Engine`.
+            history_bytes: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -144,7 +155,7 @@ class Engine(Unpicklable):
         """
         source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
         loaded, tokenizer = load_model(model, device=device, dtype=dtype, context_length=context_length, **options)
-        return cls(loaded, tokenizer, store=source, repair=repair)
+        return cls(loaded, tokenizer, store=source, repair=repair, history_bytes=history_bytes)
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -256,6 +267,11 @@ class Engine(Unpicklable):
             if new is old or self._catalog.replace(old, new):
                 return number
 
+    def clear_history(self) -> None:
+        """Free all history. Modules stay encoded, and requests in flight keep what they use."""
+        if self._history is not None:
+            self._history.clear()
+
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
         """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
         `pin`.
@@ -296,6 +312,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        salt: str | None = None,
         **generation: Any,
     ) -> Completion:
         """Answer a prompt.
@@ -304,8 +321,9 @@ class Engine(Unpicklable):
             prompt: XML text (starting with "<"), a path, or a `Prompt`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            salt: Only requests with the same salt share history, for example one salt for each user of a server.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
-                penalties see the new tokens of the prompt, not the cached ones.
+                penalties see the tokens that the prompt adds, also those of history, but not those of cached modules.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
@@ -314,7 +332,7 @@ class Engine(Unpicklable):
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
         started = time.perf_counter()
-        request = self._request(prompt, repair, read_options(generation, max_new_tokens), started)
+        request = self._request(prompt, repair, read_options(generation, max_new_tokens), started, salt)
         return answer(request, self._executor)
 
     def generate_batch(
@@ -323,6 +341,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        salt: str | None = None,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
     ) -> tuple[Completion, ...]:
@@ -334,6 +353,7 @@ class Engine(Unpicklable):
             prompts: Any number; they are cut into batches that fit into `batch_bytes`.
             max_new_tokens: As for `generate`, for each prompt.
             repair: As for `generate`, for each prompt.
+            salt: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of one batch.
             generation: As for `generate`, without beams, several sequences, assistants and streamers.
 
@@ -343,7 +363,7 @@ class Engine(Unpicklable):
         BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
         check_for_batch(options, self.model)
-        requests = [self._request(each, repair, options, time.perf_counter()) for each in several(prompts)]
+        requests = [self._request(each, repair, options, time.perf_counter(), salt) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(
@@ -352,6 +372,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        salt: str | None = None,
         **generation: Any,
     ) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
@@ -362,7 +383,7 @@ class Engine(Unpicklable):
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
         check_for_stream(options)
-        request = self._request(prompt, repair, options, started)
+        request = self._request(prompt, repair, options, started, salt)
 
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
@@ -415,7 +436,10 @@ class Engine(Unpicklable):
             if state.schema is plan.selection.schema:
                 return plan, state
 
-    def _request(self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float) -> Request:
+    def _request(
+        self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float, salt: str | None
+    ) -> Request:
+        (TEXT | None).check("salt", salt, InvalidValue)
         plan = self._planner.plan(prompt, repair)
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
@@ -425,6 +449,7 @@ class Engine(Unpicklable):
             options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
             started=started,
             text=self._text,
+            salt=salt,
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:

@@ -97,6 +97,7 @@ def command(
         generation["repair"] = None if repair is None else str(repair)
         # the first request encodes what the prompt needs, and nothing else
         warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
+        engine.clear_history()
         if seed is not None:
             import torch
 

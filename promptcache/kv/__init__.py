@@ -12,6 +12,8 @@ from promptcache.kv.files.archive import ArchiveReport, read_archive, write_arch
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
+from promptcache.kv.memory.arena import Allocation
+from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, Store, Tier
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
@@ -33,8 +35,10 @@ _LAZY = {
 
 __all__ = [
     "FORMAT_VERSION",
+    "Allocation",
     "ArchiveReport",
     "BlobTier",
+    "Buffers",
     "Codec",
     "DiskTier",
     "FaultLog",

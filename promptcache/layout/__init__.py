@@ -20,7 +20,7 @@ from promptcache.layout.diff import (
     compare_encodings,
     compare_layouts,
 )
-from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
+from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.plan import check_length, check_positions, make_plan
 from promptcache.layout.rendering import RenderedPart, Rendering, render
@@ -78,6 +78,7 @@ __all__ = [
     "check_positions",
     "compare_encodings",
     "compare_layouts",
+    "context_digest",
     "fill_tokens",
     "find_state",
     "fit_tokens",

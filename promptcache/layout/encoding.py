@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 DIGEST_VERSION = 3
@@ -51,7 +51,7 @@ class Encoding:
     @property
     def context_digest(self) -> str:
         """Digest of `context` alone, 64 hexadecimal digits; computed at each call."""
-        return hashlib.sha256("\n".join([part.digest for part in self.context]).encode()).hexdigest()
+        return context_digest(self.context)
 
     def digest_until(self, stop: int) -> str:
         """Return the digest of the encoding that ends before token `stop`, under the same context.
@@ -123,6 +123,11 @@ class KVPart:
         encoding = self.encoding
         whole = encoding.digest if self.stop == len(encoding.token_ids) else encoding.digest_until(self.stop)
         return f"{whole} {self.start} {self.shift}" if self.start or self.shift else whole
+
+
+def context_digest(context: Iterable[KVPart]) -> str:
+    """Return the digest of the parts of a context, 64 hexadecimal digits."""
+    return hashlib.sha256("\n".join([part.digest for part in context]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

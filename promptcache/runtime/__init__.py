@@ -16,6 +16,7 @@ from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
+from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
@@ -34,6 +35,7 @@ __all__ = [
     "Completion",
     "Executor",
     "FinishReason",
+    "History",
     "KVSource",
     "KVView",
     "Model",
@@ -68,6 +70,7 @@ __all__ = [
     "link_batch",
     "load_model",
     "mean_divergence",
+    "open_history",
     "plain_logits",
     "promote",
     "promoted",

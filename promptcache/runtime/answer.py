@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate, generate_together
-from promptcache.runtime.hf.options import sees_padding
+from promptcache.runtime.hf.options import sees_padding, takes_history
 from promptcache.runtime.link import link_batch
 from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.stream import TokenQueue
@@ -30,6 +30,7 @@ class Request:
         options: Options of transformers' `generate`.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without control tokens.
+        salt: Requests share history only with requests of the same salt.
     """
 
     plan: Plan
@@ -38,6 +39,7 @@ class Request:
     options: Mapping[str, Any]
     started: float
     text: Callable[[Sequence[int]], str]
+    salt: str | None = None
 
 
 def streaming(request: Request, queue: TokenQueue) -> Request:
@@ -52,11 +54,21 @@ def answer(request: Request, executor: Executor) -> Completion:
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
     fetched_at = time.perf_counter()
-    linked = executor.link_fetched(tokens, fetched)
+    recalled = executor.recall(tokens, request.salt) if takes_history(request.options, executor.model) else None
+    linked = executor.link_fetched(tokens, fetched, recalled)
     linked_at = time.perf_counter()
-    generated = generate(
-        executor.model, linked, eos_ids=request.eos_ids, max_new_tokens=request.max_new_tokens, options=request.options
-    )
+    answer_ids: tuple[int, ...] = ()
+    try:
+        generated = generate(
+            executor.model,
+            linked,
+            eos_ids=request.eos_ids,
+            max_new_tokens=request.max_new_tokens,
+            options=request.options,
+        )
+        answer_ids = generated.sequences[0]
+    finally:
+        kept_bytes = executor.keep(recalled, answer_ids, linked.cache)
     timing = Timing(
         plan_s=planned - request.started,
         fetch_s=fetched_at - planned,
@@ -64,8 +76,8 @@ def answer(request: Request, executor: Executor) -> Completion:
         prefill_s=generated.first_token_at - linked_at,
         decode_s=time.perf_counter() - generated.first_token_at,
     )
-    copied_bytes, output = linked.copied_bytes, generated.output
-    return _completion(request, fetched, copied_bytes, generated.sequences, generated.ended[0], timing, output)
+    own = OwnKVUsage(0 if recalled is None else recalled.num_found, linked.copied_bytes, kept_bytes)
+    return _completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
 
 
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
@@ -118,7 +130,9 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
     fetched = [executor.fetch(part.encoding for part in tokens.parts) for tokens in rows_of_tokens]
     fetched_at = time.perf_counter()
     runs = {encoding: run for each in fetched for encoding, run in each.runs.items()}
-    linked = link_batch(rows_of_tokens, runs, executor.model, executor.pool)
+    recalled = [executor.recall(each.plan.tokens, each.salt, only_prefix=True) for each in batch]
+    known = [each for each in recalled if each is not None]
+    linked = link_batch(rows_of_tokens, runs, executor.model, executor.pool, known or None)
     linked_at = time.perf_counter()
     made = generate_together(
         executor.model,
@@ -128,8 +142,9 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
         options=batch[0].options,
     )
     done = time.perf_counter()
-    rows = zip(batch, fetched, linked.copied_bytes, made.sequences, made.ended, strict=True)
-    for index, (request, each, copied_bytes, sequence, ended) in enumerate(rows):
+    rows = zip(batch, fetched, recalled, linked.copied_bytes, made.sequences, made.ended, strict=True)
+    for index, (request, each, found, copied_bytes, sequence, ended) in enumerate(rows):
+        kept_bytes = executor.keep(found, sequence, linked.cache, index, linked.num_pads[index])
         timing = Timing(
             plan_s=planned - request.started,
             fetch_s=fetched_at - planned,
@@ -137,14 +152,23 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
             prefill_s=made.first_token_at - linked_at,
             decode_s=done - made.first_token_at,
         )
-        output = made.row(index, request.plan.num_new_tokens)
-        yield _completion(request, each, copied_bytes, (sequence,), ended, timing, output)
+        own = OwnKVUsage(0 if found is None else found.num_found, copied_bytes, kept_bytes)
+        output = made.row(index, request.plan.num_new_tokens - own.num_found)
+        yield _completion(request, each, own, (sequence,), ended, timing, output)
+
+
+class OwnKVUsage(NamedTuple):
+    """What history found, and the bytes that were copied to link a request and to keep its own tokens."""
+
+    num_found: int
+    copied_bytes: int
+    kept_bytes: int
 
 
 def _completion(
     request: Request,
     fetched: Fetched,
-    copied_bytes: int,
+    own: OwnKVUsage,
     sequences: Sequence[tuple[int, ...]],
     ended: bool,
     timing: Timing,
@@ -153,14 +177,16 @@ def _completion(
     first, *others = sequences
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
-        num_new_tokens=request.plan.num_new_tokens,
+        num_history_tokens=own.num_found,
+        num_new_tokens=request.plan.num_new_tokens - own.num_found,
         num_repaired_tokens=request.plan.num_repaired_tokens,
         num_generated_tokens=sum(len(sequence) for sequence in sequences),
         num_encoded_tokens=fetched.num_encoded_tokens,
-        copied_bytes=copied_bytes,
+        copied_bytes=own.copied_bytes,
+        kept_bytes=own.kept_bytes,
         moved_bytes=fetched.moved_bytes,
         faults=fetched.faults,
-        modules=_module_usage(request.plan, fetched),
+        modules=_module_usage(request.plan, fetched, own.num_found),
         promoted=uses_promotion(request.plan.selection),
     )
     return Completion(
@@ -178,14 +204,17 @@ def _completion(
     )
 
 
-def _module_usage(plan: Plan, fetched: Fetched) -> tuple[ModuleUsage, ...]:
+def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
     tokens: dict[str, int] = {}
     tiers: dict[str, set[Tier | None]] = {}
     for reuse in plan.reuse:
         module = plan.layout.runs[reuse.run].module
         tokens[module] = tokens.get(module, 0) + reuse.part.num_tokens
         tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
-    return tuple(_module(module, count, tiers[module]) for module, count in tokens.items())
+    modules = [_module(module, count, tiers[module]) for module, count in tokens.items()]
+    if num_found:
+        modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))
+    return tuple(modules)
 
 
 def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:

@@ -23,19 +23,22 @@ class FinishReason(StrEnum):
 
 
 class KVSource(StrEnum):
-    """Origin of a module's KV in one request: memory (`hit`), a slower tier (`load`), or encoded for it (`miss`)."""
+    """Origin of KV in one request: memory (`hit`), a slower tier (`load`), encoded for it (`miss`), or an earlier
+    request (`history`).
+    """
 
     HIT = "hit"
     LOAD = "load"
     MISS = "miss"
+    HISTORY = "history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModuleUsage(Short):
-    """Use of one module in a request.
+    """Use of one module in a request, or of history.
 
     Attributes:
-        module: Its path; "" is the schema's text outside modules, BOS included.
+        module: Its path; "" is the schema's text outside modules, BOS included, and history.
         source: Where its KV came from.
         num_tokens: Reused tokens of the module.
         tier: The slowest tier that held some of it; None if some of it was encoded for this request.
@@ -52,25 +55,30 @@ class Usage(Short):
     """Token and byte counts of one request.
 
     Attributes:
-        num_reused_tokens: Prompt tokens whose KV came from the store.
+        num_reused_tokens: Prompt tokens of modules whose KV came from the store.
+        num_history_tokens: Other prompt tokens whose KV was computed by an earlier request.
         num_new_tokens: Prompt tokens that were prefilled.
-        num_repaired_tokens: New tokens that are stored, but were encoded in another context (`repair`).
+        num_repaired_tokens: Tokens that are stored, but encoded in another context, so that they count as new or as
+            history (`repair`).
         num_generated_tokens: Tokens of all returned sequences, end tokens included.
         num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
         copied_bytes: KV that was copied to link it: coalesced small segments, or all KV if the model links by
             concatenation. Copies that several requests of a batch share count for the first of them.
+        kept_bytes: KV that was copied to history.
         moved_bytes: KV that stores copied from slower tiers.
-        modules: The modules in use that have cached text, in document order.
+        modules: The modules in use that have cached text, in document order; at the end, history if it was used.
         promoted: Whether a promoted scaffold served some of them.
         faults: Store faults that did not stop the request, one sentence each.
     """
 
     num_reused_tokens: int
+    num_history_tokens: int
     num_new_tokens: int
     num_repaired_tokens: int
     num_generated_tokens: int
     num_encoded_tokens: int
     copied_bytes: int
+    kept_bytes: int
     moved_bytes: int
     modules: tuple[ModuleUsage, ...]
     promoted: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.history import History, Recalled
 from promptcache.runtime.link import Linked, link
 
 PATIENCE_S = 60.0
@@ -72,16 +74,25 @@ class Executor:
     uses it all the same, and the next request computes it again.
     """
 
-    def __init__(self, model: Model, store: Store, fingerprint: Callable[[], str], pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        store: Store,
+        fingerprint: Callable[[], str],
+        pool: Pool | None = None,
+        history: History | None = None,
+    ) -> None:
         """Create an executor for a model and a store.
 
         Args:
             fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first use.
             pool: Buffers for small segments; None links every segment as a view.
+            history: KV of own tokens of earlier requests; None keeps none.
         """
         self.model = model
         self.store = store
         self.pool = pool
+        self.history = history
         self._fingerprint = fingerprint
         self._keys: dict[str, str] = {}
         self._lock = new_lock()
@@ -115,9 +126,38 @@ class Executor:
         """Fetch the KV of a request's parts and link it with the new tokens."""
         return self.link_fetched(tokens, self.fetch(part.encoding for part in tokens.parts))
 
-    def link_fetched(self, tokens: RequestTokens, fetched: Fetched) -> Linked:
-        """Link KV that was fetched already."""
-        return link(tokens, fetched.runs, self.model, self.pool)
+    def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
+        """Link KV that was fetched already, with what history has of the request."""
+        return link(tokens, fetched.runs, self.model, self.pool, recalled)
+
+    def recall(self, tokens: RequestTokens, salt: str | None = None, *, only_prefix: bool = False) -> Recalled | None:
+        """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
+        if self.history is None or not self.model.linking.takes_rows:
+            return None
+        return self.history.recall(tokens, salt, only_prefix=only_prefix)
+
+    def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], cache: Any, row: int = 0, pad: int = 0) -> int:
+        """Keep the own tokens that a request computed, as far as there is room.
+
+        Args:
+            recalled: The result of `recall` for the request; None keeps nothing.
+            answer_ids: The generated tokens.
+            cache: The cache that generated them.
+            row: Index of the request's row in a batch.
+            pad: Number of padding tokens in front of the row.
+
+        Returns:
+            The number of bytes that were copied.
+        """
+        if self.history is None or recalled is None:
+            return 0
+        layers = [layer.tail() for layer in cache.layers]
+        num_computed = min(keys.shape[2] for keys, _ in layers) - pad  # layers differ if a forward pass failed
+        if num_computed <= 0:
+            return 0
+        own = slice(pad, pad + num_computed)
+        own_kv = [(keys[row, :, own], values[row, :, own]) for keys, values in layers]
+        return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
 
     def logits(self, tokens: RequestTokens) -> torch.Tensor:
         """Return the logits `[N, V]` of a request's N new tokens, in position order."""

@@ -1,7 +1,8 @@
 """Generation from linked KV: transformers decodes, given new tokens, positions and a cache.
 
-The contract with `generate` holds for transformers 5.4 to 5.23: new IDs only, explicit position IDs, and a mask of
-ones over cached and new tokens.
+The contract with `generate` holds for transformers 5.4 to 5.23. It gets all own tokens of a request, with explicit
+position IDs and a mask of ones. So processors, penalties and criteria see them all. It prefills those that the cache
+does not count yet.
 """
 
 from __future__ import annotations
@@ -104,14 +105,20 @@ def generate(
         options: Other options of transformers' `generate`, as returned by `read_options`.
     """
     start = model.linking.prefill_before_generate(
-        model, linked.cache, linked.token_ids, linked.positions, _num_rows(model, options)
+        model,
+        linked.cache,
+        linked.new_token_ids,
+        linked.positions,
+        num_before=linked.num_before,
+        num_rows=_num_rows(model, options),
     )
+    given = slice(None) if model.linking.takes_rows else slice(start, None)
     return _decode(
         model,
         linked.cache,
-        token_tensor(linked.token_ids[start:], model.device),
-        token_tensor(linked.position_ids[start:], model.device),
-        linked.positions.num_cached + len(linked.token_ids),
+        token_tensor(linked.token_ids[given], model.device),
+        token_tensor(linked.position_ids[given], model.device),
+        linked.cache.get_seq_length() + len(linked.missing) - start,
         eos_ids,
         max_new_tokens,
         dict(options),
@@ -123,9 +130,9 @@ def generate_together(
     model: Model, linked: LinkedBatch, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
 ) -> Generated:
     """Decode from a batch of linked requests; like `generate`, with one sequence for each row."""
-    seen = linked.num_cached + linked.token_ids.shape[1]
+    width = linked.token_ids.shape[1]
     return _decode(
-        model, linked.cache, linked.token_ids, linked.position_ids, seen, eos_ids, max_new_tokens, dict(options)
+        model, linked.cache, linked.token_ids, linked.position_ids, width, eos_ids, max_new_tokens, dict(options)
     )
 
 
@@ -139,7 +146,12 @@ def _decode(
     max_new_tokens: int,
     options: dict[str, Any],
 ) -> Generated:
-    """Call transformers' `generate` with new tokens `[B, N]`. `num_seen` counts them and the cached tokens."""
+    """Call transformers' `generate` with own tokens `[B, N]`.
+
+    Args:
+        num_seen: Length of the mask. If it is N, `generate` prefills the tokens that the cache does not count, else
+            all of them.
+    """
     recorder = StopRecorder(pop_stopping_criteria(options, model))
     ends = end_ids(options, eos_ids)
     options["eos_token_id"] = list(ends) or None
@@ -180,6 +192,7 @@ def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:
 @torch.no_grad()
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
+    assert len(linked.missing) == len(linked.token_ids), "only computed tokens have logits"
     mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]

@@ -21,6 +21,7 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import ForwardMask, PositionArray, RequestPositions, SegmentMask
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.history import Recalled
 from promptcache.runtime.segments import Segment, segments_of
 
 
@@ -30,8 +31,9 @@ class Linked:
 
     Attributes:
         cache: A transformers cache that holds `positions.num_cached` tokens.
-        token_ids: New tokens in position order; never empty.
+        token_ids: The own tokens of the request, in position order.
         position_ids: As long as `token_ids`, strictly increasing. Generation continues after the last one.
+        missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
         copied_bytes: Bytes of KV that were copied: coalesced small segments, or all segments if the model links by
             concatenation.
     """
@@ -40,10 +42,33 @@ class Linked:
     positions: RequestPositions
     token_ids: tuple[int, ...]
     position_ids: tuple[int, ...]
+    missing: tuple[int, ...]
     copied_bytes: int
 
+    @property
+    def new_token_ids(self) -> tuple[int, ...]:
+        """The tokens to prefill."""
+        return tuple(self.token_ids[index] for index in self.missing)
 
-def link(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model, pool: Pool | None = None) -> Linked:
+    @property
+    def new_position_ids(self) -> tuple[int, ...]:
+        """As long as `new_token_ids`."""
+        return tuple(self.position_ids[index] for index in self.missing)
+
+    @property
+    def num_before(self) -> int:
+        """Number of the tokens to prefill that lie before a token of history."""
+        first = len(self.token_ids) - len(self.missing)
+        return sum(index < first + number for number, index in enumerate(self.missing))
+
+
+def link(
+    tokens: RequestTokens,
+    runs: Mapping[Encoding, KVHandle],
+    model: Model,
+    pool: Pool | None = None,
+    recalled: Recalled | None = None,
+) -> Linked:
     """Link the stored KV of a request with its new tokens.
 
     Args:
@@ -51,18 +76,43 @@ def link(tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], model: Model,
         runs: KV of at least every encoding that the request has parts of.
         model: Chooses the kind of cache.
         pool: Buffers for small segments; None links every segment as a view.
+        recalled: What history has of the request.
     """
     model.check_vocabulary(tokens.token_ids)
-    coalesce = None if pool is None else partial(pool.coalesce, new_positions=tokens.position_ids)
-    segments, num_copied = model.linking.place(segments_of(tokens.parts, runs, tokens.position_ids), coalesce)
-    positions = RequestPositions(segments, tokens.position_ids, model.device)
+    missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
+    new_positions = tuple(tokens.position_ids[index] for index in missing)
+    coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions)
+    stored, growing = linked_segments(tokens, runs, new_positions, recalled)
+    segments, num_copied = model.linking.place(stored, coalesce)
+    num_given = 0 if recalled is None else recalled.num_found
+    positions = RequestPositions((*segments, *growing), new_positions, model.device, num_given)
     return Linked(
         cache=model.cache(positions),
         positions=positions,
         token_ids=tokens.token_ids,
         position_ids=tokens.position_ids,
+        missing=missing,
         copied_bytes=num_copied * model.shape.token_bytes,
     )
+
+
+def linked_segments(
+    tokens: RequestTokens,
+    runs: Mapping[Encoding, KVHandle],
+    new_positions: Sequence[int],
+    recalled: Recalled | None = None,
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """Return the segments of a request, in position order: those that may be coalesced, and those of its last stretch.
+
+    The last stretch grows from request to request, for example in a conversation. A copy of it would serve once.
+    """
+    if recalled is None:
+        return segments_of(tokens.parts, runs, new_positions), ()
+    *others, last = recalled.stretches
+    kept = [part for each in others for part in each.parts]
+    parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
+    stored = segments_of(parts, {**runs, **recalled.runs}, new_positions)
+    return stored, segments_of(last.parts, last.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,10 +120,10 @@ class LinkedBatch:
     """Stored KV and new tokens of several requests that are generated together.
 
     Attributes:
-        cache: A transformers cache over all rows. It reports the number of cached tokens of the longest row.
-        token_ids: New tokens, left-padded, `[B, N]`.
+        cache: A transformers cache over all rows.
+        token_ids: Own tokens, left-padded, `[B, N]`.
         position_ids: As `token_ids`.
-        num_cached: The number of cached tokens that the cache reports.
+        num_pads: For each row the number of padding tokens among those that are prefilled.
         copied_bytes: For each row the bytes of KV that were copied. Shared copies count for the first row that uses
             them.
     """
@@ -81,7 +131,7 @@ class LinkedBatch:
     cache: Any
     token_ids: torch.Tensor
     position_ids: torch.Tensor
-    num_cached: int
+    num_pads: tuple[int, ...]
     copied_bytes: tuple[int, ...]
 
 
@@ -105,10 +155,12 @@ class BatchPositions:
         lengths: Sequence[int],
         shared: Sequence[SharedSegment],
         device: torch.device,
+        num_given: int = 0,
     ) -> None:
         self.rows = tuple(rows)
         self.num_cached = max(row.num_cached for row in rows)
-        self._pads = tuple(max(lengths) - length for length in lengths)
+        self.num_given = num_given
+        self.pads = tuple(max(lengths) - length for length in lengths)
         self._device = device
         self.segments = tuple(each.segment for each in shared)
         self._rows_of = tuple(each.rows for each in shared)
@@ -131,7 +183,7 @@ class BatchPositions:
         return ForwardMask(segments=self.segments, masks=masks, own_mask=own_mask)
 
     def _own_positions(self, row: int, num_own: int) -> PositionArray:
-        pad = min(self._pads[row], num_own)
+        pad = min(self.pads[row], num_own)
         return np.concatenate([np.full(pad, -1, dtype=np.int64), self.rows[row].of_own_tokens(0, num_own - pad)])
 
     def _segment_mask(
@@ -150,29 +202,42 @@ class BatchPositions:
 
 
 def link_batch(
-    requests: Sequence[RequestTokens], runs: Mapping[Encoding, KVHandle], model: Model, pool: Pool | None = None
+    requests: Sequence[RequestTokens],
+    runs: Mapping[Encoding, KVHandle],
+    model: Model,
+    pool: Pool | None = None,
+    recalled: Sequence[Recalled] | None = None,
 ) -> LinkedBatch:
-    """Link several requests with their stored KV in one cache, and left-pad their new tokens.
+    """Link several requests with their stored KV in one cache, and left-pad their own tokens.
 
     Args:
         requests: One for each row.
         runs: KV of at least every encoding that they have parts of.
         model: Links in segments.
         pool: Buffers for small segments; None links every segment as a view.
+        recalled: For each row what history has of its first own tokens.
     """
     for request in requests:
         model.check_vocabulary(request.token_ids)
-    lengths = [len(request.token_ids) for request in requests]
-    width = max(lengths)
-    segments = [segments_of(each.parts, runs, each.position_ids) for each in requests]
-    rows = [
-        RequestPositions(own, each.position_ids, model.device) for own, each in zip(segments, requests, strict=True)
+    width = max(len(request.token_ids) for request in requests)
+    known: Sequence[Recalled | None] = [None] * len(requests) if recalled is None else recalled
+    num_found = [0 if each is None else each.num_found for each in known]
+    new_positions = [each.position_ids[count:] for each, count in zip(requests, num_found, strict=True)]
+    lengths = [len(each) for each in new_positions]
+    both = [
+        linked_segments(request, runs, new, found)
+        for request, new, found in zip(requests, new_positions, known, strict=True)
     ]
-    shared = tuple(shared_segments(segments))
+    rows = [
+        RequestPositions((*stored, *growing), new, model.device)
+        for (stored, growing), new in zip(both, new_positions, strict=True)
+    ]
+    shared = tuple(shared_segments([stored for stored, _ in both]))
     copied = [0] * len(rows)
     if pool is not None:
-        shared, copied = coalesced_segments(shared, [request.position_ids for request in requests], pool)
-    positions = BatchPositions(rows, lengths, shared, model.device)
+        shared, copied = coalesced_segments(shared, new_positions, pool)
+    shared = (*shared, *shared_segments([growing for _, growing in both]))
+    positions = BatchPositions(rows, lengths, shared, model.device, num_given=width - max(lengths))
     # A row is padded with a token of its own: repetition penalties count the tokens that a row has.
     token_ids = [_padded(request.token_ids, width) for request in requests]
     position_ids = [_padded(request.position_ids, width) for request in requests]
@@ -180,7 +245,7 @@ def link_batch(
         cache=model.cache(positions),
         token_ids=torch.tensor(token_ids, device=model.device),
         position_ids=torch.tensor(position_ids, device=model.device),
-        num_cached=positions.num_cached,
+        num_pads=positions.pads,
         copied_bytes=tuple(num_tokens * model.shape.token_bytes for num_tokens in copied),
     )
 

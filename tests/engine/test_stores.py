@@ -400,6 +400,7 @@ def test_replaced_schemas_leave_nothing_behind(tmp_path: Path, kind: str) -> Non
     for version in range(8):
         made.add_schema(TRAVEL.replace("Stay", f"{version} Stay").replace("Cities", f"{version} Cities"))
         made.generate(PROMPT.replace("<city><beach/></city>", ""), **GREEDY)
+        made.clear_history()
         assert isinstance(made.store, TieredStore)
         memory = made.store.memory
         known |= {len(memory._reservations._rows), len(made.store._notes), len(made.store._num_tokens)}

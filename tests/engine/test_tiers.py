@@ -105,7 +105,7 @@ def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
     ] == [
         {(KVSource.MISS, None)},
         {(KVSource.LOAD, Tier.DISK)},
-        {(KVSource.HIT, Tier.MEMORY)},
+        {(KVSource.HIT, Tier.MEMORY), (KVSource.HISTORY, Tier.MEMORY)},
     ]
     assert loaded.usage.moved_bytes == loaded.usage.num_reused_tokens * default_model().shape.token_bytes
     assert (hit.usage.moved_bytes, loaded.usage.num_encoded_tokens) == (0, 0)

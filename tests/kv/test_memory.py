@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, KVShape, MemoryStore, Slab, Store
+from promptcache.kv import Allocation, KVHandle, KVShape, MemoryStore, Slab, Store
 from tests.conftest import law_examples
 from tests.kv.stored import recipe
 
@@ -50,6 +50,8 @@ class Agreement(RuleBasedStateMachine):
         self.held: list[tuple[str, KVHandle, float]] = []
         self.pinned: set[str] = set()
         self.counter = 0.0
+        self.buffers = self.store.buffers(5 * SHAPE.token_bytes)
+        self.taken: dict[Allocation, float] = {}
 
     def kept(self) -> set[str]:
         """Return the names that the store holds."""
@@ -81,6 +83,50 @@ class Agreement(RuleBasedStateMachine):
             del self.expected[other]
         if hold:
             self.held.append((name, run, float(run.keys.flatten()[0])))
+
+    @rule(size=st.integers(1, 6), hold=st.booleans())
+    def take_buffer(self, size: int, hold: bool) -> None:
+        """Take a buffer and fill it. No encoding is evicted for it."""
+        before = self.kept()
+        taken = self.buffers.take(size)
+        assert self.kept() == before
+        assert taken is not None or size > 5 or self.budget_tokens is not None or self.held
+        if taken is not None:
+            buffer, run = taken
+            self.counter += 1
+            run.keys.fill_(self.counter)
+            run.values.fill_(-self.counter)
+            self.taken[buffer] = self.counter
+            if hold:
+                self.held.append(("", run, self.counter))
+
+    @rule(number=st.integers(0, 100), hold=st.booleans())
+    def use_buffer(self, number: int, hold: bool) -> None:
+        """Use a buffer, if the store has not taken it back."""
+        if self.taken:
+            buffer, value = list(self.taken.items())[number % len(self.taken)]
+            run = self.buffers.handle(buffer)
+            assert (run is None) == (buffer not in self.buffers)
+            if run is not None and hold:
+                self.held.append(("", run, value))
+
+    @rule(number=st.integers(0, 100))
+    def drop_buffer(self, number: int) -> None:
+        """Free a buffer."""
+        if self.taken:
+            self.buffers.drop(list(self.taken)[number % len(self.taken)])
+
+    @invariant()
+    def buffers_hold(self) -> None:
+        """Live buffers keep their content and stay within their limit; the others are reported once."""
+        while self.buffers.taken_back:
+            del self.taken[self.buffers.taken_back.popleft()]
+        assert set(self.buffers) == set(self.taken)
+        assert self.buffers.nbytes <= self.buffers.limit_bytes
+        for buffer, value in self.taken.items():
+            run = buffer.handle()
+            assert (run.keys == value).all()
+            assert (run.values == -value).all()
 
     @rule(name=NAMES)
     def hold(self, name: str) -> None:
@@ -152,6 +198,9 @@ class Agreement(RuleBasedStateMachine):
                 slabs.add(id(run.slab))
         assert self.store.unmanaged_bytes == unmanaged
         if self.budget_tokens is not None:
+            for buffer in self.taken:
+                run = buffer.handle()
+                managed[run.start, run.stop] = run
             assert self.store.allocated_bytes == sum(run.nbytes for run in managed.values())
             assert self.store.allocated_bytes <= self.budget_tokens * SHAPE.token_bytes
             assert len(slabs) <= 1
@@ -395,3 +444,32 @@ def test_kv_of_another_shape_is_refused(wrong: str) -> None:
 def test_the_memory_store_is_a_store() -> None:
     """It implements the interface."""
     assert isinstance(MemoryStore(SHAPE), Store)
+
+
+def test_encodings_take_the_room_of_buffers_first() -> None:
+    """An encoding takes back the least recently used buffer before it evicts another encoding."""
+    store = MemoryStore(SHAPE, budget_bytes=8 * SHAPE.token_bytes)
+    buffers = store.buffers(4 * SHAPE.token_bytes)
+    store.put(RECIPES["c"], *kv(SIZES["c"], 1.0))
+    old, new = (taken[0] for taken in (buffers.take(2), buffers.take(2)) if taken is not None)
+    assert buffers.handle(old) is not None  # the other one is the least recently used now
+
+    store.put(RECIPES["b"], *kv(SIZES["b"], 2.0))
+
+    assert [each in buffers for each in (old, new)] == [True, False]
+    assert set(store.keys()) == {RECIPES[name].key for name in "bc"}
+    assert list(buffers.taken_back) == [new]
+
+
+def test_buffers_of_an_owner_that_is_gone_are_free() -> None:
+    """The memory of buffers is free when nothing refers to their owner or their handles."""
+    store = MemoryStore(SHAPE, budget_bytes=8 * SHAPE.token_bytes)
+    buffers = store.buffers(8 * SHAPE.token_bytes)
+    taken = buffers.take(5)
+    assert taken is not None
+    run = taken[1]
+    del buffers, taken
+
+    assert store.allocated_bytes == 5 * SHAPE.token_bytes
+    del run
+    assert store.allocated_bytes == 0

@@ -42,7 +42,9 @@ def _late_positions(patch: Patch) -> None:
     original = Model.forward
 
     def forward(self: Any, token_ids: Any, position_ids: Any, cache: Any, mask: Any = None) -> Any:
-        return original(self, token_ids, position_ids + (cache.get_seq_length() > 0), cache, mask)
+        layer = cache.layers[0]
+        is_linked = isinstance(layer, SegmentedLayer) and layer.attention.positions.num_cached > 0
+        return original(self, token_ids, position_ids + is_linked, cache, mask)
 
     patch.setattr(Model, "forward", forward)
 

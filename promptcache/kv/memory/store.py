@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 
@@ -20,6 +21,7 @@ from promptcache.kv.codec import apply_codec
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.arena import Allocation, Block, Range, Reservations
+from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KVHandle, KVShape, Slab
 from promptcache.locks import new_rlock
@@ -96,6 +98,7 @@ class MemoryStore(Unpicklable, Store):
         self._policy = GreedyDual()
         self._cost = cost
         self._unmanaged: weakref.WeakSet[KVHandle] = weakref.WeakSet()
+        self._buffers: weakref.WeakSet[Buffers] = weakref.WeakSet()
         self._lock = new_rlock()
 
     def __repr__(self) -> str:
@@ -151,6 +154,13 @@ class MemoryStore(Unpicklable, Store):
         with self._lock:
             self._unmanaged.add(run)
         return run
+
+    def buffers(self, limit_bytes: int) -> Buffers:
+        """Return a new set of buffers in this store, with a limit of its own. The budget limits them, too."""
+        BYTES.check("limit_bytes", limit_bytes, StoreError)
+        made = Buffers(self.shape, limit_bytes, self._lock, self._allocate_free)
+        self._buffers.add(made)
+        return made
 
     def recipe(self, key: str) -> Recipe | None:
         """Return the recipe of the KV stored under `key`."""
@@ -276,11 +286,30 @@ class MemoryStore(Unpicklable, Store):
     def _take_anywhere(self, size: int) -> tuple[Block, Range] | None:
         return next((found for block in self._blocks if (found := _take(block, size)) is not None), None)
 
+    def _allocate_free(self, size: int) -> tuple[Allocation, KVHandle] | None:
+        """Allocate `size` tokens that are free or can be made adjacent. Nothing is evicted."""
+        self._collect()
+        if self.budget_bytes is None:
+            block = Block(self.shape, size)
+            self._blocks.append(block)
+        else:
+            block = self._blocks[0]
+        if (range_ := block.free.take(size)) is None:
+            if block.victims(size, ()) is None:
+                return None
+            range_ = block.compact(size)
+        return block.allocate(range_)
+
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
-        victims = block.victims(size, (self._kept[key] for key in self._policy.ranked()))
+        """Evict buffers first, then encodings."""
+        ranked = (self._kept[key] for key in self._policy.ranked())
+        victims = block.victims(size, chain(*self._buffers, ranked))
         if victims is None:
             return None
         chosen = set(victims)
+        for buffers in self._buffers:
+            for buffer in chosen.intersection(buffers):
+                buffers.drop(buffer)
         evicted = [key for key, allocation in self._kept.items() if allocation in chosen] if chosen else []
         self._policy.evict(evicted)
         for key in evicted:

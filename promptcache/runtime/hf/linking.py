@@ -75,11 +75,20 @@ class Linking(ABC):
 
     @abstractmethod
     def prefill_before_generate(
-        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+        self,
+        model: Model,
+        cache: Cache,
+        token_ids: Sequence[int],
+        positions: RequestPositions,
+        *,
+        num_before: int,
+        num_rows: int,
     ) -> int:
         """Prefill the new tokens that transformers' `generate` cannot, and return their number.
 
         Args:
+            token_ids: The new tokens.
+            num_before: Number of new tokens that lie before a token of history.
             num_rows: Number of rows that `generate` makes of the request: beams or returned sequences.
         """
 
@@ -116,9 +125,18 @@ class _Segmented(Linking):
         return cache
 
     def prefill_before_generate(
-        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+        self,
+        model: Model,
+        cache: Cache,
+        token_ids: Sequence[int],
+        positions: RequestPositions,
+        *,
+        num_before: int,
+        num_rows: int,
     ) -> int:
-        return 0
+        if num_before:
+            model.encode(*_inputs(model, token_ids, positions, num_before), cache)
+        return num_before
 
 
 class _Concatenated(Linking):
@@ -165,17 +183,31 @@ class _Concatenated(Linking):
         return cache
 
     def prefill_before_generate(
-        self, model: Model, cache: Cache, token_ids: Sequence[int], positions: RequestPositions, num_rows: int
+        self,
+        model: Model,
+        cache: Cache,
+        token_ids: Sequence[int],
+        positions: RequestPositions,
+        *,
+        num_before: int,
+        num_rows: int,
     ) -> int:
         """Prefill all new tokens but the last, because `generate` takes no mask by position."""
         before = len(token_ids) - 1
         if before:
-            ids = torch.tensor([token_ids[:before]], device=model.device)
-            position_ids = torch.from_numpy(positions.of_own_tokens(0, before))[None].to(model.device)
-            model.encode(ids, position_ids, cache, self.mask(model, positions, before))
+            inputs = _inputs(model, token_ids, positions, before)
+            model.encode(*inputs, cache, self.mask(model, positions, before))
         if num_rows > 1:
             cache.batch_repeat_interleave(num_rows)
         return before
+
+
+def _inputs(
+    model: Model, token_ids: Sequence[int], positions: RequestPositions, stop: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first `stop` new tokens and their positions, each `[1, T]`."""
+    ids = torch.tensor([token_ids[:stop]], device=model.device)
+    return ids, torch.from_numpy(positions.of_own_tokens(0, stop))[None].to(model.device)
 
 
 SEGMENTED = _Segmented()

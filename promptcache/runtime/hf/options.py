@@ -56,6 +56,9 @@ _SEES_PADDING = (
 """Options that depend on the order of tokens, and therefore on the padding of shorter rows in a batch."""
 
 
+_FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
+"""Options under which tokens are fed that may not stay in the answer, or by code of the caller."""
+
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
 """Outputs for `Completion.output`; transformers drops them without `return_dict_in_generate`."""
 
@@ -203,6 +206,12 @@ def forced_options(model: Model) -> dict[str, Any]:
 def sees_padding(options: Mapping[str, Any], model: Model) -> bool:
     """Whether a chosen option would change the answer of a padded row."""
     return any(setting(name, options, model) for name in _SEES_PADDING)
+
+
+def takes_history(options: Mapping[str, Any], model: Model) -> bool:
+    """Whether a request with these options can use history: it has one row, and `generate` alone feeds its tokens."""
+    one_row = all(number_of(name, options, model) == 1 for name in ("num_beams", "num_return_sequences"))
+    return one_row and not any(setting(name, options, model) for name in _FEEDS_TOKENS)
 
 
 def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., Any]]:

@@ -26,7 +26,7 @@ class SegmentedLayer(AttendingLayer):
         self.attention = attention
         self.index = index
         self.num_own = 0
-        self._tail_keys = self._tail_values = torch.empty(0)  # [B, Hkv, C, D] once there are own tokens
+        self._tail_keys = self._tail_values = torch.empty(0, 0, 0, 0)  # [B, Hkv, C, D] once there are own tokens
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the tail `[B, Hkv, C, D]`."""
@@ -71,12 +71,15 @@ class SegmentedLayer(AttendingLayer):
         return self._tail_keys[:, :, : self.num_own], self._tail_values[:, :, : self.num_own]
 
     def get_seq_length(self) -> int:
-        """Return the number of cached and own tokens."""
-        return self.attention.positions.num_cached + self.num_own
+        """Return the number of the request's own tokens so far.
+
+        Tokens of modules do not count: `generate` knows the own tokens only, and takes this number of them as computed.
+        """
+        return self.attention.positions.num_given + self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
-        return self.unmasked(self.get_seq_length() + query_length), 0
+        return self.unmasked(self.attention.positions.num_cached + self.num_own + query_length), 0
 
     def get_max_length(self) -> int:
         """Return -1: there is no maximum."""

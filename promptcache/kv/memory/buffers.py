@@ -1,0 +1,103 @@
+"""Buffers: ranges of a memory store that their owner fills token by token. History keeps its KV in them.
+
+Buffers take free room or that of other buffers, and never evict an encoding. The store takes buffers back when an
+encoding needs the room.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from promptcache.kv.memory.arena import Allocation
+from promptcache.kv.types import KVHandle, KVShape
+
+
+class Buffers:
+    """Buffers of one owner, least recently used first. Thread-safe.
+
+    `MemoryStore.buffers` makes them. A buffer is an `Allocation`. It is live while its `kept` is set.
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        limit_bytes: int,
+        lock: AbstractContextManager[object],
+        allocate: Callable[[int], tuple[Allocation, KVHandle] | None],
+    ) -> None:
+        """Create an empty set of buffers.
+
+        Args:
+            shape: Shape of the KV.
+            limit_bytes: Limit of all live buffers together.
+            lock: Lock of the store.
+            allocate: Takes a number of tokens from the free room of the store; None if there is no such room.
+        """
+        self.shape, self.limit_bytes = shape, limit_bytes
+        self.taken_back: deque[Allocation] = deque()
+        """Buffers that are live no longer. The owner removes what it notes about them."""
+        self._lock = lock
+        self._allocate = allocate
+        self._live: dict[Allocation, None] = {}
+        weakref.finalize(self, _abandon, self._live).atexit = False
+
+    def __iter__(self) -> Iterator[Allocation]:
+        """Yield the live buffers, least recently used first. The lock of the store is held."""
+        yield from self._live
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all live buffers, the room that is not filled yet included."""
+        return sum(each.range.size for each in tuple(self._live)) * self.shape.token_bytes
+
+    def take(self, num_tokens: int) -> tuple[Allocation, KVHandle] | None:
+        """Return a new buffer with its handle; None if there is no room. Other buffers that are not in use make room.
+
+        Its memory has the KV of earlier tokens in it, or nothing.
+        """
+        size = num_tokens * self.shape.token_bytes
+        if size > self.limit_bytes:
+            return None
+        with self._lock:
+            while self.nbytes + size > self.limit_bytes or (found := self._allocate(num_tokens)) is None:
+                oldest = next((each for each in self._live if not each.in_use), None)
+                if oldest is None:
+                    return None
+                self.drop(oldest)
+            found[0].kept = True
+            self._live[found[0]] = None
+            return found
+
+    def handle(self, buffer: Allocation) -> KVHandle | None:
+        """Return the handle of a buffer and mark it as used; None if it is live no longer."""
+        with self._lock:
+            if not buffer.kept:
+                return None
+            del self._live[buffer]
+            self._live[buffer] = None
+            return buffer.handle()
+
+    def drop(self, buffer: Allocation) -> None:
+        """Free a buffer. Requests that use it keep its memory."""
+        with self._lock:
+            if buffer.kept:
+                del self._live[buffer]
+                buffer.kept = False
+                buffer.block.release(buffer)
+                self.taken_back.append(buffer)
+
+    def clear(self) -> None:
+        """Free all buffers."""
+        with self._lock:
+            for buffer in tuple(self._live):
+                self.drop(buffer)
+
+
+def _abandon(live: dict[Allocation, None]) -> None:
+    """Let the store collect the buffers of an owner that is gone. The garbage collector calls this at any moment."""
+    for buffer in live:
+        buffer.kept = False
+        buffer.block.unused.append(buffer)

@@ -1,0 +1,323 @@
+"""History: KV of tokens that requests added themselves, kept for later requests.
+
+A *stretch* is a maximal sequence of a request's own tokens at consecutive positions. There is one radix tree for each
+set of KV parts below a stretch and its first position. A later request with the same parts below reuses the longest
+common prefix of its stretch. Plans know no history.
+
+A node of a tree is a buffer with room to grow. The turns of a conversation fill it one behind the other and are one
+view. Each new node is as large as all nodes above it, so a long conversation has few views.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, MemoryStore, Store, TieredStore
+from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
+from promptcache.locks import new_lock
+
+DEFAULT_HISTORY_BYTES = 256 * 2**20
+"""Default limit of history in a store without a memory budget."""
+
+_NODE_TOKENS = 64
+"""Capacities of nodes are multiples of this."""
+
+OwnKV: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values `[Hkv, n, D]` of computed own tokens, by layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStretch:
+    """Own tokens `[start, stop)` of a request, at consecutive positions.
+
+    Attributes:
+        first: The position of the first token.
+        context: All KV parts in use at lower positions, earlier stretches included.
+        key: Digest of the context, the first position and a salt.
+        parts: KV parts of its first tokens that history has, in position order.
+        runs: KV of their encodings.
+    """
+
+    start: int
+    stop: int
+    first: int
+    context: tuple[KVPart, ...]
+    key: str
+    parts: tuple[KVPart, ...] = ()
+    runs: Mapping[Encoding, KVHandle] = field(default_factory=dict)
+
+    @property
+    def num_found(self) -> int:
+        """Number of its tokens that history has."""
+        return sum(part.num_tokens for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What history has of a request's own tokens.
+
+    Attributes:
+        tokens: The request as planned.
+        stretches: All stretches, in position order.
+    """
+
+    tokens: RequestTokens
+    stretches: tuple[OwnStretch, ...]
+
+    @property
+    def num_found(self) -> int:
+        """Number of own tokens that history has."""
+        return sum(each.num_found for each in self.stretches)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Indices of the own tokens to compute, in position order. The last own token is always among them."""
+        return tuple(index for each in self.stretches for index in range(each.start + each.num_found, each.stop))
+
+    @property
+    def runs(self) -> dict[Encoding, KVHandle]:
+        """KV of all encodings of the found parts."""
+        return {encoding: run for each in self.stretches for encoding, run in each.runs.items()}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Node:
+    """Some tokens of a stretch, with their KV at the beginning of a buffer.
+
+    Attributes:
+        siblings, place: The branch that has this node, and its place there.
+        children: Nodes that continue this one, by the number of its tokens before them and their first token.
+        encoding: Encoding of the tokens that were used last.
+    """
+
+    buffer: Allocation
+    siblings: _Branch
+    place: tuple[int, int]
+    token_ids: list[int] = field(default_factory=list)
+    children: _Branch = field(default_factory=dict)
+    encoding: Encoding | None = None
+
+    @property
+    def room(self) -> int:
+        """Number of tokens that still fit into the buffer."""
+        return self.buffer.range.size - len(self.token_ids)
+
+
+_Branch: TypeAlias = dict[tuple[int, int], _Node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
+
+    node: _Node
+    run: KVHandle
+    num_tokens: int
+
+
+class History:
+    """KV of own tokens of earlier requests, in buffers of a store. All methods are thread-safe."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._trees: dict[str, _Branch] = {}
+        self._nodes: dict[Allocation, _Node] = {}
+        self._lock = new_lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, room that is not filled yet included."""
+        return self._buffers.nbytes
+
+    def clear(self) -> None:
+        """Forget everything. Requests that use some of it keep its memory."""
+        with self._lock:
+            self._buffers.clear()
+            self._forget_taken()
+
+    def recall(self, tokens: RequestTokens, salt: str | None = None, *, only_prefix: bool = False) -> Recalled:
+        """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
+
+        Args:
+            tokens: The request as planned.
+            salt: Requests share history only with requests of the same salt.
+            only_prefix: Whether the found tokens must come before all other own tokens.
+        """
+        found: list[OwnStretch] = []
+        with self._lock:
+            self._forget_taken()
+            for stretch in stretches(tokens, salt):
+                if not (only_prefix and found and found[-1].num_found < found[-1].stop - found[-1].start):
+                    is_last = stretch.stop == len(tokens.token_ids)
+                    stretch = self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last])
+                found.append(stretch)
+        return Recalled(tokens=tokens, stretches=tuple(found))
+
+    def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
+        """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
+
+        Args:
+            recalled: The result of `recall` for the request.
+            answer_ids: The generated tokens.
+            own_kv: KV of the tokens `recalled.missing`, then of generated tokens. The last ones may be absent.
+        """
+        num_computed = own_kv[0][0].shape[1]
+        all_ids = (*recalled.tokens.token_ids, *answer_ids)
+        num_copied = at = 0
+        with self._lock:
+            for stretch in recalled.stretches:
+                stop = stretch.stop if stretch is not recalled.stretches[-1] else len(all_ids)
+                start = stretch.start + stretch.num_found
+                stop = min(stop, start + num_computed - at)
+                if stop > start:
+                    num_copied += self._extend(stretch, all_ids[stretch.start : stop], own_kv, at)
+                at += stop - start
+            self._forget_taken()
+        return num_copied
+
+    def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
+        parts: list[KVPart] = []
+        runs: dict[Encoding, KVHandle] = {}
+        position = stretch.first
+        for step in self._path(stretch.key, token_ids):
+            encoding = step.node.encoding
+            if encoding is None or encoding.num_tokens != step.num_tokens:
+                encoding = step.node.encoding = Encoding(
+                    token_ids=tuple(step.node.token_ids[: step.num_tokens]),
+                    position_ids=tuple(range(position, position + step.num_tokens)),
+                    context=(*stretch.context, *parts),
+                )
+            parts.append(encoding.whole)
+            runs[encoding] = step.run
+            position += step.num_tokens
+        return OwnStretch(
+            start=stretch.start,
+            stop=stretch.stop,
+            first=stretch.first,
+            context=stretch.context,
+            key=stretch.key,
+            parts=tuple(parts),
+            runs=runs,
+        )
+
+    def _path(self, key: str, token_ids: Sequence[int]) -> list[_Step]:
+        """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
+        found: list[tuple[_Node, int]] = []
+        branch, offset, at = self._trees.get(key, {}), 0, 0
+        while at < len(token_ids) and (node := branch.get((offset, token_ids[at]))) is not None:
+            offset = _num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
+            found.append((node, offset))
+            branch, at = node.children, at + offset
+        runs = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
+        steps: list[_Step] = []
+        for (node, num_tokens), run in zip(found, reversed(runs), strict=True):
+            if run is None:
+                break
+            steps.append(_Step(node, run, num_tokens))
+        return steps
+
+    def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+        """Add tokens behind those that are known; return their number.
+
+        Args:
+            stretch: Its `num_found` tokens are not in `own_kv`.
+            token_ids: From the start of the stretch.
+            at: Index in `own_kv` of the first token that was not found.
+        """
+        path = self._path(stretch.key, token_ids)
+        known = sum(step.num_tokens for step in path)
+        at += known - stretch.num_found
+        if known < stretch.num_found:  # they were evicted meanwhile
+            return 0
+        num_copied = 0
+        last = path[-1] if path else None
+        if last is not None and last.num_tokens == len(last.node.token_ids) and last.node.room:
+            num_copied = _append(last.node, last.run, token_ids[known:], own_kv, at)
+        rest = token_ids[known + num_copied :]
+        if rest:
+            branch = last.node.children if last is not None else self._trees.setdefault(stretch.key, {})
+            offset = 0 if last is None else last.num_tokens + num_copied
+            added = self._add_node(branch, (offset, rest[0]), max(len(rest), known + num_copied))
+            if added is not None:
+                num_copied += _append(*added, rest, own_kv, at + num_copied)
+        return num_copied
+
+    def _add_node(self, siblings: _Branch, place: tuple[int, int], num_tokens: int) -> tuple[_Node, KVHandle] | None:
+        taken = self._buffers.take(-(-num_tokens // _NODE_TOKENS) * _NODE_TOKENS)
+        if taken is None:
+            return None
+        buffer, run = taken
+        node = siblings[place] = self._nodes[buffer] = _Node(buffer=buffer, siblings=siblings, place=place)
+        return node, run
+
+    def _forget_taken(self) -> None:
+        """Remove the nodes whose buffers are gone, with all nodes below them."""
+        taken = self._buffers.taken_back
+        if not taken:
+            return
+        while taken:
+            node = self._nodes.pop(taken.popleft(), None)
+            if node is not None:
+                if node.siblings.get(node.place) is node:
+                    del node.siblings[node.place]
+                for child in node.children.values():
+                    self._buffers.drop(child.buffer)
+        self._trees = {key: branch for key, branch in self._trees.items() if branch}
+
+
+def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> History | None:
+    """Return a history in the memory tier of a store, or in memory of its own if the store has no such tier.
+
+    Args:
+        history_bytes: Limit in bytes; None means a quarter of the store's memory budget, or `DEFAULT_HISTORY_BYTES`
+            without a budget; 0 means no history, and None is returned.
+    """
+    memory = store.memory if isinstance(store, TieredStore) else store
+    if not isinstance(memory, MemoryStore):
+        memory = MemoryStore(shape)
+    if history_bytes is None:
+        history_bytes = DEFAULT_HISTORY_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
+    return History(memory.buffers(history_bytes)) if history_bytes else None
+
+
+def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStretch]:
+    """Yield the stretches of a request's own tokens, in position order."""
+    context: list[KVPart] = []
+    parts, positions = iter(tokens.parts), tokens.position_ids
+    part = next(parts, None)
+    starts = [0, *(index for index in range(1, len(positions)) if positions[index] != positions[index - 1] + 1)]
+    for start, stop in zip(starts, (*starts[1:], len(positions)), strict=True):
+        while part is not None and part.last < positions[start]:
+            context.append(part)
+            part = next(parts, None)
+        below = tuple(context)
+        key = hashlib.sha256(f"{salt}\n{positions[start]}\n{context_digest(below)}".encode()).hexdigest()
+        yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key)
+        if stop < len(positions):
+            own = Encoding(token_ids=tokens.token_ids[start:stop], position_ids=positions[start:stop], context=below)
+            context.append(own.whole)
+
+
+def _append(node: _Node, run: KVHandle, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+    """Copy KV behind that of a node's tokens, as far as it fits; return the number of tokens."""
+    start = len(node.token_ids)
+    count = min(len(token_ids), node.room)
+    keys, values = run.keys, run.values  # [L, Hkv, C, D]
+    for layer, (own_keys, own_values) in enumerate(own_kv):
+        keys[layer, :, start : start + count].copy_(own_keys[:, at : at + count])
+        values[layer, :, start : start + count].copy_(own_values[:, at : at + count])
+    node.token_ids.extend(token_ids[:count])
+    return count
+
+
+def _num_shared(known: Sequence[int], wanted: Sequence[int]) -> int:
+    """Return the length of the longest common prefix."""
+    if [*known] == [*wanted]:
+        return len(known)
+    pairs = enumerate(zip(known, wanted, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(known), len(wanted)))

@@ -1,0 +1,331 @@
+"""History changes no answer: requests on an engine with history equal those on an engine without."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from transformers import LogitsProcessorList
+
+from promptcache.diagnostics import InvalidValue
+from promptcache.engine import Engine
+from promptcache.kv import MemoryStore, StoreConfig, TieredStore
+from promptcache.layout import context_digest
+from promptcache.runtime import Completion, History, KVSource
+from promptcache.runtime.history import _append, _num_shared
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+from tests.families import random_model
+
+SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
+<union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union>
+<module name="e">In the end <parameter name="q" length="5"/>.</module></schema>"""
+SELECTIONS = ("", "<a/>", '<a p="some"/>', '<a p="some"/><c/>', "<c/>", '<a p="word"/><d/><e q="ab"/>', '<e q="ab"/>')
+TEXTS = ("Go on", "Go on, please", "Go off", "No")
+PROMPTS = tuple(f'<prompt schema="s">{each}{text}</prompt>' for each in SELECTIONS for text in TEXTS)
+TOLERANCE = 1e-9
+
+
+def engine(history_bytes: int | None = None, **options: Any) -> Engine:
+    """Return an engine with the schema."""
+    made = Engine(tiny_model(), ByteTokenizer(), history_bytes=history_bytes, **options)
+    made.add_schema(SCHEMA)
+    return made
+
+
+PLAIN = engine(0)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "repetition_penalty": {"repetition_penalty": 1.5},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
+    "bad_words": {"bad_words_ids": [[110], [111, 32]]},
+    "bias": {"sequence_bias": {(111, 110): 5.0, (71,): -3.0}},
+    "min_new_tokens": {"min_new_tokens": 3, "eos_token_id": 32},
+    "eos": {"eos_token_id": [32, 46]},
+}
+
+
+def asked(on: Engine, prompt: str, number: int, **options: Any) -> Completion:
+    """Return the greedy answer with its logits."""
+    return on.generate(prompt, max_new_tokens=number, do_sample=False, output_logits=True, **options)
+
+
+def check_equal(found: Completion, expected: Completion) -> None:
+    """Check tokens and logits of two answers, and that the usage counts every token once."""
+    assert found.token_ids == expected.token_ids
+    logits = [torch.cat(tuple(each.output.logits)) for each in (found, expected)]
+    assert distance(*logits) < TOLERANCE
+    usage = found.usage
+    assert usage.num_history_tokens + usage.num_new_tokens == found.plan.num_new_tokens
+    assert sum(each.num_tokens for each in usage.modules) == usage.num_reused_tokens + usage.num_history_tokens
+
+
+class Histories(RuleBasedStateMachine):
+    """Requests, batches, abandoned streams, evictions and salts on one engine."""
+
+    history_tokens = 4000
+    memory_tokens: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = PLAIN.model.shape.token_bytes
+        memory_bytes = None if self.memory_tokens is None else self.memory_tokens * size
+        self.limit = self.history_tokens * size
+        self.engine = Engine(
+            PLAIN.model, PLAIN.tokenizer, history_bytes=self.limit, store=StoreConfig(memory_bytes=memory_bytes)
+        )
+        self.engine.add_schema(SCHEMA)
+
+    @rule(
+        prompt=st.sampled_from(PROMPTS),
+        number=st.integers(1, 9),
+        repair=st.sampled_from(("none", "slots", "first-3", "all")),
+        options=st.sampled_from(sorted(OPTIONS)),
+        salt=st.sampled_from((None, "one")),
+    )
+    def ask(self, prompt: str, number: int, repair: str, options: str, salt: str | None) -> None:
+        """One request."""
+        given = {"repair": repair, **OPTIONS[options]}
+        check_equal(asked(self.engine, prompt, number, salt=salt, **given), asked(PLAIN, prompt, number, **given))
+
+    @rule(prompt=st.sampled_from(PROMPTS), number=st.integers(1, 6), turns=st.integers(1, 3))
+    def converse(self, prompt: str, number: int, turns: int) -> None:
+        """Requests that each continue the one before with its answer."""
+        for _ in range(turns):
+            found = asked(self.engine, prompt, number)
+            check_equal(found, asked(PLAIN, prompt, number))
+            prompt = prompt.replace("</prompt>", f" {len(found.token_ids)} more</prompt>")
+
+    @rule(prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=4), number=st.integers(1, 6))
+    def ask_together(self, prompts: list[str], number: int) -> None:
+        """A batch."""
+        found, expected = (
+            each.generate_batch(prompts, max_new_tokens=number, do_sample=False) for each in (self.engine, PLAIN)
+        )
+        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+
+    @rule(prompt=st.sampled_from(PROMPTS))
+    def leave(self, prompt: str) -> None:
+        """A stream that is closed after its first piece."""
+        stream = self.engine.stream(prompt, max_new_tokens=8, do_sample=False)
+        next(stream, None)
+        stream.close()
+
+    @rule(prompt=st.sampled_from(PROMPTS), calls=st.integers(0, 4))
+    def fail(self, prompt: str, calls: int) -> None:
+        """A request whose caller's code raises."""
+        left = [calls]
+
+        def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ArithmeticError("on purpose")
+            return scores
+
+        with pytest.raises(ArithmeticError):
+            self.engine.generate(prompt, max_new_tokens=6, logits_processor=LogitsProcessorList([processor]))
+
+    @rule(number=st.integers(0, 50))
+    def evict(self, number: int) -> None:
+        """Delete an encoding, as eviction does."""
+        keys = list(self.engine.store.keys())
+        if keys:
+            self.engine.store.delete(keys[number % len(keys)])
+
+    @rule()
+    def clear(self) -> None:
+        """Clear the history."""
+        self.engine.clear_history()
+        assert self.engine._history is not None
+        assert self.engine._history.nbytes == 0
+
+    @invariant()
+    def stays_within_its_limits(self) -> None:
+        """History stays within its limit, all memory within the budget."""
+        assert self.engine._history is not None
+        assert self.engine._history.nbytes <= self.limit
+        assert isinstance(self.engine.store, TieredStore)
+        memory = self.engine.store.memory
+        assert memory.budget_bytes is None or memory.allocated_bytes <= memory.budget_bytes
+
+
+class SmallHistories(Histories):
+    """History with room for two nodes, in a budget that modules need."""
+
+    history_tokens = 128
+    memory_tokens = 200
+
+
+for _machine in (Histories, SmallHistories):
+    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
+
+TestHistories = pytest.mark.law(Histories.TestCase)
+TestSmallHistories = pytest.mark.law(SmallHistories.TestCase)
+
+
+def ask_in_turn(made: Engine) -> None:
+    """Ask all prompts twice, and check every answer."""
+    for prompt in PROMPTS * 2:
+        check_equal(asked(made, prompt, 3), asked(PLAIN, prompt, 3))
+
+
+def test_all_prompts_in_turn_are_answered_as_without_history() -> None:
+    """Prompts that share arguments, texts and beginnings do not mix."""
+    ask_in_turn(engine())
+
+
+FAULTS: dict[str, tuple[str, Any]] = {
+    "the key lacks the context": ("context_digest", lambda context: ""),
+    "the key lacks the modules": (
+        "context_digest",
+        lambda context: context_digest([part for part in context if part.encoding.num_tokens < 8]),
+    ),
+    "one token too many is shared": (
+        "_num_shared",
+        lambda known, wanted: min(_num_shared(known, wanted) + 1, len(known), len(wanted)),
+    ),
+    "KV is kept one token late": (
+        "_append",
+        lambda node, run, token_ids, own_kv, at: _append(node, run, token_ids, own_kv, max(0, at - 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_change_answers(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the keys or the copies of history changes an answer."""
+    monkeypatch.setattr(sys.modules[History.__module__], *FAULTS[fault])
+
+    with pytest.raises(AssertionError):
+        ask_in_turn(engine())
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_processors_see_the_tokens_of_history(options: str) -> None:
+    """Penalties, bans and biases that read token IDs give the same answer with and without history."""
+    made = engine()
+    for prompt in (PROMPTS[20], PROMPTS[21], PROMPTS[21]):
+        found = asked(made, prompt, 12, **OPTIONS[options])
+        check_equal(found, asked(PLAIN, prompt, 12, **OPTIONS[options]))
+
+    assert found.usage.num_new_tokens == 1
+
+
+def test_a_custom_processor_gets_all_own_tokens() -> None:
+    """The token IDs that processors, criteria and streamers get are those of a request without history."""
+    calls: dict[bool, list[list[int]]] = {True: [], False: []}
+
+    for on, seen in ((engine(), calls[True]), (engine(0), calls[False])):
+        for _ in range(2):
+
+            def processor(input_ids: torch.Tensor, scores: torch.Tensor, seen: Any = seen) -> torch.Tensor:
+                seen.append(input_ids[0].tolist())
+                return scores
+
+            on.generate(
+                PROMPTS[9], max_new_tokens=3, do_sample=False, logits_processor=LogitsProcessorList([processor])
+            )
+
+    assert calls[True] == calls[False]
+
+
+def test_a_conversation_prefills_its_last_turn_only() -> None:
+    """Each turn of a growing text reuses all of the one before, in few views, and copies its own tokens only."""
+    made = engine()
+    text = ""
+    for turn in range(30):
+        text += f" Turn {turn} says something new."
+        before = made.plan(f'<prompt schema="s"><a/>{text}</prompt>').num_new_tokens
+        answer = made.generate(f'<prompt schema="s"><a/>{text}</prompt>', max_new_tokens=1, do_sample=False)
+        usage = answer.usage
+        assert usage.num_new_tokens <= len(f" Turn {turn} says something new.") + 2 or turn == 0
+        assert usage.kept_bytes <= usage.num_new_tokens * made.model.shape.token_bytes
+        assert usage.num_history_tokens + usage.num_new_tokens == before
+    assert made._history is not None
+    assert len(made._history._nodes) <= 8
+
+
+def test_salts_do_not_share() -> None:
+    """A request finds nothing of requests with another salt, and everything of its own."""
+    made = engine()
+    found = [
+        made.generate(PROMPTS[5], max_new_tokens=1, salt=salt).usage.num_history_tokens
+        for salt in (None, "a", "b", "a", "", None)
+    ]
+
+    assert [bool(each) for each in found] == [False, False, False, True, False, True]
+
+
+def test_arguments_are_found_again_and_text_above_a_change_is_not() -> None:
+    """A repeated argument is reused. With another argument, only what lies below it is."""
+    made = engine()
+    first = '<prompt schema="s"><a p="some"/><c/><e q="ab"/>Go on</prompt>'
+    made.generate(first, max_new_tokens=1)
+
+    same = made.generate(first, max_new_tokens=1).usage
+    late = made.generate(first.replace("ab", "xy"), max_new_tokens=1).usage
+    early = made.generate(first.replace("some", "none"), max_new_tokens=1).usage
+
+    assert same.num_new_tokens == 1
+    assert same.modules[-1].source is KVSource.HISTORY
+    assert 0 < late.num_history_tokens < same.num_history_tokens
+    assert early.num_history_tokens == 0
+
+
+def test_repair_all_with_history_is_exact_prefix_caching() -> None:
+    """What `all` computed again is reused by the next request with the same modules before it."""
+    made = engine()
+    first = made.generate('<prompt schema="s"><a/><c/>Go</prompt>', max_new_tokens=1, repair="all")
+    again = made.generate('<prompt schema="s"><a/><c/><e q="ab"/>On</prompt>', max_new_tokens=1, repair="all")
+
+    assert again.level == "exact"
+    assert first.usage.num_history_tokens == 0
+    assert again.usage.num_history_tokens >= first.usage.num_repaired_tokens > 0
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}])
+def test_several_rows_neither_use_nor_write_history(options: dict[str, Any]) -> None:
+    """Beams and several sequences work as without history."""
+    made = engine()
+    made.generate(PROMPTS[8], max_new_tokens=2, **options)
+    assert made.generate(PROMPTS[8], max_new_tokens=2).usage.num_history_tokens == 0
+    assert made.generate(PROMPTS[8], max_new_tokens=2, **options).usage.num_history_tokens == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral", "gpt2", "gptj (concatenated)"])
+def test_families_answer_as_without_history(family: str) -> None:
+    """Windows, soft caps, learned positions and concatenated models answer a second time as the first."""
+    model = random_model(family)
+    with_history, without = Engine(model, ByteTokenizer()), Engine(model, ByteTokenizer(), history_bytes=0)
+    for each in (with_history, without):
+        each.add_schema(SCHEMA)
+    for prompt in (PROMPTS[21], PROMPTS[22], PROMPTS[21]):
+        found, expected = (asked(each, prompt, 4) for each in (with_history, without))
+        assert found.token_ids == expected.token_ids
+        logits = [torch.cat(tuple(each.output.logits)) for each in (found, expected)]
+        assert distance(*logits) < 1e-5
+
+
+def test_values_are_checked() -> None:
+    """A wrong limit or salt is refused before anything is computed."""
+    with pytest.raises(InvalidValue, match="history_bytes"):
+        engine(-1)
+    with pytest.raises(InvalidValue, match="salt"):
+        PLAIN.generate(PROMPTS[0], salt=3)  # type: ignore[arg-type]
+
+
+def test_limits_follow_the_store() -> None:
+    """Without a limit, history takes a quarter of the memory budget; a store without a memory tier gets memory beside."""
+    made = engine(store=StoreConfig(memory_bytes=4000))
+    assert made._history is not None
+    assert made._history._buffers.limit_bytes == 1000
+    own = engine(store=MemoryStore(PLAIN.model.shape))
+    assert own._history is not None
+    assert own._history._buffers.limit_bytes == 256 * 2**20
