@@ -30,7 +30,6 @@ from promptcache.runtime import (
     Promotion,
     PromptSource,
     Request,
-    SchemaState,
     Stream,
     TokenQueue,
     WarmReport,
@@ -113,7 +112,7 @@ class Engine(Unpicklable):
         self.store: Store = open_store(store, self.model.shape)
         self._executor = Executor(self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape))
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
-        self._planner = Planner(self._catalog, self.tokenizer, default_repair)
+        self._planner = Planner(self._catalog, self.tokenizer, self.model.context_length, default_repair)
 
     @classmethod
     def from_pretrained(
@@ -227,7 +226,7 @@ class Engine(Unpicklable):
         """
         BYTES.check("promote_bytes", promote_bytes, InvalidValue)
         while True:
-            plan, old = self._planned(prompt)
+            old, plan = self._planner.planned(prompt)
             new, report = promote(old, plan.selection, self.model.shape, promote_bytes)
             if new is old or self._catalog.replace(old, new):
                 return report
@@ -250,7 +249,7 @@ class Engine(Unpicklable):
             if prompt is None:
                 selection, old = None, self._catalog.find(schema or "")
             else:
-                plan, old = self._planned(prompt)
+                old, plan = self._planner.planned(prompt)
                 selection = plan.selection
             new, number = demoted(old, selection)
             if new is old or self._catalog.replace(old, new):
@@ -281,7 +280,8 @@ class Engine(Unpicklable):
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
-            prompt: XML text (starting with "<"), a path, or a `Prompt`.
+            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
+                `[{"role": "user", "content": "…"}]`.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
@@ -301,7 +301,8 @@ class Engine(Unpicklable):
         """Answer a prompt.
 
         Args:
-            prompt: XML text (starting with "<"), a path, or a `Prompt`.
+            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
+                `[{"role": "user", "content": "…"}]`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
@@ -397,7 +398,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan, state = self._planned(prompt, repair)
+        state, plan = self._planner.planned(prompt, repair)
         check_room(plan, max_new_tokens, self.model.context_length)
         return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
 
@@ -406,14 +407,6 @@ class Engine(Unpicklable):
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
-
-    def _planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[Plan, SchemaState]:
-        """Return the plan of a prompt and the state that it was made with; another thread may replace the state."""
-        while True:
-            plan = self._planner.plan(prompt, repair)
-            state = self._catalog.find(plan.selection.schema.name)
-            if state.schema is plan.selection.schema:
-                return plan, state
 
     def _request(self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float) -> Request:
         plan = self._planner.plan(prompt, repair)

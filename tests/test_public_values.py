@@ -37,6 +37,7 @@ SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
 <module name="paris">Paris has soup.</module><parameter name="who" length="8"/></schema>"""
 PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+CHAT = [{"role": "user", "content": "Hello"}]
 SPAN = Span("a", 1, 1, 1, 1)
 
 
@@ -83,7 +84,7 @@ WRONG: Mapping[str, Callable[[], object]] = {
     "empty list": list,
     "list of None": lambda: [None],
     "list of texts": lambda: ["a", "b"],
-    "chat messages": lambda: [{"role": "user", "content": "Hello"}],
+    "chat messages": lambda: [*CHAT, {"role": "tool", "content": "Hello"}],
     "ring": _ring,
     "empty tuple": lambda: (),
     "pairs": lambda: ((1, 2), ("a", "b")),
@@ -264,6 +265,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "MemoryStore.pinned": Call(function=memory.pinned),
         "Plan": Call(function=promptcache.Plan, valid=vars_of(plan)),
         "Prompt": Call(function=promptcache.Prompt, valid={"schema": "travel"}, use=try_prompt),
+        "Prompt.from_messages": Call(
+            function=promptcache.Prompt.from_messages, valid={"schema": "travel", "messages": CHAT}, use=try_prompt
+        ),
         "Prompt.use": Call(
             function=prompt.use, valid={"module": "plan", "arguments": {"days": "nine"}}, use=try_prompt
         ),
@@ -283,6 +287,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Schema.from_file": Call(
             function=promptcache.Schema.from_file, valid={"path": world.folder / "travel.xml"}, use=try_schema
+        ),
+        "Schema.from_messages": Call(
+            function=promptcache.Schema.from_messages, valid={"name": "travel", "messages": CHAT}, use=try_schema
         ),
         "Schema.of": Call(function=promptcache.Schema.of, valid={"document": text}, use=try_schema),
         "Schema.module": Call(
