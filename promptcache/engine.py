@@ -24,6 +24,7 @@ from promptcache.runtime import (
     Completion,
     Executor,
     Model,
+    ModelInputs,
     Planner,
     Pool,
     Progress,
@@ -43,6 +44,8 @@ from promptcache.runtime import (
     check_room,
     choose_linking,
     demoted,
+    dynamic_cache_inputs,
+    linked_inputs,
     load_model,
     promote,
     read_options,
@@ -378,6 +381,36 @@ class Engine(Unpicklable):
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._planner.plan(prompt, repair).tokens, self.model)
 
+    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+        """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
+
+        Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
+
+        Args:
+            prompt: As for `plan`.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+
+        Returns:
+            A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
+            that of the first generated token.
+
+        Raises:
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: The prompt leaves no position for a new token.
+        """
+        return linked_inputs(self._roomy(prompt, repair).tokens, self._executor)
+
+    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+        """Link a prompt as `link`, with a `DynamicCache` of transformers, for code that needs one.
+
+        All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
+
+        Raises:
+            UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
+        """
+        return dynamic_cache_inputs(self._roomy(prompt, repair).tokens, self._executor)
+
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
@@ -407,6 +440,12 @@ class Engine(Unpicklable):
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+
+    def _roomy(self, prompt: PromptSource, repair: str | None) -> Plan:
+        """Return the plan of a prompt that leaves a position for a new token."""
+        plan = self._planner.plan(prompt, repair)
+        check_room(plan, 1, self.model.context_length)
+        return plan
 
     def _request(self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float) -> Request:
         plan = self._planner.plan(prompt, repair)

@@ -247,6 +247,10 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
         "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
+        **{
+            f"Engine.{name}": Call(function=getattr(engine, name), valid={"prompt": PROMPT}, use=dict)
+            for name in ("link", "to_dynamic_cache")
+        },
         "Engine.logits": Call(function=engine.logits, valid={"prompt": PROMPT}),
         "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),
         "Engine.generate": Call(function=engine.generate, valid=generation, use=repr),
