@@ -24,13 +24,13 @@ from promptcache.runtime import (
     Completion,
     Executor,
     Model,
+    ModelInputs,
     Planner,
     Pool,
     Progress,
     Promotion,
     PromptSource,
     Request,
-    SchemaState,
     Stream,
     TokenQueue,
     WarmReport,
@@ -44,6 +44,8 @@ from promptcache.runtime import (
     check_room,
     choose_linking,
     demoted,
+    dynamic_cache_inputs,
+    linked_inputs,
     load_model,
     open_history,
     promote,
@@ -122,7 +124,7 @@ class Engine(Unpicklable):
             self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape), self._history
         )
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
-        self._planner = Planner(self._catalog, self.tokenizer, default_repair)
+        self._planner = Planner(self._catalog, self.tokenizer, self.model.context_length, default_repair)
 
     @classmethod
     def from_pretrained(
@@ -238,7 +240,7 @@ class Engine(Unpicklable):
         """
         BYTES.check("promote_bytes", promote_bytes, InvalidValue)
         while True:
-            plan, old = self._planned(prompt)
+            old, plan = self._planner.planned(prompt)
             new, report = promote(old, plan.selection, self.model.shape, promote_bytes)
             if new is old or self._catalog.replace(old, new):
                 return report
@@ -261,7 +263,7 @@ class Engine(Unpicklable):
             if prompt is None:
                 selection, old = None, self._catalog.find(schema or "")
             else:
-                plan, old = self._planned(prompt)
+                old, plan = self._planner.planned(prompt)
                 selection = plan.selection
             new, number = demoted(old, selection)
             if new is old or self._catalog.replace(old, new):
@@ -297,7 +299,8 @@ class Engine(Unpicklable):
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
-            prompt: XML text (starting with "<"), a path, or a `Prompt`.
+            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
+                `[{"role": "user", "content": "…"}]`.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
@@ -318,7 +321,8 @@ class Engine(Unpicklable):
         """Answer a prompt.
 
         Args:
-            prompt: XML text (starting with "<"), a path, or a `Prompt`.
+            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
+                `[{"role": "user", "content": "…"}]`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
@@ -398,6 +402,36 @@ class Engine(Unpicklable):
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._planner.plan(prompt, repair).tokens, self.model)
 
+    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+        """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
+
+        Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
+
+        Args:
+            prompt: As for `plan`.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+
+        Returns:
+            A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
+            that of the first generated token.
+
+        Raises:
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: The prompt leaves no position for a new token.
+        """
+        return linked_inputs(self._roomy(prompt, repair).tokens, self._executor)
+
+    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+        """Link a prompt as `link`, with a `DynamicCache` of transformers, for code that needs one.
+
+        All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
+
+        Raises:
+            UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
+        """
+        return dynamic_cache_inputs(self._roomy(prompt, repair).tokens, self._executor)
+
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
@@ -418,7 +452,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan, state = self._planned(prompt, repair)
+        state, plan = self._planner.planned(prompt, repair)
         check_room(plan, max_new_tokens, self.model.context_length)
         return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
 
@@ -428,13 +462,11 @@ class Engine(Unpicklable):
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[Plan, SchemaState]:
-        """Return the plan of a prompt and the state that it was made with; another thread may replace the state."""
-        while True:
-            plan = self._planner.plan(prompt, repair)
-            state = self._catalog.find(plan.selection.schema.name)
-            if state.schema is plan.selection.schema:
-                return plan, state
+    def _roomy(self, prompt: PromptSource, repair: str | None) -> Plan:
+        """Return the plan of a prompt that leaves a position for a new token."""
+        plan = self._planner.plan(prompt, repair)
+        check_room(plan, 1, self.model.context_length)
+        return plan
 
     def _request(
         self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float, salt: str | None

@@ -37,6 +37,7 @@ SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
 <module name="paris">Paris has soup.</module><parameter name="who" length="8"/></schema>"""
 PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+CHAT = [{"role": "user", "content": "Hello"}]
 SPAN = Span("a", 1, 1, 1, 1)
 
 
@@ -83,7 +84,7 @@ WRONG: Mapping[str, Callable[[], object]] = {
     "empty list": list,
     "list of None": lambda: [None],
     "list of texts": lambda: ["a", "b"],
-    "chat messages": lambda: [{"role": "user", "content": "Hello"}],
+    "chat messages": lambda: [*CHAT, {"role": "tool", "content": "Hello"}],
     "ring": _ring,
     "empty tuple": lambda: (),
     "pairs": lambda: ((1, 2), ("a", "b")),
@@ -246,6 +247,10 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
         "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
+        **{
+            f"Engine.{name}": Call(function=getattr(engine, name), valid={"prompt": PROMPT}, use=dict)
+            for name in ("link", "to_dynamic_cache")
+        },
         "Engine.logits": Call(function=engine.logits, valid={"prompt": PROMPT}),
         "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),
         "Engine.generate": Call(function=engine.generate, valid=generation, use=repr),
@@ -264,6 +269,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "MemoryStore.pinned": Call(function=memory.pinned),
         "Plan": Call(function=promptcache.Plan, valid=vars_of(plan)),
         "Prompt": Call(function=promptcache.Prompt, valid={"schema": "travel"}, use=try_prompt),
+        "Prompt.from_messages": Call(
+            function=promptcache.Prompt.from_messages, valid={"schema": "travel", "messages": CHAT}, use=try_prompt
+        ),
         "Prompt.use": Call(
             function=prompt.use, valid={"module": "plan", "arguments": {"days": "nine"}}, use=try_prompt
         ),
@@ -283,6 +291,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Schema.from_file": Call(
             function=promptcache.Schema.from_file, valid={"path": world.folder / "travel.xml"}, use=try_schema
+        ),
+        "Schema.from_messages": Call(
+            function=promptcache.Schema.from_messages, valid={"name": "travel", "messages": CHAT}, use=try_schema
         ),
         "Schema.of": Call(function=promptcache.Schema.of, valid={"document": text}, use=try_schema),
         "Schema.module": Call(

@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from promptcache.cli.new import checked_name, schema_file
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import did_you_mean
+from promptcache.diagnostics import InvalidValue
 from promptcache.language import (
     IN_PYTHON,
     MAX_BYTES,
@@ -31,6 +31,7 @@ from promptcache.language import (
     RESERVED_OUTSIDE_MODULES,
     RESERVED_PARAMETERS,
     Argument,
+    ChatMessage,
     Item,
     Module,
     Parameter,
@@ -48,6 +49,7 @@ from promptcache.language import (
     module,
     parse_schema,
     print_schema,
+    read_messages,
 )
 
 _FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # code: no headings inside
@@ -62,9 +64,6 @@ _SAYING = {Role.SYSTEM: Prompt.system, Role.USER: Prompt.user, Role.ASSISTANT: P
 _TAG = re.compile(r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(parameter|union)\b(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL)
 _STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
 _SCAFFOLD = re.compile(r"""\s+(scaffold)\s*=\s*("[^"]*"|'[^']*')""")
-_ROLES = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
-_RESULTS = {"tool", "function"}
-_CALLS = ("tool_calls", "function_call")
 _TOOLS = ("tools", "functions")
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -134,7 +133,7 @@ def convert_chat(text: str, name: str, source: str) -> Converted:
 
     The modules are required, so that each one attends to those before it, as in the chat.
     """
-    messages = list(read_chat(text, source))
+    messages = read_chat(text, source)
     fields = [
         f"{source}: {field} in message {number} stayed text"
         for number, message in enumerate(messages, 1)
@@ -327,16 +326,8 @@ def _converted(schema: Schema, prompt: Prompt, changes: Sequence[str]) -> Conver
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatMessage:
-    """A message of a chat."""
-
-    role: Role
-    text: str
-
-
-def read_chat(text: str, source: str) -> Iterator[ChatMessage]:
-    """Yield the messages of a chat: a list, or an object with a list as `messages`.
+def read_chat(text: str, source: str) -> tuple[ChatMessage, ...]:
+    """Return the messages of a chat: a list, or an object with a list as `messages`.
 
     Raises:
         UsageMistake: It is not a chat, or a schema cannot express it.
@@ -353,49 +344,18 @@ def read_chat(text: str, source: str) -> Iterator[ChatMessage]:
     if isinstance(data, dict) and (declared := next((name for name in _TOOLS if data.get(name)), None)):
         fix = f"take '{declared}' out to convert the messages alone, or write them into the system message"
         raise UsageMistake(f"{source} declares {declared}, which the model sees and a schema has no form for: {fix}")
-    if not chat:
-        raise UsageMistake(f"{source} has no messages")
-    for number, message in enumerate(chat, 1):
-        yield _chat_message(message, f"message {number} of {source}")
+    try:
+        messages = read_messages(chat)
+    except InvalidValue as error:
+        raise UsageMistake(f"{source}: {error}") from None
+    for each in messages:
+        if fault := not_in_xml(each.text):
+            where = f"{source}: {each.span.source}.content"
+            raise UsageMistake(f"{where} holds {fault[0]}, which no XML document can: remove it")
+    return messages
 
 
 def not_in_xml(text: str) -> tuple[str, int] | None:
     """Return the first character that XML cannot express, in words, with its index; None if there is none."""
     found = _NOT_IN_XML.search(text)
     return None if found is None else (f"the character U+{ord(found[0]):04X}", found.start())
-
-
-def _chat_message(message: object, place: str) -> ChatMessage:
-    if not isinstance(message, dict):
-        raise UsageMistake(f"{place} is no object with 'role' and 'content'")
-    role = message.get("role")
-    if not isinstance(role, str):
-        raise UsageMistake(f"{place} has no 'role'")
-    if role in _RESULTS:
-        raise UsageMistake(f"{place} is the result of a tool (role '{role}'), which a schema has no form for")
-    if role not in _ROLES:
-        fix = did_you_mean(role, _ROLES) or f"roles are {', '.join(_ROLES)}"
-        raise UsageMistake(f"{place} has the role '{role}'; {fix}")
-    if any(message.get(name) for name in _CALLS):
-        raise UsageMistake(f"{place} calls a tool, which a schema has no form for")
-    text = _content(message, place)
-    if fault := not_in_xml(text):
-        raise UsageMistake(f"{place} holds {fault[0]}, which no XML document can: remove it")
-    return ChatMessage(role=_ROLES[role], text=text)
-
-
-def _content(message: Mapping[str, object], place: str) -> str:
-    """Return the text of a message, given as a string or as a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise UsageMistake(f"{place} has no text as its 'content'")
-    texts = []
-    for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        if not isinstance(text, str):
-            kind = f"of type '{part['type']}'" if isinstance(part, dict) and "type" in part else "without a type"
-            raise UsageMistake(f"{place} holds a part {kind}; only text can be converted")
-        texts.append(text)
-    return "".join(texts)

@@ -27,7 +27,8 @@ from promptcache.language.checked import (
 )
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
-from promptcache.language.load import is_markup, open_prompt, open_schema
+from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
+from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Argument, Message, Prompt, Reference
 from promptcache.language.prompt_for import SlotArguments, prompt_for
@@ -89,6 +90,7 @@ _HOMES = {"render_template": "promptcache.language.syntax.templates"}
 """Names whose modules are imported at first use. Jinja2 alone takes as long to import as the rest of the language."""
 
 __all__ = [
+    "CHAT_SCHEMA",
     "DEFAULT_REPAIR",
     "IN_PYTHON",
     "MAX_BYTES",
@@ -97,6 +99,8 @@ __all__ = [
     "RESERVED_PARAMETERS",
     "Argument",
     "Assert",
+    "ChatMessage",
+    "ChatMessages",
     "CheckedItem",
     "CheckedModule",
     "CheckedParameter",
@@ -140,6 +144,7 @@ __all__ = [
     "Whitespace",
     "absolute",
     "ancestors",
+    "are_messages",
     "check_schema",
     "count_combinations",
     "describe",
@@ -165,6 +170,7 @@ __all__ = [
     "prompt_for",
     "prompt_grammar",
     "read_document",
+    "read_messages",
     "read_schema",
     "read_schema_file",
     "refusal",

@@ -1,4 +1,4 @@
-"""Open a document that a caller gives as XML text, as a path, or as a `Schema` or `Prompt`.
+"""Open a document that a caller gives as XML text, as a path, as a `Schema` or `Prompt`, or as chat messages.
 
 Text is XML if its first character is `<`, and a path otherwise.
 """
@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
+from promptcache.language.messages import ChatMessages
 from promptcache.language.prompt import Prompt
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
 from promptcache.language.syntax.files import no_template
+
+CHAT_SCHEMA = "messages"
+"""Name of the empty schema of prompts that are chat messages only. An engine has it beside the schemas of its user."""
 
 _SUFFIXES = (".xml", ".xml.j2")
 
@@ -35,18 +39,25 @@ def open_schema(source: str | os.PathLike[str] | Schema, context: Mapping[str, o
     return Schema.from_file(_path(source, "schema", 'Schema("name").module(…)'), context=context)
 
 
-def open_prompt(source: str | os.PathLike[str] | Prompt) -> Prompt:
-    """Return the prompt from a `Prompt`, XML text or a path.
+def open_prompt(source: str | os.PathLike[str] | Prompt | ChatMessages) -> Prompt:
+    """Return the prompt from a `Prompt`, XML text, a path or chat messages. Messages are a prompt for `CHAT_SCHEMA`.
 
     Raises:
         PromptError: All faults with their places.
-        InvalidValue: `source` is neither a prompt nor text nor a path.
+        InvalidValue: `source` is none of these, or a message is not supported.
     """
     if isinstance(source, Prompt):
         return source
+    if are_messages(source):
+        return Prompt.from_messages(CHAT_SCHEMA, source)
     if is_markup(source):
         return parse_prompt(source)
-    return load_prompt(_path(source, "prompt", 'Prompt("schema").user("…")'))
+    return load_prompt(_path(source, "prompt", 'Prompt("schema").user("…"), or a list of chat messages'))
+
+
+def are_messages(source: object) -> TypeGuard[ChatMessages]:
+    """Return whether `source` is a list, which can only be one of chat messages."""
+    return isinstance(source, list | tuple)
 
 
 def is_markup(source: object) -> TypeGuard[str]:
@@ -59,7 +70,7 @@ def _path(source: Any, what: str, built: str) -> Path:
     if PATH.takes(source) and (isinstance(source, os.PathLike) or _is_path(str(source))):
         return Path(source)
     forms = f'a {what} is XML text (it starts with "<"), the path of a file, or {built}'
-    raise InvalidValue(f"{shown(source)} is not a {what}: {forms}{_hint(source)}")
+    raise InvalidValue(f"{shown(source)} is not a {what}: {forms}{_hint(source, what)}")
 
 
 def _is_path(text: str) -> bool:
@@ -68,12 +79,13 @@ def _is_path(text: str) -> bool:
     return os.path.isfile(text) or text.endswith(_SUFFIXES) or (one_word and ("." in text or "/" in text))  # noqa: PTH113
 
 
-def _hint(source: object) -> str:
+def _hint(source: object, what: str) -> str:
     if isinstance(source, bytes | bytearray):
         return "; decode bytes first: source.decode()"
     if isinstance(source, str):
         return "; there is no file with this name"
     first = next(iter(source), None) if isinstance(source, list | tuple) else source
     if isinstance(first, Mapping) and "role" in first:
-        return "; write chat messages as turns: .system(…), .user(…), .assistant(…)"
+        messages = "Schema.from_messages(…)" if what == "schema" else "a list, also of one message"
+        return f"; chat messages are given as {messages}"
     return ""

@@ -22,6 +22,7 @@ from promptcache.diagnostics import (
     number,
     tuple_of,
 )
+from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
 from promptcache.language.syntax.source import diagnostic
@@ -113,6 +114,23 @@ class Prompt(Short):
             raise PromptError(faults)
         if self.version is not None and not is_range(self.version):
             raise PromptError([bad_range(self.version, self.span)])
+
+    @classmethod
+    def from_messages(cls, schema: str, messages: ChatMessages) -> Prompt:
+        """Return a prompt for a schema that adds a chat; `use` and `fill` name modules and arguments as always.
+
+        Args:
+            schema: Name of the schema.
+            messages: `{"role": …, "content": …}` each; the content is text, or a list of text parts, used exactly. A
+                final message of the assistant stays open, and generation continues it.
+
+        Raises:
+            InvalidValue: A message is not supported; names its place.
+        """
+        return cls(
+            schema,
+            messages=tuple(Message(role=each.role, text=each.text, span=each.span) for each in read_messages(messages)),
+        )
 
     def use(self, module: str, /, **arguments: str | float) -> Prompt:
         """Use a module, given by its path from the root, with arguments for its parameters: texts, or numbers.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
 from promptcache.diagnostics import FLAG, InvalidValue, SchemaError, instance
+from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
@@ -56,6 +57,25 @@ class Schema(SchemaDocument):
             SchemaError: the file cannot be read, or as `parse_schema`.
         """
         return cls.of(_used(read_schema_file(path, context), context))
+
+    @classmethod
+    def from_messages(cls, name: str, messages: ChatMessages) -> Schema:
+        """Return a schema whose text is a chat: each message is a turn that every prompt has.
+
+        A final `user` turn stays open, as with `user`: bare text of a prompt continues it.
+
+        Args:
+            name: Name of the schema.
+            messages: `{"role": …, "content": …}` each; the content is text, or a list of text parts, used exactly.
+
+        Raises:
+            InvalidValue: A message is not supported; names its place.
+        """
+        turns = (
+            Turn(role=role, children=(Text(text=text, span=span, exact=True),), span=span)
+            for role, text, span in read_messages(messages)
+        )
+        return cls(name, children=tuple(turns))
 
     @classmethod
     def of(cls, document: SchemaDocument) -> Schema:

@@ -18,6 +18,7 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link, link_batch
+from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
@@ -39,6 +40,7 @@ __all__ = [
     "KVSource",
     "KVView",
     "Model",
+    "ModelInputs",
     "ModuleGain",
     "Planner",
     "Pool",
@@ -64,10 +66,12 @@ __all__ = [
     "check_room",
     "choose_linking",
     "demoted",
+    "dynamic_cache_inputs",
     "generate",
     "generate_together",
     "link",
     "link_batch",
+    "linked_inputs",
     "load_model",
     "mean_divergence",
     "open_history",

@@ -7,18 +7,31 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, is_markup, open_prompt, resolve_prompt
+from promptcache.language import (
+    CHAT_SCHEMA,
+    DEFAULT_REPAIR,
+    ChatMessages,
+    Prompt,
+    Repair,
+    Schema,
+    are_messages,
+    check_schema,
+    is_markup,
+    open_prompt,
+    resolve_prompt,
+)
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog, SchemaState
+from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.tokenizer import Tokenizer
 
-PromptSource: TypeAlias = str | Path | Prompt
-"""XML text (starting with "<"), a path, or a `Prompt`."""
+PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
+"""XML text (starting with "<"), a path, a `Prompt`, or a list of chat messages."""
 
 DEFAULT_NEW_TOKENS = 256
 """Default limit of generated tokens; less if the context ends earlier."""
@@ -28,18 +41,38 @@ MAX_REMEMBERED = 1024
 
 
 class Planner:
-    """Plans prompts against the schemas of a catalog. Thread-safe."""
+    """Plans prompts against the schemas of a catalog. Thread-safe.
 
-    def __init__(self, catalog: Catalog, tokenizer: Tokenizer, repair: Repair = DEFAULT_REPAIR) -> None:
-        """Create a planner; `repair` is the setting of prompts and schemas that state none."""
+    Prompts that are chat messages are planned against an empty schema of the planner, which is not in the catalog.
+    """
+
+    def __init__(
+        self, catalog: Catalog, tokenizer: Tokenizer, context_length: int, repair: Repair = DEFAULT_REPAIR
+    ) -> None:
+        """Create a planner.
+
+        Args:
+            context_length: Number of positions of the model.
+            repair: The setting of prompts and schemas that state none.
+        """
         self._catalog = catalog
         self._tokenizer = tokenizer
+        self._context_length = context_length
         self._repair = repair
         self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
         self._lock = new_lock()
 
+    @cached_property
+    def _chat(self) -> SchemaState:
+        """The state of the empty schema; BOS is its only text."""
+        return schema_state(check_schema(Schema(CHAT_SCHEMA)), self._tokenizer, self._context_length)
+
     def plan(self, prompt: PromptSource, repair: str | None = None) -> Plan:
-        """Return the plan of a prompt.
+        """Return the plan of a prompt; arguments and errors are those of `planned`."""
+        return self.planned(prompt, repair)[1]
+
+    def planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[SchemaState, Plan]:
+        """Return the plan of a prompt, and the state of its schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
@@ -53,14 +86,14 @@ class Planner:
         if isinstance(prompt, str) and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
-        state = self._catalog.find(read.schema)
+        state = self._chat if are_messages(prompt) else self._catalog.find(read.schema)
         selection = resolve_prompt(read, state.schema)
         plan = state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair)
         if is_markup(prompt):  # the file of a path may change
             self._remember((prompt, asked), (state, plan))
-        return plan
+        return state, plan
 
-    def _recall(self, key: tuple[str, Repair | None]) -> Plan | None:
+    def _recall(self, key: tuple[str, Repair | None]) -> tuple[SchemaState, Plan] | None:
         with self._lock:
             known = self._remembered.get(key)
             if known is None:
@@ -69,7 +102,7 @@ class Planner:
                 del self._remembered[key]
                 return None
             self._remembered.move_to_end(key)
-            return known[1]
+            return known
 
     def _remember(self, key: tuple[str, Repair | None], planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
@@ -78,15 +111,20 @@ class Planner:
                 self._remembered.popitem(last=False)
 
 
-def several(prompts: Iterable[PromptSource]) -> Iterable[PromptSource]:
+def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:
     """Return the prompts of a batch.
 
     Raises:
-        InvalidValue: `prompts` is a single prompt, such as a text.
+        InvalidValue: `prompts` is a single prompt, such as a text or one list of chat messages.
     """
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise InvalidValue(f"prompts={shown(prompts)}: a batch is a list of prompts; use generate() for a single one")
-    return prompts
+    batch = tuple(prompts)
+    if any(isinstance(each, Mapping) for each in batch):
+        raise InvalidValue(
+            f"prompts={shown(prompts)}: a list of messages is a single prompt; use generate(), or a list of such lists"
+        )
+    return batch
 
 
 def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> int:

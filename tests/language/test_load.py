@@ -20,8 +20,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
         (None, 'or Prompt("schema").user("…")'),
         (b"<prompt/>", "decode bytes"),
         (5, 'XML text (it starts with "<"), the path of a file, or'),
-        (MESSAGES, r".system(…), .user(…), .assistant(…)"),
-        (MESSAGES[0], r".system(…), .user(…), .assistant(…)"),
+        (MESSAGES[0], "; chat messages are given as a list, also of one message"),
         ("", "there is no file with this name"),
         ("What is a contract?", "there is no file with this name"),
         ("Hello", "there is no file with this name"),
@@ -30,7 +29,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
     ],
 )
 def test_a_prompt_says_what_it_can_be(source: Any, hint: str) -> None:
-    """Other types, chat messages and plain words are refused with a list of all accepted forms."""
+    """Other types and plain words are refused with a list of all accepted forms."""
     with pytest.raises(InvalidValue) as found:
         open_prompt(source)
 

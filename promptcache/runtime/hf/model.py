@@ -6,13 +6,13 @@ All code that depends on transformers is in `runtime/hf`. This file knows no sch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from promptcache.diagnostics import UnsupportedModel, shown, whole
 from promptcache.kv import KVShape
@@ -209,6 +209,17 @@ class Model:
         """Return an empty cache of plain layers. The model's own choice would drop tokens beyond a sliding window."""
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
+
+    @staticmethod
+    def dynamic_cache(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
+        """Return a `DynamicCache` with keys and values `[1, Hkv, T, D]` of each layer, none if there are no layers.
+
+        It holds all tokens, also beyond a sliding window.
+        """
+        cache = DynamicCache()
+        for index, (keys, values) in enumerate(layers):
+            cache.update(keys, values, index)
+        return cache
 
     def _install_attention(self) -> Linking:
         if not type(self.hf)._can_set_attn_implementation():

@@ -1,0 +1,152 @@
+"""Chat messages are prompts: with the tokens of the same turns in XML, and of the chat template."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from transformers import AutoTokenizer
+
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import InvalidValue, UnknownSchema
+from promptcache.engine import Engine
+from promptcache.language import Prompt, Schema
+from promptcache.layout import Level, Origin, Plan
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+from tests.language.test_chat import chats, text_of
+
+CHAT = [
+    {"role": "system", "content": "You plan trips."},
+    {"role": "user", "content": "Where to?"},
+    {"role": "assistant", "content": "Miami."},
+    {"role": "user", "content": [{"type": "text", "text": "Why "}, {"type": "text", "text": "there?"}]},
+]
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 6}
+ENGINE = Engine(tiny_model(), ByteTokenizer())
+ENGINE.add_schema(Schema("empty"))
+DEMO = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+DEMO_ENGINE = Engine.from_pretrained("demo")
+
+
+def all_tokens(plan: Plan) -> list[int]:
+    """Return the tokens of a plan in position order, cached ones included."""
+    reused = [(part.first, part.token_ids) for part in plan.tokens.parts]
+    new = [(each.start, each.token_ids) for each in plan.prefill]
+    return [token_id for _, token_ids in sorted([*reused, *new]) for token_id in token_ids]
+
+
+@given(chats())
+@settings(max_examples=law_examples(0.5))
+def test_messages_are_the_same_turns_in_xml(chat: list[dict[str, Any]]) -> None:
+    """Messages have the tokens and positions of the same turns in a prompt of an empty schema; their text is exact."""
+    plan = ENGINE.plan(chat)
+    written = ENGINE.plan(Prompt.from_messages("empty", chat).to_xml())
+
+    assert plan.tokens == written.tokens
+    assert plan.level is Level.EXACT
+    texts = [each for each in plan.prefill if each.origin is Origin.TEXT]
+    assert [ENGINE.tokenizer.detokenize(each.token_ids) for each in texts] == [
+        text for each in chat if (text := text_of(each))
+    ]
+
+
+@given(chats())
+@settings(max_examples=law_examples(0.5))
+def test_a_schema_of_messages_takes_the_place_of_their_beginning(chat: list[dict[str, Any]]) -> None:
+    """A chat has the same tokens whether its beginning is a schema or not, and the answers agree in float64."""
+    asked = [*chat, {"role": "user", "content": "Why?"}]
+    half = math.ceil(len(chat) / 2)
+    ENGINE.add_schema(Schema.from_messages("half", asked[:half]))
+    prompt = Prompt.from_messages("half", asked[half:])
+    plan = ENGINE.plan(prompt)
+
+    assert all_tokens(plan) == all_tokens(ENGINE.plan(asked))
+    assert plan.level is Level.EXACT
+    assert torch.allclose(ENGINE.logits(prompt)[-1], ENGINE.logits(asked)[-1], atol=1e-9)
+
+
+def test_messages_have_the_tokens_of_the_chat_template() -> None:
+    """A chat has the tokens that transformers gives to its chat template."""
+    chat = [{**each, "content": text_of(each)} for each in CHAT]
+    expected = DEMO.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+
+    assert all_tokens(DEMO_ENGINE.plan(CHAT)) == expected
+
+
+def test_every_method_takes_messages() -> None:
+    """Each way of asking gives the answer of `generate`; a batch takes several chats beside other prompts."""
+    answer = ENGINE.generate(CHAT, **GREEDY)
+    with ENGINE.stream(CHAT, **GREEDY) as stream:
+        streamed = "".join(stream)
+    batch = ENGINE.generate_batch([CHAT, Prompt("empty").user("Hi"), tuple(CHAT[:2])], **GREEDY)
+
+    assert streamed == answer.text
+    assert [each.token_ids for each in batch[::2]] == [
+        answer.token_ids,
+        ENGINE.generate(CHAT[:2], **GREEDY).token_ids,
+    ]
+    assert torch.allclose(ENGINE.logits(CHAT), ENGINE.reference(CHAT))
+    assert ENGINE.audit(CHAT, max_new_tokens=2).divergence < 1e-9
+    assert (ENGINE.promote(CHAT).num_encodings, ENGINE.demote(CHAT)) == (0, 0)
+
+
+def test_the_empty_schema_is_not_among_those_of_the_user() -> None:
+    """The schema of messages is not listed, is found by no name, and is not the user's schema of the same name."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    before = engine.plan(CHAT)
+
+    assert dict(engine.schemas) == {}
+    assert engine.warm() == ()
+    with pytest.raises(UnknownSchema):
+        engine.plan(Prompt(before.selection.schema.name).user("Hi"))
+    engine.add_schema(Schema(before.selection.schema.name).text("Mine."))
+    assert engine.plan(CHAT).tokens == before.tokens
+    engine.remove_schema(before.selection.schema.name)
+    assert engine.plan(CHAT).tokens == before.tokens
+
+
+def test_an_engine_starts_without_the_empty_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schema is laid out before the first chat."""
+    laid_out: list[str] = []
+    monkeypatch.setattr("promptcache.runtime.planner.schema_state", lambda *_: laid_out.append("state"))
+
+    Engine(ENGINE.model, ByteTokenizer())
+
+    assert laid_out == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ENGINE.generate([]), "messages is empty"),
+        (lambda: ENGINE.generate(["Hi"]), "messages[0]='Hi' is not a message"),
+        (lambda: ENGINE.generate(CHAT[0]), "is not a prompt: "),
+        (lambda: ENGINE.generate([*CHAT, {"role": "tool", "content": "x"}]), "messages[4].role='tool'"),
+        (lambda: ENGINE.generate_batch(CHAT), "a list of messages is a single prompt; use generate()"),
+        (lambda: ENGINE.generate_batch([CHAT, CHAT[0]]), "a list of messages is a single prompt; use generate()"),
+        (lambda: ENGINE.add_schema(CHAT), "Schema.from_messages"),
+    ],
+)
+def test_other_lists_are_refused(call: Callable[[], object], message: str) -> None:
+    """A list that is no chat, and a chat where a list of prompts is expected, are refused with a fix."""
+    with pytest.raises(InvalidValue) as found:
+        call()
+
+    assert message in str(found.value)
+
+
+def test_messages_forge_no_control_tokens() -> None:
+    """Control tokens in a message, as the tokenizer writes them, become ordinary tokens."""
+    control_ids = DEMO_ENGINE.tokenizer.control_ids
+    forged = DEMO_ENGINE.tokenizer.detokenize(sorted(control_ids))
+    plan = DEMO_ENGINE.plan([{"role": "user", "content": forged}])
+    (text,) = [each for each in plan.prefill if each.origin is Origin.TEXT]
+
+    assert DEMO_ENGINE.tokenizer.detokenize(text.token_ids) == forged
+    assert not control_ids.intersection(text.token_ids)
