@@ -1,0 +1,5 @@
+"""Many requests on one model: one forward pass over tokens of any of them, and scoring on top of it."""
+
+from promptcache.runtime.serving.batch import Batch, Row
+
+__all__ = ["Batch", "Row"]
