@@ -226,7 +226,7 @@ class TrainingBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class TrainingScore:
     """The loss, with its graph, and `right[i][j]`: whether answer j of sample i is right."""
 
     loss: Tensor
@@ -263,7 +263,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> TrainingBatch:
     )
 
 
-def score(model: LlamaForCausalLM, batch: TrainingBatch) -> Score:
+def score(model: LlamaForCausalLM, batch: TrainingBatch) -> TrainingScore:
     """Run one causal forward pass with explicit positions. Logits are computed only where a token has a weight."""
     hidden = model.model(
         input_ids=batch.input_ids,
@@ -282,4 +282,4 @@ def score(model: LlamaForCausalLM, batch: TrainingBatch) -> Score:
         tuple(bool(hits[row, answer.start - 1 : answer.stop - 1].all()) for answer in answers)
         for row, answers in enumerate(batch.answers)
     )
-    return Score(loss=(losses * weights).sum() / weights.sum(), right=right)
+    return TrainingScore(loss=(losses * weights).sum() / weights.sum(), right=right)

@@ -22,6 +22,7 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.serving import Batch, Row, Score, logits_batch, score
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
@@ -29,6 +30,7 @@ __all__ = [
     "Advice",
     "AdviceKind",
     "Audit",
+    "Batch",
     "Catalog",
     "Cause",
     "Completion",
@@ -45,8 +47,10 @@ __all__ = [
     "PromptSource",
     "Request",
     "RequestPositions",
+    "Row",
     "Rung",
     "SchemaState",
+    "Score",
     "Segment",
     "Stream",
     "TokenQueue",
@@ -67,6 +71,7 @@ __all__ = [
     "link",
     "link_batch",
     "load_model",
+    "logits_batch",
     "mean_divergence",
     "plain_logits",
     "promote",
@@ -74,6 +79,7 @@ __all__ = [
     "read_options",
     "reference_logits",
     "schema_state",
+    "score",
     "several",
     "streaming",
     "token_tensor",
