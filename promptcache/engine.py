@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Unpicklable, whole
+from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Kind, Unpicklable, is_text, shown, whole
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
@@ -31,6 +31,7 @@ from promptcache.runtime import (
     Promotion,
     PromptSource,
     Request,
+    Score,
     Stream,
     TokenQueue,
     WarmReport,
@@ -47,11 +48,13 @@ from promptcache.runtime import (
     dynamic_cache_inputs,
     linked_inputs,
     load_model,
+    logits_batch,
     open_history,
     promote,
     read_options,
     reference_logits,
     schema_state,
+    score,
     several,
     streaming,
     warm,
@@ -67,6 +70,10 @@ DEFAULT_PROMOTE_BYTES = 2**30
 DEFAULT_AUDIT_TOKENS = 32
 """Default limit of the places that an audit compares."""
 
+_CHOICES = Kind(
+    "a list of texts, at least one and none of them empty,",
+    lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
+)
 _PLACES = whole(1, unit="tokens")
 
 
@@ -397,6 +404,37 @@ class Engine(Unpicklable):
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
         return self._executor.logits(self._planner.plan(prompt, repair).tokens)
+
+    def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
+        """Return the logits `[N, V]` of several prompts, as `logits` does for each. They share forward passes."""
+        plans = [self._planner.plan(each, repair) for each in several(prompts)]
+        return logits_batch([plan.tokens for plan in plans], self._executor)
+
+    def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
+        """Return the log-probabilities of texts as continuations of a prompt.
+
+        The new tokens of the prompt are prefilled once, and the choices share forward passes. Generation settings, such
+        as a temperature, do not apply.
+
+        Args:
+            prompt: As for `plan`.
+            choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+
+        Raises:
+            InvalidValue: `choices` are not texts, or one has no tokens.
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: The prompt and a choice need more positions than the model has.
+        """
+        _CHOICES.check("choices", choices, InvalidValue)
+        tokenized = [tuple(self.tokenizer.tokenize(each)) for each in choices]
+        if not all(tokenized):
+            empty = choices[tokenized.index(())]
+            raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
+        plan = self._planner.plan(prompt, repair)
+        check_room(plan, max(map(len, tokenized)), self.model.context_length)
+        return score(plan.tokens, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""

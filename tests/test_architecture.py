@@ -171,6 +171,13 @@ SUB_ROOMS = {
         "promptcache.runtime.attention",
         "promptcache.runtime.hf",
     ),
+    "runtime/serving": (
+        "promptcache.diagnostics",
+        "promptcache.kv",
+        "promptcache.layout",
+        *(f"promptcache.runtime.{name}" for name in ("attention", "coalesce", "encode", "executor", "generate")),
+        *(f"promptcache.runtime.{name}" for name in ("hf", "link", "segments", "serving")),
+    ),
 }
 """Sub-rooms, and all that each may import of ours. Neither `kv/memory` nor `kv/files` imports the other."""
 

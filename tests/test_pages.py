@@ -15,6 +15,7 @@ from promptcache import Completion, Engine, Prompt, Store, StoreConfig
 from promptcache.runtime.audit import Audit
 from promptcache.runtime.completion import Timing, Usage, WarmReport
 from promptcache.runtime.promotion import Promotion
+from promptcache.runtime.serving import Score
 from promptcache.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +23,9 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.gl
 PYTHON = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 PROSE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
+
+
+_PROPERTIES = {Timing: ["ttft_s"], Audit: ["same_answer"], Score: ["logprob", "mean_logprob"]}
 
 
 def _anchor(heading: str) -> str:
@@ -76,14 +80,16 @@ def test_errors_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Completion, Usage, Timing, WarmReport, Promotion, Audit, StoreConfig], ids=lambda kind: kind.__name__
+    "kind",
+    [Completion, Usage, Timing, Score, WarmReport, Promotion, Audit, StoreConfig],
+    ids=lambda kind: kind.__name__,
 )
 def test_fields_are_documented(kind: type) -> None:
     """The table of a result or setting has all of its fields, and no other."""
     told = re.findall(r"`(\w+)`", " ".join(row[0] for row in _cells(f"`{kind.__name__}`")))
     there = [each.name for each in fields(kind)]  # type: ignore[arg-type]
 
-    assert set(told) == {*there, *{Timing: ["ttft_s"], Audit: ["same_answer"]}.get(kind, [])}
+    assert set(told) == {*there, *_PROPERTIES.get(kind, [])}
 
 
 def test_defaults_are_documented() -> None:

@@ -252,6 +252,8 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             for name in ("link", "to_dynamic_cache")
         },
         "Engine.logits": Call(function=engine.logits, valid={"prompt": PROMPT}),
+        "Engine.logits_batch": Call(function=engine.logits_batch, valid={"prompts": [PROMPT, PROMPT]}),
+        "Engine.score": Call(function=engine.score, valid={"prompt": PROMPT, "choices": ["a", "bc"]}, use=repr),
         "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),
         "Engine.generate": Call(function=engine.generate, valid=generation, use=repr),
         "Engine.stream": Call(function=engine.stream, valid=generation),

@@ -216,7 +216,7 @@ def _answer(writer: _SampleWriter, question: Question) -> Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """Samples as tensors, padded at the end. Padding has weight 0."""
 
     input_ids: Tensor  # [B, T]
@@ -226,7 +226,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class TrainingScore:
     """The loss, with its graph, and `right[i][j]`: whether answer j of sample i is right."""
 
     loss: Tensor
@@ -247,7 +247,7 @@ def draw_samples(
         samples.append(sample)
 
 
-def collate(samples: Sequence[Sample], pad_token_id: int) -> Batch:
+def collate(samples: Sequence[Sample], pad_token_id: int) -> TrainingBatch:
     """Pad samples to the longest one. The positions of padding continue."""
     length = max(len(sample.token_ids) for sample in samples)
 
@@ -255,7 +255,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> Batch:
         rows = [[*row(sample), *[fill] * (length - len(sample.token_ids))] for sample in samples]
         return torch.tensor(rows, dtype=dtype)
 
-    return Batch(
+    return TrainingBatch(
         input_ids=padded(lambda sample: sample.token_ids, pad_token_id, torch.long),
         position_ids=padded(lambda sample: sample.position_ids, 0, torch.long),
         weights=padded(lambda sample: sample.weights, 0.0, torch.float32),
@@ -263,7 +263,7 @@ def collate(samples: Sequence[Sample], pad_token_id: int) -> Batch:
     )
 
 
-def score(model: LlamaForCausalLM, batch: Batch) -> Score:
+def score(model: LlamaForCausalLM, batch: TrainingBatch) -> TrainingScore:
     """Run one causal forward pass with explicit positions. Logits are computed only where a token has a weight."""
     hidden = model.model(
         input_ids=batch.input_ids,
@@ -282,4 +282,4 @@ def score(model: LlamaForCausalLM, batch: Batch) -> Score:
         tuple(bool(hits[row, answer.start - 1 : answer.stop - 1].all()) for answer in answers)
         for row, answers in enumerate(batch.answers)
     )
-    return Score(loss=(losses * weights).sum() / weights.sum(), right=right)
+    return TrainingScore(loss=(losses * weights).sum() / weights.sum(), right=right)

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache.demo.architecture import make_config, make_model
 from promptcache.demo.documents import DocumentSettings, NameSource
-from promptcache.demo.samples import Batch, Score, collate, draw_samples, score
+from promptcache.demo.samples import TrainingBatch, TrainingScore, collate, draw_samples, score
 from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
 
 STAGES = (3, 8, 16, 24)
@@ -155,7 +155,7 @@ class Trainer:
             torch.optim.AdamW(embeddings, betas=(0.9, 0.99), weight_decay=0.0),
         )
 
-    def step(self) -> Score:
+    def step(self) -> TrainingScore:
         """Draw one batch and train on it."""
         started = time.perf_counter()
         num_facts, batch = self._next_batch()
@@ -173,7 +173,7 @@ class Trainer:
         self.elapsed_s += time.perf_counter() - started
         return result
 
-    def _next_batch(self) -> tuple[int, Batch]:
+    def _next_batch(self) -> tuple[int, TrainingBatch]:
         rng = Random(f"batch {self.settings.seed} {self.num_steps}")
         names = NameSource(pieces=self._pieces, made_up=self.curriculum.made_up_share)
         settings = self.curriculum.settings(rng)
@@ -214,7 +214,7 @@ class Trainer:
         save_tokenizer(self.tokenizer, folder)
 
 
-def count(batch: Batch, result: Score) -> tuple[tuple[int, int], tuple[int, int]]:
+def count(batch: TrainingBatch, result: TrainingScore) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (right, asked) of known questions, and of unknown ones."""
     pairs = [(a.known, right) for answers, row in zip(batch.answers, result.right, strict=True)
              for a, right in zip(answers, row, strict=True)]  # fmt: skip
@@ -223,7 +223,7 @@ def count(batch: Batch, result: Score) -> tuple[tuple[int, int], tuple[int, int]
     return (sum(known), len(known)), (sum(unknown), len(unknown))
 
 
-def train(trainer: Trainer, minutes: float) -> Iterator[Score]:
+def train(trainer: Trainer, minutes: float) -> Iterator[TrainingScore]:
     """Step until all steps are done, or until `minutes` are over."""
     end = time.perf_counter() + 60 * minutes
     while trainer.num_steps < trainer.settings.steps and time.perf_counter() < end:

@@ -24,6 +24,7 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.serving import Batch, Row, Score, logits_batch, score
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
@@ -31,6 +32,7 @@ __all__ = [
     "Advice",
     "AdviceKind",
     "Audit",
+    "Batch",
     "Catalog",
     "Cause",
     "Completion",
@@ -49,8 +51,10 @@ __all__ = [
     "PromptSource",
     "Request",
     "RequestPositions",
+    "Row",
     "Rung",
     "SchemaState",
+    "Score",
     "Segment",
     "Stream",
     "TokenQueue",
@@ -73,6 +77,7 @@ __all__ = [
     "link_batch",
     "linked_inputs",
     "load_model",
+    "logits_batch",
     "mean_divergence",
     "open_history",
     "plain_logits",
@@ -81,6 +86,7 @@ __all__ = [
     "read_options",
     "reference_logits",
     "schema_state",
+    "score",
     "several",
     "streaming",
     "token_tensor",

@@ -90,7 +90,9 @@ def linked_inputs(tokens: RequestTokens, executor: Executor) -> ModelInputs:
     A model that links by concatenation gets a cache with a copy, and all new tokens but the last are prefilled.
     """
     model, linked = executor.model, executor.link(tokens)
-    start = model.linking.prefill_before_generate(model, linked.cache, linked.token_ids, linked.positions, 1)
+    start = model.linking.prefill_before_generate(
+        model, linked.cache, linked.token_ids, linked.positions, num_before=0, num_rows=1
+    )
     return _inputs(model, linked.cache, linked, start, linked.copied_bytes)
 
 

@@ -27,6 +27,7 @@ from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
 from tests.families import random_model
+from tests.runtime.serving.machine import step_machine
 from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
 
@@ -81,6 +82,10 @@ def _probe(law: str, examples: int) -> None:
     if law == "histories change nothing":
         chosen = _settings(examples // 4, stateful_step_count=30)
         run_state_machine_as_test(history_machine(HISTORIES), settings=chosen)
+    elif law.startswith("steps are the reference"):
+        model, tolerance = (family_model("mistral"), 1e-6) if "windows" in law else (default_model(), 1e-10)
+        chosen = _settings(examples // 4, stateful_step_count=20)
+        run_state_machine_as_test(step_machine(model, tolerance), settings=chosen)
     elif law == "no control token in text":
         tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new tokenizer, because the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)

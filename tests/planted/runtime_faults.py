@@ -34,7 +34,9 @@ from tests.planted.targets import module_of
 
 encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
-REFERENCE, HISTORY = "cached is the reference", "histories change nothing"
+batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptcache.runtime.attention.step")
+tails = module_of("promptcache.runtime.serving.tails")
+REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 
 
 @fault("new tokens stand one position late", law=REFERENCE, quick=True)
@@ -409,3 +411,59 @@ def _held_memory(patch: Patch) -> None:
         return delete(self, key)
 
     patch.setattr(MemoryStore, "delete", zeroing)
+
+
+@fault("memory of own KV is used again without zeros", law=STEPS)
+def _tails_without_zeros(patch: Patch) -> None:
+    original = tails.TailSlab.take
+
+    def take(self: Any) -> int:
+        slot: int = original(self)
+        self.keys[:, slot] = self.values[:, slot] = torch.nan
+        return slot
+
+    patch.setattr(tails.TailSlab, "take", take)
+
+
+@fault("a decoded token attends beyond the end of its row", law=STEPS)
+def _beyond_the_end(patch: Patch) -> None:
+    patch.setattr(step.StepTokens, "_tail_mask", lambda self, group, window: None)
+
+
+@fault("a row loses a token when it moves to a larger tail", law=STEPS)
+def _lost_when_moved(patch: Patch) -> None:
+    original = tails.Tails.grown
+    patch.setattr(tails.Tails, "grown", lambda self, tail, held, wanted: original(self, tail, max(0, held - 1), wanted))
+
+
+@fault("a chunk does not attend to the tokens of its row before it", law=STEPS)
+def _chunk_forgets(patch: Patch) -> None:
+    original = batch._chunk
+    patch.setattr(batch, "_chunk", lambda place, memory: replace(original(place, memory), older=None))
+
+
+@fault("a row attends to the modules of other rows", law=STEPS)
+def _modules_of_others(patch: Patch) -> None:
+    original = batch._Shared.__init__
+
+    def shared(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.users[:] = True
+
+    patch.setattr(batch._Shared, "__init__", shared)
+
+
+@fault("the logits of a step are in the order of its kernel calls", law=STEPS)
+def _unsorted_logits(patch: Patch) -> None:
+    original = Model.forward
+
+    def forward(self: Any, *args: Any, keep: Any = None) -> Any:
+        return original(self, *args, keep=None if keep is None else keep.sort().values)
+
+    patch.setattr(Model, "forward", forward)
+
+
+@fault("a sliding window is one position too wide in a step", law=f"{STEPS}, windows")
+def _wide_window_in_step(patch: Patch) -> None:
+    original = step.StepTokens.mask
+    patch.setattr(step.StepTokens, "mask", lambda self, window: original(self, None if window is None else window + 1))

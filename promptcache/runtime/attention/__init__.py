@@ -20,9 +20,11 @@ from promptcache.runtime.attention.portable import PortableBackend
 from promptcache.runtime.attention.segmented_attention import (
     SegmentedAttention,
     choose_backend,
+    choose_kernel,
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.attention.step import RowChunk, StepAttention, StepTokens, TailGroup, padded_positions
 
 __all__ = [
     "AttentionBackend",
@@ -41,11 +43,17 @@ __all__ = [
     "PositionArray",
     "Positions",
     "RequestPositions",
+    "RowChunk",
     "SegmentMask",
     "SegmentedAttention",
+    "StepAttention",
+    "StepTokens",
+    "TailGroup",
     "choose_backend",
+    "choose_kernel",
     "kernel_calls",
     "merge",
+    "padded_positions",
     "register_backend",
     "unregister_backend",
 ]

@@ -10,6 +10,7 @@ import torch
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
 from promptcache.runtime.attention.masks import Positions
 from promptcache.runtime.attention.portable import PortableBackend
 
@@ -32,6 +33,11 @@ def unregister_backend(name: str) -> None:
 def choose_backend(spec: AttentionSpec) -> AttentionBackend:
     """Return the first registered backend that supports `spec`. The portable backend supports every one."""
     return next(each for each in _backends if each.supports(spec))
+
+
+def choose_kernel(spec: AttentionSpec) -> Kernel:
+    """Return the kernel of the first registered backend that has one and supports `spec`."""
+    return next(each.kernel(spec) for each in _backends if isinstance(each, KernelBackend) and each.supports(spec))
 
 
 class SegmentedAttention:

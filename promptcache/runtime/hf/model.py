@@ -73,6 +73,7 @@ class Model:
         self._num_known_tokens: int = embeddings.num_embeddings
         self.linking: Linking = self._install_attention()
         self._masks_by_type = _takes_mask_mapping(hf)
+        self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
     @property
     def device(self) -> torch.device:
@@ -116,6 +117,8 @@ class Model:
         position_ids: torch.Tensor,
         cache: Cache,
         mask: torch.Tensor | None = None,
+        *,
+        keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run the whole model over new tokens and return their logits.
 
@@ -124,15 +127,22 @@ class Model:
             position_ids: `[B, T]`.
             cache: From `cache`; its tail grows by T tokens.
             mask: For plain caches, the result of `attention_masks`.
+            keep: Indices `[K]` of the tokens whose logits are wanted; None means all.
 
         Returns:
-            `[B, T, V]`.
+            `[B, T, V]`, or `[B, K, V]` in the order of `keep`.
         """
+        chosen = {"logits_to_keep": keep} if keep is not None and self._selects_logits else {}
         output = self.hf(
-            input_ids=token_ids, position_ids=position_ids, past_key_values=cache, attention_mask=mask, use_cache=True
+            input_ids=token_ids,
+            position_ids=position_ids,
+            past_key_values=cache,
+            attention_mask=mask,
+            use_cache=True,
+            **chosen,
         )
         logits: torch.Tensor = output.logits
-        return logits
+        return logits if keep is None or chosen else logits[:, keep]
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""

@@ -1,0 +1,91 @@
+"""The cache layer of a step: one forward pass over tokens of many requests. It holds no KV itself."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from transformers.cache_utils import Cache
+
+from promptcache.runtime.hf.hook import AttendingLayer
+
+
+class Step(Protocol):
+    """The KV that the tokens of one step write and attend to."""
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer."""
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention `[1, T, Hq, D]` of one layer; arguments as for `AttendingLayer.attend`."""
+
+
+class StepLayer(AttendingLayer):
+    """The cache of one layer during one step."""
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self, step: Step, index: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated
+        self._step = step
+        self._index = index
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Do nothing: the memory belongs to the requests."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the KV of the step's tokens, and return it tagged with this layer for the attention function."""
+        self._step.write(self._index, key_states, value_states)
+        return self.tagged(key_states), value_states
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention of the step's tokens, `[1, T, Hq, D]`."""
+        return self._step.attend(
+            self._index, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+
+    def get_seq_length(self) -> int:
+        """Return 0: requests differ in length. All positions are explicit."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return a length for which transformers builds no mask."""
+        return self.unmasked(query_length), 0
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no maximum."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """Return -1: there is no maximum (the name before transformers 5.13)."""
+        return -1
+
+
+def step_cache(step: Step, num_layers: int) -> Cache:
+    """Return a transformers cache for one step."""
+    return Cache(layers=[StepLayer(step, index) for index in range(num_layers)])

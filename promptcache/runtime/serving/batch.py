@@ -1,0 +1,326 @@
+"""A batch of requests that join, compute tokens together, and leave, in any order.
+
+Each step is one forward pass `[1, T]` whose T tokens belong to any rows: parts of prompts and single decoded tokens.
+Stored KV that several rows use is attended to once for all their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+import numpy as np
+import torch
+
+from promptcache.kv import KVHandle, LayerViews, Slab
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.runtime.attention import (
+    PositionArray,
+    RequestPositions,
+    RowChunk,
+    StepAttention,
+    StepTokens,
+    TailGroup,
+    padded_positions,
+)
+from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.hf.step_layer import step_cache
+from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
+from promptcache.runtime.segments import Segment, segments_of
+from promptcache.runtime.serving.tails import Tail, Tails
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """One request in a batch. `Batch` changes it.
+
+    Attributes:
+        tokens: The request as it joined.
+        segments: Its stored KV.
+        positions: The positions of its own tokens.
+        tail: Memory of its own KV.
+        num_own: The number of own tokens that were computed.
+    """
+
+    tokens: RequestTokens
+    segments: tuple[Segment, ...]
+    positions: RequestPositions
+    tail: Tail
+    num_own: int = 0
+
+
+class Batch:
+    """Requests that share forward passes. Not thread-safe.
+
+    Attributes:
+        tails: Memory of the KV of the rows' own tokens.
+    """
+
+    def __init__(self, model: Model, pool: Pool | None = None) -> None:
+        """Create an empty batch.
+
+        Args:
+            model: Links in segments (`model.linking.takes_rows`).
+            pool: Buffers for small segments; None attends to every segment as a view.
+        """
+        assert model.linking.takes_rows, "models that link by concatenation run alone"
+        self._model = model
+        self._pool = pool
+        self._rows: list[Row] = []
+        self._shared: _Shared | None = None  # None after the set of rows changed
+        self.tails = Tails(model.shape)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows, in the order in which they joined."""
+        return tuple(self._rows)
+
+    def join(self, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle]) -> Row:
+        """Add a request. Nothing is computed.
+
+        Args:
+            tokens: Its new tokens are not computed before they are passed to `step`.
+            runs: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+        """
+        self._model.check_vocabulary(tokens.token_ids)
+        segments = segments_of(tokens.parts, runs, tokens.position_ids)
+        row = Row(
+            tokens=tokens,
+            segments=segments,
+            positions=RequestPositions(segments, tokens.position_ids, self._model.device),
+            tail=self.tails.take(len(tokens.token_ids)),
+        )
+        self._rows.append(row)
+        self._shared = None
+        return row
+
+    def leave(self, row: Row) -> None:
+        """Remove a row and free its memory."""
+        self._rows.remove(row)
+        self._shared = None
+        self.tails.give_back(row.tail)
+
+    def own_kv(self, row: Row) -> Slab:
+        """Return the KV of a row's own tokens, views `[L, Hkv, n, D]` that are valid until the row leaves."""
+        memory = self.tails.memory(row.tail)
+        return Slab(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
+
+    @torch.no_grad()
+    def step(self, work: Sequence[tuple[Row, Sequence[int]]], *, all_tokens: bool = False) -> torch.Tensor:
+        """Compute tokens of some rows in one forward pass, and return logits.
+
+        The first own tokens of a row have the positions of its request. Each later one follows the one before it.
+
+        Args:
+            work: Rows with their next token IDs. Each row occurs once at most and has at least one token.
+            all_tokens: Return the logits of all tokens, not only of the last token of each row.
+
+        Returns:
+            `[R, V]`, or `[T, V]` with `all_tokens`, in the order of `work`. If the forward pass raises, the rows are
+            as before.
+        """
+        for row, token_ids in work:
+            row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
+        order = sorted(range(len(work)), key=lambda index: _sort_key(*work[index]))
+        step = _Step([work[index] for index in order], self._shared_segments(), self.tails, self._model)
+        stops = dict(zip(order, step.stops, strict=True))
+        kept = [
+            place
+            for index, (_, token_ids) in enumerate(work)
+            for place in range(stops[index] - (len(token_ids) if all_tokens else 1), stops[index])
+        ]
+        logits = self._model.forward(
+            step.token_ids,
+            step.position_ids,
+            step_cache(step, self._model.shape.num_layers),
+            keep=torch.tensor(kept, device=self._model.device),
+        )
+        for row, token_ids in work:
+            row.num_own += len(token_ids)
+        return logits[0]
+
+    def _shared_segments(self) -> _Shared:
+        if self._shared is None:
+            shared = tuple(shared_segments([row.segments for row in self._rows]))
+            if self._pool is not None:
+                shared, _ = coalesced_segments(shared, [row.tokens.position_ids for row in self._rows], self._pool)
+            self._shared = _Shared(self._rows, shared)
+        return self._shared
+
+
+class _Shared:
+    """The stored KV of all rows.
+
+    Attributes:
+        segments: Each is used by a fixed set of rows.
+        users: Bool `[number of segments, B]`, whether a row uses a segment.
+        index_of: Index of each row.
+    """
+
+    def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:
+        self.segments = tuple(each.segment for each in shared)
+        self.index_of = {row: index for index, row in enumerate(rows)}
+        self.users = np.zeros((len(shared), len(rows)), dtype=np.bool_)
+        for index, each in enumerate(shared):
+            self.users[index, list(each.rows)] = True
+
+
+def _sort_key(row: Row, token_ids: Sequence[int]) -> tuple[bool, int, int]:
+    """Return the place of a row in a step: single tokens first, those of one slab side by side."""
+    return len(token_ids) > 1, row.tail.size, row.tail.slot
+
+
+class _Step:
+    """One forward pass: its tokens, and the KV that they write and attend to.
+
+    Attributes:
+        token_ids, position_ids: `[1, T]`.
+        stops: For each row the end of its tokens.
+    """
+
+    def __init__(self, work: Sequence[tuple[Row, Sequence[int]]], shared: _Shared, tails: Tails, model: Model) -> None:
+        """Prepare a step over `work`, which is sorted by `_sort_key`."""
+        self._tails = tails
+        rows = [row for row, _ in work]
+        sizes = [len(token_ids) for _, token_ids in work]
+        self.stops = tuple(accumulate(sizes))
+        places = [_RowTokens(row, stop - size, stop) for row, size, stop in zip(rows, sizes, self.stops, strict=True)]
+        positions = np.concatenate([each.row.positions.of_own_tokens(*each.own) for each in places])
+        self.token_ids = token_tensor([token_id for _, token_ids in work for token_id in token_ids], model.device)
+        self.position_ids = torch.from_numpy(positions)[None].to(model.device)
+        owners = np.repeat([shared.index_of[row] for row in rows], sizes)
+        self._writes = tuple(_writes(places, model.device))
+        self._attention = StepAttention(
+            StepTokens(
+                segments=shared.segments,
+                users=shared.users[:, owners],
+                positions=positions,
+                groups=tuple(_groups([each for each in places if each.num_tokens == 1], tails)),
+                chunks=tuple(_chunk(each, tails) for each in places if each.num_tokens > 1),
+                device=model.device,
+            )
+        )
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails."""
+        by_token = keys[0].transpose(0, 1), values[0].transpose(0, 1)  # [T, Hkv, D]
+        for each in self._writes:
+            some = by_token if each.tokens is None else (states.index_select(0, each.tokens) for states in by_token)
+            self._tails.write(layer, each.size, each.slots, each.indices, *some)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
+        return self._attention.run(layer, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTokens:
+    """The tokens `[start, stop)` of a step that belong to one row."""
+
+    row: Row
+    start: int
+    stop: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The same tokens counted among the own tokens of the row."""
+        return self.row.num_own, self.row.num_own + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Write:
+    """Where the tokens of one step with tails of one size are written; `tokens` None means all tokens."""
+
+    size: int
+    tokens: torch.Tensor | None
+    slots: torch.Tensor
+    indices: torch.Tensor
+
+
+def _writes(places: Sequence[_RowTokens], device: torch.device) -> Iterator[_Write]:
+    num_tokens = places[-1].stop
+    for size in sorted({each.row.tail.size for each in places}):
+        chosen = [each for each in places if each.row.tail.size == size]
+        tokens = [token for each in chosen for token in range(each.start, each.stop)]
+        slots = [each.row.tail.slot for each in chosen for _ in range(each.num_tokens)]
+        indices = [index for each in chosen for index in range(*each.own)]
+        yield _Write(
+            size=size,
+            tokens=None if len(tokens) == num_tokens else torch.tensor(tokens, device=device),
+            slots=torch.tensor(slots, device=device),
+            indices=torch.tensor(indices, device=device),
+        )
+
+
+def _groups(singles: Sequence[_RowTokens], tails: Tails) -> Iterator[TailGroup]:
+    """Yield the single tokens as groups with tails of one size."""
+    for size, group in groupby(singles, key=lambda each: each.row.tail.size):
+        chosen = tuple(group)
+        first, last = chosen[0].row.tail.slot, chosen[-1].row.tail.slot
+        positions = padded_positions([each.row.positions.of_own_tokens(0, each.own[1]) for each in chosen])
+        yield TailGroup(
+            start=chosen[0].start,
+            stop=chosen[-1].stop,
+            views=tails.views(size, first, last, positions.shape[1]),
+            indices=tuple(each.row.tail.slot - first for each in chosen),
+            positions=positions,
+        )
+
+
+def _chunk(place: _RowTokens, tails: Tails) -> RowChunk:
+    row = place.row
+    older = None
+    if row.num_own:
+        older = _OwnView(tails.memory(row.tail), row.positions.of_own_tokens(0, row.num_own))
+    return RowChunk(start=place.start, stop=place.stop, older=older)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnView:
+    """A `KVView` of the first tokens of a tail."""
+
+    slab: Slab
+    positions: PositionArray
+
+    @property
+    def start(self) -> int:
+        return 0
+
+    @property
+    def stop(self) -> int:
+        return len(self.positions)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.positions)
+
+    @property
+    def first(self) -> int:
+        return int(self.positions[0])
+
+    @property
+    def last(self) -> int:
+        return int(self.positions[-1])
+
+    def position_array(self) -> PositionArray:
+        return self.positions
+
+    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
+        return self.slab.layers(start, len(self.positions) if stop is None else stop)

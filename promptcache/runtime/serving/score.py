@@ -1,0 +1,172 @@
+"""Logits of many requests, and the log-probabilities of texts that may continue a request.
+
+Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens. A model that links by concatenation
+computes one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+
+from promptcache.diagnostics import Short
+from promptcache.kv import KVHandle
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.runtime.encode import CHUNK_TOKENS
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.serving.batch import Batch
+
+LOGITS_BYTES = 2**28
+"""Maximum bytes of the logits that scoring holds at once, in float32."""
+
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Score(Short):
+    """The log-probability of a text as the continuation of a prompt.
+
+    Attributes:
+        text: The choice.
+        token_ids: Its tokens.
+        logprobs: The natural log-probability of each token, given the prompt and the tokens before it.
+        is_greedy: Whether each token is the most probable one at its place, so that greedy decoding gives this text.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_greedy: bool
+
+    @property
+    def logprob(self) -> float:
+        """The log-probability of the whole text."""
+        return sum(self.logprobs)
+
+    @property
+    def mean_logprob(self) -> float:
+        """The log-probability per token: compares texts of different length."""
+        return self.logprob / len(self.logprobs)
+
+
+def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple[torch.Tensor, ...]:
+    """Return the logits `[N, V]` of the N new tokens of each request, in position order."""
+    if not executor.model.linking.takes_rows:
+        return tuple(executor.logits(tokens) for tokens in requests)
+    found: list[list[torch.Tensor]] = [[] for _ in requests]
+    joining = ((tokens, executor.fetch(part.encoding for part in tokens.parts).runs) for tokens in requests)
+    for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
+        found[index].append(logits)
+    return tuple(torch.cat(parts) for parts in found)
+
+
+def score(
+    tokens: RequestTokens, texts: Sequence[str], choices: Sequence[tuple[int, ...]], executor: Executor
+) -> tuple[Score, ...]:
+    """Return the scores of texts that continue a request; `choices` are their tokens, at least one of each."""
+    executor.model.check_vocabulary([token_id for token_ids in choices for token_id in token_ids])
+    predictions = _together if executor.model.linking.takes_rows else _one_by_one
+    logprobs: list[list[float]] = [[] for _ in choices]
+    is_greedy = [True] * len(choices)
+    for index, logits in predictions(tokens, choices, executor):
+        start = len(logprobs[index])
+        found, is_likeliest = _logprobs(logits, choices[index][start : start + len(logits)])
+        logprobs[index] += found
+        is_greedy[index] &= is_likeliest
+    return tuple(
+        Score(text=text, token_ids=token_ids, logprobs=tuple(found), is_greedy=greedy)
+        for text, token_ids, found, greedy in zip(texts, choices, logprobs, is_greedy, strict=True)
+    )
+
+
+def _logprobs(logits: torch.Tensor, token_ids: Sequence[int]) -> tuple[list[float], bool]:
+    """Return the log-probability of each token by logits `[n, V]`, and whether each is the most probable one."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = torch.tensor(token_ids, device=wide.device)
+    found = wide.gather(1, chosen[:, None])[:, 0] - wide.logsumexp(1)
+    return found.tolist(), bool((wide.argmax(1) == chosen).all())
+
+
+def _one_by_one(
+    tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the index of each choice with the logits `[n, V]` that predict its n tokens."""
+    for index, token_ids in enumerate(choices):
+        positions = _positions_behind(tokens, len(token_ids) - 1)
+        longer = replace(
+            tokens,
+            token_ids=(*tokens.token_ids, *token_ids[:-1]),
+            position_ids=(*tokens.position_ids, *positions),
+        )
+        yield index, executor.logits(longer)[-len(token_ids) :]
+
+
+def _together(
+    tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """As `_one_by_one`; a choice with several tokens comes in several parts.
+
+    The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
+    """
+    batch = Batch(executor.model, executor.pool)
+    runs = executor.fetch(part.encoding for part in tokens.parts).runs
+    row = batch.join(tokens, runs)
+    own_ids = tokens.token_ids
+    for start in range(0, len(own_ids), CHUNK_TOKENS):
+        last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
+    for index in range(len(choices)):
+        yield index, last
+    own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
+    runs = {**runs, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
+    parts = (*tokens.parts, own.whole)
+    longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
+    joining = (
+        (RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))), runs)
+        for fed in (choices[index][:-1] for index in longer)
+    )
+    limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
+    for index, logits in _compute(batch, joining, limit):
+        yield longer[index], logits
+
+
+def _positions_behind(tokens: RequestTokens, num_tokens: int) -> range:
+    first = tokens.position_ids[-1] + 1
+    return range(first, first + num_tokens)
+
+
+def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Compute all tokens of requests; yield the index of each request with logits of its next tokens `[n, V]`.
+
+    As many requests as fit share a step of at most `limit` tokens. A longer one takes several steps of its own.
+    """
+    index = 0
+    for group in _groups(joining, limit):
+        rows = [batch.join(*each) for each in group]
+        longest = max(len(row.tokens.token_ids) for row in rows)
+        for start in range(0, longest, limit):
+            work = [(row, row.tokens.token_ids[start : start + limit]) for row in rows]
+            logits = batch.step(work, all_tokens=True)
+            sizes = [len(token_ids) for _, token_ids in work]
+            yield from enumerate(logits.split_with_sizes(sizes), start=index)
+        for row in rows:
+            batch.leave(row)
+        index += len(rows)
+
+
+def _groups(joining: Iterable[RequestKV], limit: int) -> Iterator[list[RequestKV]]:
+    """Cut requests, in order, into groups of at most `limit` new tokens. One request always fits."""
+    group: list[RequestKV] = []
+    num_tokens = 0
+    for each in joining:
+        more = len(each[0].token_ids)
+        if group and num_tokens + more > limit:
+            yield group
+            group, num_tokens = [], 0
+        group.append(each)
+        num_tokens += more
+    if group:
+        yield group

@@ -1,0 +1,136 @@
+"""Tails: memory for the KV that requests add themselves.
+
+Requests of similar length share a slab, so that their newest tokens need one kernel call. A tail holds 64, 128, 256, …
+tokens; a request that outgrows its tail moves to a larger one. A tail is filled with zeros before each use: kernels
+read the memory behind its last token under a mask, and 0 x NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from promptcache.kv import KVShape, LayerViews, Slab
+
+SMALLEST_TAIL = 64
+"""Tokens of the smallest size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Memory of one request: a slot of the slab for tails of `size` tokens."""
+
+    size: int
+    slot: int
+
+
+class TailSlab:
+    """The tails of one size.
+
+    Attributes:
+        keys, values: `[L, slots, Hkv, C, D]`, C tokens in each tail. Slots in `free` hold anything.
+        free: The slots that no request uses.
+    """
+
+    def __init__(self, shape: KVShape, size: int) -> None:
+        self._shape = shape
+        self._size = size
+        self.keys, self.values = self._empty(1), self._empty(1)
+        self.free = {0}
+
+    @property
+    def num_slots(self) -> int:
+        """The number of tails, used or free."""
+        return self.keys.shape[1]
+
+    def take(self) -> int:
+        """Return the lowest free slot, filled with zeros. The number of slots doubles if none is free."""
+        if not self.free:
+            old = self.num_slots
+            self.keys, self.values = self._doubled(self.keys), self._doubled(self.values)
+            self.free = set(range(old, 2 * old))
+        slot = min(self.free)
+        self.free.remove(slot)
+        self.keys[:, slot].zero_()
+        self.values[:, slot].zero_()
+        return slot
+
+    def _doubled(self, states: torch.Tensor) -> torch.Tensor:
+        doubled = self._empty(2 * states.shape[1])
+        doubled[:, : states.shape[1]] = states
+        return doubled
+
+    def _empty(self, num_slots: int) -> torch.Tensor:
+        shape = self._shape
+        size = (shape.num_layers, num_slots, shape.num_kv_heads, self._size, shape.head_dim)
+        with torch.inference_mode(mode=False):  # as for `Slab.empty`
+            return torch.empty(size, dtype=shape.dtype, device=shape.device)
+
+
+class Tails:
+    """The tails of all requests of a batch.
+
+    Attributes:
+        slabs: By number of tokens in a tail. A slab without a request is freed.
+    """
+
+    def __init__(self, shape: KVShape) -> None:
+        self._shape = shape
+        self.slabs: dict[int, TailSlab] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slabs."""
+        return sum(slab.keys.nbytes + slab.values.nbytes for slab in self.slabs.values())
+
+    def take(self, num_tokens: int) -> Tail:
+        """Return a tail for at least `num_tokens` tokens."""
+        size = max(SMALLEST_TAIL, 1 << (num_tokens - 1).bit_length())
+        slab = self.slabs.get(size)
+        if slab is None:
+            slab = self.slabs[size] = TailSlab(self._shape, size)
+        return Tail(size=size, slot=slab.take())
+
+    def give_back(self, tail: Tail) -> None:
+        """Free a tail, and its slab if no other request uses it."""
+        slab = self.slabs[tail.size]
+        slab.free.add(tail.slot)
+        if len(slab.free) == slab.num_slots:
+            del self.slabs[tail.size]
+
+    def grown(self, tail: Tail, num_held: int, num_tokens: int) -> Tail:
+        """Return a tail for `num_tokens` tokens that holds the first `num_held` of `tail`: itself if they fit."""
+        if num_tokens <= tail.size:
+            return tail
+        larger = self.take(num_tokens)
+        source, target = self.memory(tail), self.memory(larger)
+        target.keys[:, :, :num_held] = source.keys[:, :, :num_held]
+        target.values[:, :, :num_held] = source.values[:, :, :num_held]
+        self.give_back(tail)
+        return larger
+
+    def memory(self, tail: Tail) -> Slab:
+        """Return the keys and values of one tail, views `[L, Hkv, C, D]`."""
+        slab = self.slabs[tail.size]
+        return Slab(keys=slab.keys[:, tail.slot], values=slab.values[:, tail.slot])
+
+    def views(self, size: int, first: int, last: int, num_tokens: int) -> LayerViews:
+        """Return the first `num_tokens` tokens of the tails in slots `first` to `last`, `[R, Hkv, S, D]` per layer."""
+        slab = self.slabs[size]
+        keys, values = (states[:, first : last + 1, :, :num_tokens].unbind(0) for states in (slab.keys, slab.values))
+        return LayerViews(tuple(zip(keys, values, strict=True)))
+
+    def write(
+        self,
+        layer: int,
+        size: int,
+        slots: torch.Tensor,
+        places: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
+        """Write keys and values `[N, Hkv, D]` of one layer into tails of one size, each at its slot and place."""
+        slab = self.slabs[size]
+        slab.keys[layer][slots, :, places] = keys
+        slab.values[layer][slots, :, places] = values

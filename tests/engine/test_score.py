@@ -1,0 +1,155 @@
+"""Logits of several prompts at once, and scores of texts that continue a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
+from promptcache.engine import Engine
+from promptcache.runtime import reference_logits
+from promptcache.runtime.hf.model import Model
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
+from tests.conftest import law_examples
+from tests.families import random_model
+from tests.planted.targets import module_of
+from tests.runtime.test_batch import PROMPTS, engine_of
+
+CHOICES = [" yes", "no", "?", " It depends on what you mean by that.", "no"]
+ENGINE = engine_of(tiny_model())
+scores = module_of("promptcache.runtime.serving.score")
+
+
+def expected_logprobs(engine: Engine, prompt: str, choice: str, repair: str | None = None) -> torch.Tensor:
+    """Return the log-probabilities `[n, V]` at the places of a choice's tokens, from the reference."""
+    tokens = engine.plan(prompt, repair=repair).tokens
+    more = engine.tokenizer.tokenize(choice)
+    stop = tokens.position_ids[-1] + 1
+    whole = replace(
+        tokens,
+        token_ids=(*tokens.token_ids, *more),
+        position_ids=(*tokens.position_ids, *range(stop, stop + len(more))),
+    )
+    return reference_logits(whole, engine.model).log_softmax(-1)[-len(more) - 1 : -1]
+
+
+def assert_scored(engine: Engine, prompt: str, choices: list[str], tolerance: float, **options: Any) -> None:
+    """Assert that each score is that of the reference."""
+    found = engine.score(prompt, choices, **options)
+    assert [each.text for each in found] == choices
+    for each in found:
+        expected = expected_logprobs(engine, prompt, each.text, **options)
+        chosen = expected.gather(1, torch.tensor(each.token_ids)[:, None])[:, 0]
+        assert each.token_ids == engine.tokenizer.tokenize(each.text)
+        assert torch.allclose(torch.tensor(each.logprobs, dtype=chosen.dtype), chosen, rtol=0, atol=tolerance)
+        assert each.logprob == pytest.approx(float(chosen.sum()), abs=1e-4)
+        assert each.mean_logprob == pytest.approx(float(chosen.mean()), abs=1e-4)
+        assert each.is_greedy == (tuple(expected.argmax(-1).tolist()) == each.token_ids)
+
+
+@pytest.mark.law
+@given(
+    prompt=st.sampled_from(PROMPTS),
+    choices=st.lists(st.sampled_from(CHOICES), min_size=1, max_size=4),
+    repair=st.sampled_from(["slots", "all"]),
+    limit=st.sampled_from([3, 16, 2048]),
+)
+@settings(max_examples=law_examples(0.25))
+def test_scores_are_log_probabilities_of_the_reference(
+    prompt: str, choices: list[str], repair: str, limit: int
+) -> None:
+    """Scores equal the log-softmax of plain logits over the same tokens, in forward passes of any size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "CHUNK_TOKENS", limit)
+        assert_scored(ENGINE, prompt, choices, 1e-9, repair=repair)
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt-oss", "gptj (concatenated)"])
+def test_scores_of_other_models(family: str) -> None:
+    """Windows, soft caps and sinks hold, and models that link by concatenation give the same scores."""
+    engine = engine_of(Model(random_model(family, torch.float64)))
+    for prompt in (PROMPTS[4], PROMPTS[9]):  # with an argument between modules, and a module that is not cached
+        assert_scored(engine, prompt, CHOICES, 1e-4)
+
+
+def test_the_greedy_answer_is_greedy() -> None:
+    """The text of a greedy answer has a score that says so, and with another character behind it has not."""
+    answers = {each: ENGINE.generate(each, max_new_tokens=1, do_sample=False).text for each in PROMPTS}
+    prompt, answer = next((each, text) for each, text in answers.items() if text and text.isascii())
+
+    first, second = ENGINE.score(prompt, [answer, answer + "\x00"])
+
+    assert (first.is_greedy, second.is_greedy) == (True, False)
+    assert first.logprob > second.logprob
+
+
+@pytest.mark.parametrize("limit", [7, 64, 2048])
+def test_logits_of_several_prompts_are_those_of_each(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`logits_batch` gives each prompt the logits of `logits`, in order, in forward passes of any size."""
+    monkeypatch.setattr(scores, "CHUNK_TOKENS", limit)
+
+    together = ENGINE.logits_batch(PROMPTS, repair="none")
+
+    assert len(together) == len(PROMPTS)
+    for prompt, logits in zip(PROMPTS, together, strict=True):
+        expected = ENGINE.logits(prompt, repair="none")
+        assert logits.shape == expected.shape
+        assert distance(logits, expected) < 1e-10
+    assert ENGINE.logits_batch([]) == ()
+
+
+def test_logits_of_several_prompts_by_concatenation() -> None:
+    """Models that link by concatenation compute prompts one after another."""
+    engine = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
+
+    for prompt, logits in zip(PROMPTS[:3], engine.logits_batch(PROMPTS[:3]), strict=True):
+        assert torch.equal(logits, engine.logits(prompt))
+
+
+def test_prompts_share_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several prompts are one forward pass; a prompt and its choices are two."""
+    calls = []
+    forward = Model.forward
+    monkeypatch.setattr(Model, "forward", lambda *args, **options: calls.append(1) or forward(*args, **options))
+    ENGINE.warm()
+
+    ENGINE.logits_batch(PROMPTS[:6])
+    assert len(calls) == 1
+    ENGINE.score(PROMPTS[0], CHOICES)
+    assert len(calls) == 3
+    ENGINE.score(PROMPTS[0], ["a", "b"])  # one token each: the prompt predicts them
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("choices", [[], "yes", ["a", ""], ["a", 1], None, ["a", "\udc80"], {"a": 1}])
+def test_what_is_no_choice_is_refused(choices: Any) -> None:
+    """Choices are texts that are not empty."""
+    with pytest.raises(InvalidValue, match=r"choices=.* a list of texts"):
+        ENGINE.score(PROMPTS[0], choices)
+
+
+def test_choices_without_tokens_are_refused() -> None:
+    """A text that the tokenizer drops is named."""
+
+    class Dropping(ByteTokenizer):
+        def tokenize(self, text: str) -> tuple[int, ...]:
+            return () if text == "~" else super().tokenize(text)
+
+    engine = Engine(ENGINE.model, Dropping())
+    engine.add_schema('<schema name="one">Root.</schema>')
+
+    with pytest.raises(InvalidValue, match="'~' has no tokens"):
+        engine.score('<prompt schema="one">Go?</prompt>', ["a", "~"])
+
+
+def test_choices_need_room() -> None:
+    """A choice beyond the positions of the model is refused with the numbers."""
+    with pytest.raises(ContextLengthExceeded, match=f"{CONTEXT_LENGTH} new tokens"):
+        ENGINE.score(PROMPTS[0], ["a", "x" * CONTEXT_LENGTH])

@@ -1,0 +1,150 @@
+"""One forward pass over many requests: each gets the logits that it gets alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from promptcache.runtime.attention import CpuBackend, PortableBackend, register_backend
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.reference import reference_logits
+from promptcache.runtime.serving import Batch
+from promptcache.runtime.serving.tails import SMALLEST_TAIL, Tails
+from promptcache.testing.service import default_model, distance, serve
+from tests.conftest import law_examples
+from tests.families import FAMILIES, random_model
+from tests.runtime.serving.machine import continued, step_machine
+from tests.runtime.test_families import PROMPT, plan_for
+
+PROMPTS = (
+    PROMPT,
+    '<prompt schema="families"><trip days="two"/><miami/>Go on, please?</prompt>',
+    '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><two/>What?</prompt>',
+    '<prompt schema="families"><trip/></prompt>',
+)
+SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
+
+
+@pytest.fixture
+def portable() -> Iterator[None]:
+    """Compute attention with the portable backend."""
+    register_backend(PortableBackend())
+    yield
+    register_backend(CpuBackend())
+
+
+@cache
+def windowed_model() -> Model:
+    """Return a model with sliding windows."""
+    return Model(random_model("mistral", torch.float64))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("model", "tolerance", "share"),
+    [(default_model, 1e-10, 0.3), (windowed_model, 1e-6, 0.2)],
+    ids=["full", "windows"],
+)
+def test_any_interleaving_gives_the_logits_of_the_reference(
+    model: Callable[[], Model], tolerance: float, share: float
+) -> None:
+    """Joining, leaving and computing any numbers of tokens in any order changes no logits of any row."""
+    run_state_machine_as_test(
+        step_machine(model(), tolerance), settings=settings(max_examples=law_examples(share), stateful_step_count=20)
+    )
+
+
+@pytest.mark.law
+@pytest.mark.usefixtures("portable")
+def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_backend() -> None:
+    """The same with matrix products instead of the fused kernel."""
+    run_state_machine_as_test(
+        step_machine(windowed_model(), 1e-6), settings=settings(max_examples=law_examples(0.1), stateful_step_count=20)
+    )
+
+
+@pytest.mark.parametrize("family", SEGMENTED)
+def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
+    """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
+    model = Model(random_model(family, torch.float64))
+    plans = [plan_for(prompt) for prompt in PROMPTS]
+    executor = serve(plans[0].layout.schema, model).executor
+    batch, chance = Batch(model), random.Random(family)
+    wanted = {}
+    for plan in plans:
+        runs = executor.fetch(part.encoding for part in plan.tokens.parts).runs
+        num_tokens = chance.randrange(SMALLEST_TAIL + 4)
+        more = [chance.randrange(5, 250) for _ in range(num_tokens)]
+        wanted[batch.join(plan.tokens, runs)] = [*plan.tokens.token_ids, *more]
+    found = {row: [torch.empty(0)] for row in wanted}
+
+    while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
+        sizes = {row: chance.choice([1, 1, 1, 6]) for row in unfinished}
+        work = [(row, wanted[row][row.num_own : row.num_own + size]) for row, size in sizes.items()]
+        parts = batch.step(work, all_tokens=True).split([len(token_ids) for _, token_ids in work])
+        for (row, _), part in zip(work, parts, strict=True):
+            found[row].append(part)
+
+    for row, token_ids in wanted.items():
+        expected = reference_logits(continued(row.tokens, token_ids), model)
+        assert distance(torch.cat(found[row][1:]), expected) < 1e-6
+
+
+def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a forward pass that raised, the same tokens can be computed again."""
+    model, plan = default_model(), plan_for(PROMPT)
+    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    batch = Batch(model)
+    row = batch.join(plan.tokens, runs)
+    first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
+    batch.step([(row, first)])
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "forward", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            batch.step([(row, [*rest, *[7] * 100])])
+
+    logits = batch.step([(row, rest)])
+
+    assert row.num_own == len(plan.tokens.token_ids)
+    assert distance(logits[0], reference_logits(plan.tokens, model)[-1]) < 1e-10
+
+
+def test_own_kv_is_that_of_all_computed_tokens() -> None:
+    """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
+    model, plan = default_model(), plan_for(PROMPT)
+    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * SMALLEST_TAIL)]
+    batch = Batch(model)
+    at_once, one_by_one = batch.join(plan.tokens, runs), batch.join(plan.tokens, runs)
+
+    batch.step([(at_once, token_ids)])
+    for token_id in token_ids:
+        batch.step([(one_by_one, [token_id])])
+
+    for each in ("keys", "values"):
+        expected = getattr(batch.own_kv(at_once), each)
+        assert expected.shape[2] == len(token_ids)
+        assert torch.allclose(getattr(batch.own_kv(one_by_one), each), expected, rtol=0, atol=1e-10)
+
+
+def test_tails_take_the_least_memory_of_their_sizes() -> None:
+    """A slab doubles when it is full, uses its lowest free slot, and is freed with its last tail."""
+    tails = Tails(default_model().shape)
+    small = [tails.take(SMALLEST_TAIL) for _ in range(3)]
+    large = tails.take(SMALLEST_TAIL + 1)
+
+    assert [each.slot for each in small] == [0, 1, 2]
+    assert (small[0].size, large.size) == (SMALLEST_TAIL, 2 * SMALLEST_TAIL)
+    assert tails.nbytes == (4 + 2) * SMALLEST_TAIL * default_model().shape.token_bytes
+
+    tails.give_back(small[1])
+    assert tails.take(1) == small[1]
+    for each in (*small, large):
+        tails.give_back(each)
+    assert tails.nbytes == 0
