@@ -21,6 +21,8 @@ from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     Audit,
     Catalog,
+    Chat,
+    ChatEngine,
     Completion,
     Executor,
     Model,
@@ -40,6 +42,7 @@ from promptcache.runtime import (
     answer_batch,
     as_model,
     audit,
+    chat_prompt,
     check_for_batch,
     check_for_stream,
     check_room,
@@ -131,7 +134,9 @@ class Engine(Unpicklable):
             self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape), self._history
         )
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
-        self._planner = Planner(self._catalog, self.tokenizer, self.model.context_length, default_repair)
+        self._planner = Planner(
+            self._catalog, self.tokenizer, self.model.context_length, default_repair, lambda: self._eos_ids
+        )
 
     @classmethod
     def from_pretrained(
@@ -401,6 +406,32 @@ class Engine(Unpicklable):
 
         return Stream(produce, self._text)
 
+    def chat(self, prompt: PromptSource | None = None, *, repair: str | None = None, salt: str | None = None) -> Chat:
+        """Start a conversation over a prompt.
+
+        Args:
+            prompt: As for `generate`, without bare text. Its turns come first. None means a plain chat.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            salt: As for `generate`.
+
+        Raises:
+            InvalidValue: The prompt has bare text, which is for `Chat.say`.
+            PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
+        """
+        return Chat(self._chat_engine, chat_prompt(prompt), repair=repair, salt=salt)
+
+    def load_chat(self, path: str | Path, *, salt: str | None = None) -> Chat:
+        """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
+
+        Saved KV is used if model, tokenizer and modules are the same. Otherwise the next answer prefills the turns.
+
+        Raises:
+            InvalidValue: The file is not a saved chat.
+            OSError: It cannot be read.
+            UnknownSchema: The file has KV, and no schema of that name was added.
+        """
+        return Chat.load(self._chat_engine, path, salt)
+
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
         return self._executor.logits(self._planner.plan(prompt, repair).tokens)
@@ -506,11 +537,20 @@ class Engine(Unpicklable):
         check_room(plan, 1, self.model.context_length)
         return plan
 
+    @cached_property
+    def _chat_engine(self) -> ChatEngine:
+        def request(plan: Plan, salt: str | None, generation: Mapping[str, Any], started: float) -> Request:
+            return self._planned_request(plan, read_options(generation, None), started, salt)
+
+        return ChatEngine(planner=self._planner, executor=self._executor, request=request)
+
     def _request(
         self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float, salt: str | None
     ) -> Request:
         (TEXT | None).check("salt", salt, InvalidValue)
-        plan = self._planner.plan(prompt, repair)
+        return self._planned_request(self._planner.plan(prompt, repair), options, started, salt)
+
+    def _planned_request(self, plan: Plan, options: Mapping[str, Any], started: float, salt: str | None) -> Request:
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
             plan=plan,

@@ -5,8 +5,9 @@ The work grows with the selection, not with the schema. This module also checks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
@@ -27,6 +28,7 @@ def make_plan(
     states: Sequence[RunState],
     tokenizer: Tokenizer,
     repair: Repair | None = None,
+    answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan of a prompt: each token is reused or prefilled at a position.
 
@@ -36,6 +38,8 @@ def make_plan(
         states: The result of `run_states(layout)`.
         tokenizer: Provides the token IDs of arguments and added text.
         repair: The cached tokens to compute again; None means the setting of the schema, else the default.
+        answers: Token IDs of assistant turns that a model generated, footer included, by index in
+            `selection.messages`. The text of these turns is not tokenized.
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
@@ -50,7 +54,7 @@ def make_plan(
         raise PromptError(contents.faults)
     reuse, prefill = repaired(modules.reuse, modules.prefill, layout, repair)
     position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
-    for origin, token_ids in added_tokens(selection, layout, tokenizer):
+    for origin, token_ids in added_tokens(selection, layout, tokenizer, answers):
         if token_ids:
             prefill.append(Prefill(start=position, token_ids=token_ids, origin=origin))
             position += len(token_ids)
@@ -96,10 +100,15 @@ def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> 
     )
 
 
-def added_tokens(selection: Selection, layout: Layout, tokenizer: Tokenizer) -> Iterator[Added]:
+def added_tokens(
+    selection: Selection,
+    layout: Layout,
+    tokenizer: Tokenizer,
+    answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> Iterator[Added]:
     """Yield the tokens after the selected modules, up to the start of generation; some items may be empty.
 
-    See the table in docs/layout.md, "A prompt".
+    See the table in docs/layout.md, "A prompt". `answers` is explained in `make_plan`.
     """
     schema, messages = selection.schema, selection.messages
     bare = messages[0] if messages and messages[0].role is None else None
@@ -110,10 +119,13 @@ def added_tokens(selection: Selection, layout: Layout, tokenizer: Tokenizer) -> 
     if layout.has_open_turn:
         if bare:
             yield Origin.TEXT, tokenizer.tokenize(schema.open_separator + bare.text)
-            messages = messages[1:]
         yield Origin.FOOTER, tokenizer.frame(Role.USER).footer_ids
-    for message in messages:
-        yield from _turn(message, tokenizer, is_last=message is messages[-1])
+    for index, message in enumerate(messages):
+        if index in answers:
+            yield Origin.HEADER, tokenizer.frame(Role.ASSISTANT).header_ids
+            yield Origin.TEXT, answers[index]
+        elif not (message is bare and layout.has_open_turn):
+            yield from _turn(message, tokenizer, is_last=message is messages[-1])
     if not messages or messages[-1].role is not Role.ASSISTANT:
         yield Origin.HEADER, tokenizer.frame(Role.ASSISTANT).header_ids
 

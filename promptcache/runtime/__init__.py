@@ -8,6 +8,7 @@ from promptcache.runtime.answer import Request, answer, answer_batch, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
+from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
@@ -35,6 +36,8 @@ __all__ = [
     "Batch",
     "Catalog",
     "Cause",
+    "Chat",
+    "ChatEngine",
     "Completion",
     "Executor",
     "FinishReason",
@@ -65,6 +68,7 @@ __all__ = [
     "answer_batch",
     "as_model",
     "audit",
+    "chat_prompt",
     "check_for_batch",
     "check_for_stream",
     "check_room",

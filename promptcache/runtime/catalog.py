@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean
 from promptcache.kv import Codec, Store
@@ -65,9 +66,15 @@ class SchemaState:
         inside = (state for state in self.states if f"{runs[state.run].module}/".startswith(f"{path}/"))
         return tuple(dict.fromkeys(state.encoding for state in inside))
 
-    def plan(self, selection: Selection, tokenizer: Tokenizer, repair: Repair | None = None) -> Plan:
-        """Return the plan of one prompt; raises the errors of `make_plan`."""
-        return make_plan(selection, self.layout, self.states, tokenizer, repair)
+    def plan(
+        self,
+        selection: Selection,
+        tokenizer: Tokenizer,
+        repair: Repair | None = None,
+        answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Plan:
+        """Return the plan of one prompt; arguments and errors are those of `make_plan`."""
+        return make_plan(selection, self.layout, self.states, tokenizer, repair, answers)
 
 
 def schema_state(

@@ -112,7 +112,7 @@ _Branch: TypeAlias = dict[tuple[int, int], _Node]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Prefix:
     """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
 
     node: _Node
@@ -180,6 +180,19 @@ class History:
             self._forget_taken()
         return num_copied
 
+    def add(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV) -> int:
+        """Copy the KV of the first tokens of a stretch; return the number of tokens that were not known before.
+
+        Args:
+            stretch: As `recall` returned it.
+            token_ids: From its start.
+            own_kv: KV of at least these tokens.
+        """
+        with self._lock:
+            num_copied = self._extend(stretch, token_ids, own_kv, stretch.num_found)
+            self._forget_taken()
+        return num_copied
+
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
         runs: dict[Encoding, KVHandle] = {}
@@ -205,7 +218,7 @@ class History:
             runs=runs,
         )
 
-    def _path(self, key: str, token_ids: Sequence[int]) -> list[_Step]:
+    def _path(self, key: str, token_ids: Sequence[int]) -> list[_Prefix]:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
         found: list[tuple[_Node, int]] = []
         branch, offset, at = self._trees.get(key, {}), 0, 0
@@ -214,11 +227,11 @@ class History:
             found.append((node, offset))
             branch, at = node.children, at + offset
         runs = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
-        steps: list[_Step] = []
+        steps: list[_Prefix] = []
         for (node, num_tokens), run in zip(found, reversed(runs), strict=True):
             if run is None:
                 break
-            steps.append(_Step(node, run, num_tokens))
+            steps.append(_Prefix(node, run, num_tokens))
         return steps
 
     def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:

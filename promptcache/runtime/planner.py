@@ -6,7 +6,7 @@ Plans of recent texts are cached, as long as their schema is not replaced.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +14,6 @@ from typing import TypeAlias
 from promptcache.diagnostics import InvalidValue, shown
 from promptcache.language import (
     CHAT_SCHEMA,
-    DEFAULT_REPAIR,
     ChatMessages,
     Prompt,
     Repair,
@@ -28,6 +27,7 @@ from promptcache.language import (
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
+from promptcache.runtime.turns import Turn, with_turns
 from promptcache.tokenizer import Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
@@ -47,18 +47,25 @@ class Planner:
     """
 
     def __init__(
-        self, catalog: Catalog, tokenizer: Tokenizer, context_length: int, repair: Repair = DEFAULT_REPAIR
+        self,
+        catalog: Catalog,
+        tokenizer: Tokenizer,
+        context_length: int,
+        repair: Repair,
+        end_ids: Callable[[], Sequence[int]],
     ) -> None:
         """Create a planner.
 
         Args:
             context_length: Number of positions of the model.
             repair: The setting of prompts and schemas that state none.
+            end_ids: Returns the tokens that end an answer.
         """
         self._catalog = catalog
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._repair = repair
+        self._end_ids = end_ids
         self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
         self._lock = new_lock()
 
@@ -70,6 +77,14 @@ class Planner:
     def plan(self, prompt: PromptSource, repair: str | None = None) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
         return self.planned(prompt, repair)[1]
+
+    def plan_chat(self, prompt: Prompt, turns: Sequence[Turn], question: str, repair: str | None) -> Plan:
+        """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
+        asked = None if repair is None else Repair.parse(repair)
+        state = self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
+        selection = resolve_prompt(prompt, state.schema)
+        selection, answers = with_turns(selection, state.layout, turns, question, self._tokenizer, self._end_ids())
+        return state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair, answers)
 
     def planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[SchemaState, Plan]:
         """Return the plan of a prompt, and the state of its schema that it was made with.

@@ -1,0 +1,199 @@
+"""Conversations: turns on top of a prompt, each answered from the KV of the turns before it.
+
+A chat holds texts and token IDs, never KV; history keeps that. An answer stays as it was generated and is not tokenized
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcache.diagnostics import PATH, TEXT, ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt
+from promptcache.layout import Plan, RequestTokens
+from promptcache.runtime.answer import Request, answer, streaming
+from promptcache.runtime.chat_file import SavedChat, kv_folder, load_kv, read_chat, save_kv, write_chat
+from promptcache.runtime.completion import Completion
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.hf.options import check_for_stream
+from promptcache.runtime.planner import Planner
+from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.turns import Turn
+
+_TURNS = whole(1, unit="questions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEngine:
+    """What a chat needs of its engine.
+
+    Attributes:
+        request: Returns the request of a plan, for the salt, the options of generation that a caller gave, and the time
+            of the call.
+    """
+
+    planner: Planner
+    executor: Executor
+    request: Callable[[Plan, str | None, Mapping[str, Any], float], Request]
+
+
+class Chat(Unpicklable):
+    """A conversation over a prompt. Use a chat from one thread at a time; `fork` makes another.
+
+    Attributes:
+        prompt: The prompt below the conversation.
+        turns: The questions with their answers.
+        repair: As for `Engine`.
+        salt: As for `Engine.generate`.
+    """
+
+    _instead = "use save and Engine.load_chat"
+
+    def __init__(
+        self,
+        engine: ChatEngine,
+        prompt: Prompt,
+        *,
+        turns: tuple[Turn, ...] = (),
+        repair: str | None = None,
+        salt: str | None = None,
+    ) -> None:
+        if any(message.role is None for message in prompt.messages):
+            raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
+        (TEXT | None).check("salt", salt, InvalidValue)
+        self.prompt, self.turns, self.repair, self.salt = prompt, turns, repair, salt
+        self._engine = engine
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation as chat messages, those of the prompt included: `{"role": …, "content": …}`."""
+        said = [(str(message.role), message.text) for message in self.prompt.messages]
+        for turn in self.turns:
+            said += [(str(Role.USER), turn.question), (str(Role.ASSISTANT), turn.answer)]
+        return [{"role": role, "content": text} for role, text in said]
+
+    def say(self, text: str, **generation: Any) -> Completion:
+        """Ask something and return the answer. If this fails, the conversation is as before.
+
+        Args:
+            text: The question.
+            generation: As for `Engine.generate`.
+
+        Raises:
+            ContextLengthExceeded: The conversation needs more positions than the model has.
+            As `Engine.generate`.
+        """
+        before = self.turns
+        completion = answer(self._request(text, generation), self._engine.executor)
+        self._add(before, text, completion)
+        return completion
+
+    def stream(self, text: str, **generation: Any) -> Stream:
+        """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
+
+        The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
+        """
+        check_for_stream(generation)
+        before, request = self.turns, self._request(text, generation)
+
+        def produce(queue: TokenQueue) -> Completion:
+            completion = answer(streaming(request, queue), self._engine.executor)
+            if not queue.closed.is_set():
+                self._add(before, text, completion)
+            return completion
+
+        return Stream(produce, request.text)
+
+    def fork(self) -> Chat:
+        """Return a chat with the same turns that continues by itself. No KV is copied."""
+        return Chat(self._engine, self.prompt, turns=self.turns, repair=self.repair, salt=self.salt)
+
+    def rewind(self, n: int = 1) -> None:
+        """Forget the last `n` questions with their answers.
+
+        Raises:
+            InvalidValue: There are not so many.
+        """
+        _TURNS.check("n", n, InvalidValue)
+        if n > len(self.turns):
+            raise InvalidValue(f"n={n}: the chat has {len(self.turns)} questions")
+        self.turns = self.turns[:-n]
+
+    def with_prompt(self, prompt: Prompt) -> Chat:
+        """Return a chat with the same turns over another selection of modules or other arguments.
+
+        The next answer prefills what lies above the first difference; its usage says how much.
+        """
+        if not isinstance(prompt, Prompt):
+            raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; load_prompt reads documents")
+        return Chat(self._engine, prompt, turns=self.turns, repair=self.repair, salt=self.salt)
+
+    def save(self, path: str | Path, *, kv: bool = False) -> None:
+        """Write the conversation to a file, for `Engine.load_chat`. The salt is not written.
+
+        Args:
+            path: The file. It is replaced.
+            kv: Also write the KV that history has of the conversation, to a folder in the format of stores. Its name is
+                that of the file with ".kv" at the end.
+
+        Raises:
+            OSError: The file cannot be written.
+            PromptError: A text of the prompt cannot be written as XML.
+            StoreError: The folder cannot be written.
+        """
+        PATH.check("path", path, InvalidValue)
+        target = Path(path)
+        sizes: tuple[int, ...] = ()
+        if kv and self.turns:
+            sizes = save_kv(self._engine.executor, self._tokens(), self.salt, kv_folder(target))
+        write_chat(target, SavedChat(prompt=self.prompt, turns=self.turns, repair=self.repair, kv_sizes=sizes))
+
+    @classmethod
+    def load(cls, engine: ChatEngine, path: str | Path, salt: str | None = None) -> Chat:
+        """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
+        PATH.check("path", path, InvalidValue)
+        saved = read_chat(Path(path))
+        chat = cls(engine, saved.prompt, turns=saved.turns, repair=saved.repair, salt=salt)
+        if saved.kv_sizes:
+            load_kv(engine.executor, chat._tokens(), salt, kv_folder(Path(path)), saved.kv_sizes)
+        return chat
+
+    def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
+        TEXT.check("text", text, InvalidValue)
+        started = time.perf_counter()
+        plan = self._engine.planner.plan_chat(self.prompt, self.turns, text, self.repair)
+        try:
+            return self._engine.request(plan, self.salt, generation, started)
+        except ContextLengthExceeded as error:
+            raise ContextLengthExceeded(
+                f"{error}; forget the last questions with chat.rewind(n), start a new chat, or use fewer modules with "
+                "chat.with_prompt(…)"
+            ) from None
+
+    def _tokens(self) -> RequestTokens:
+        """Return the tokens of the conversation up to its last answer."""
+        *before, last = self.turns
+        plan = self._engine.planner.plan_chat(self.prompt, before, last.question, self.repair)
+        tokens = plan.tokens
+        return RequestTokens(
+            parts=tokens.parts,
+            token_ids=(*tokens.token_ids, *last.token_ids),
+            position_ids=(*tokens.position_ids, *range(plan.stop, plan.stop + len(last.token_ids))),
+        )
+
+    def _add(self, before: tuple[Turn, ...], question: str, completion: Completion) -> None:
+        if self.turns is not before:
+            raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
+        self.turns = (*before, Turn(question=question, answer=completion.text, token_ids=completion.token_ids))
+
+
+def chat_prompt(source: Any) -> Prompt:
+    """Return the prompt below a conversation; None means the built-in empty schema."""
+    return Prompt(CHAT_SCHEMA) if source is None else open_prompt(source)

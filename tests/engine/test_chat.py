@@ -1,0 +1,361 @@
+"""Conversations: each answer is that of an engine without history, over the same turns."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, PromptError, UnknownSchema
+from promptcache.engine import Engine
+from promptcache.kv import StoreConfig
+from promptcache.language import Prompt, Role
+from promptcache.layout import Origin
+from promptcache.runtime import Chat, Completion
+from promptcache.runtime.turns import closed
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
+from tests.conftest import law_examples
+
+SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
+<union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union></schema>"""
+OPEN = """<schema name="open"><system>Be brief.</system><user>Read <module name="m">this text</module> and answer.</user></schema>"""
+PROMPTS = (
+    Prompt("s"),
+    Prompt("s").use("a", p="some").use("c"),
+    Prompt("s").use("a", p="more").use("c"),
+    Prompt("s").use("d").system("Be kind."),
+    Prompt("open").use("m"),
+)
+GREEDY: dict[str, Any] = {"do_sample": False}
+TOLERANCE = 1e-9
+MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
+
+
+def engine(history_bytes: int | None = None, **options: Any) -> Engine:
+    """Return an engine with both schemas."""
+    made = Engine(MODEL, TOKENIZER, history_bytes=history_bytes, **options)
+    for schema in (SCHEMA, OPEN):
+        made.add_schema(schema)
+    return made
+
+
+PLAIN = engine(0)
+
+
+def check_as_plain(made: Engine, chat: Chat, text: str, **options: Any) -> Completion:
+    """Ask in a chat and compare with the same chat without history."""
+    without = Chat(PLAIN._chat_engine, chat.prompt, turns=chat.turns, repair=chat.repair)
+    given = {**GREEDY, "output_logits": True, **options}
+    expected, found = without.say(text, **given), chat.say(text, **given)
+    assert found.token_ids == expected.token_ids
+    for one, other in zip(found.output.logits, expected.output.logits, strict=True):
+        assert distance(one, other) < TOLERANCE
+    assert chat.turns == without.turns
+    assert chat.messages == without.messages
+    return found
+
+
+class Conversations(RuleBasedStateMachine):
+    """Chats with forks, rewinds, other prompts, files, evictions and salts on one engine."""
+
+    history_tokens: int = 20_000
+    memory_tokens: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = MODEL.shape.token_bytes
+        memory_bytes = None if self.memory_tokens is None else size * self.memory_tokens
+        self.engine = engine(size * self.history_tokens, store=StoreConfig(memory_bytes=memory_bytes))
+        self.chats: list[Chat] = [self.engine.chat(PROMPTS[1])]
+
+    @rule(prompt=st.sampled_from(PROMPTS), repair=st.sampled_from((None, "none", "first-2", "all")))
+    def start(self, prompt: Prompt, repair: str | None) -> None:
+        """Start a chat."""
+        self.chats.append(self.engine.chat(prompt, repair=repair, salt="x" if len(self.chats) % 3 == 2 else None))
+
+    @rule(
+        number=st.integers(0, 9),
+        text=st.sampled_from(("Go on.", "What?", "")),
+        max_new_tokens=st.integers(1, 6),
+        ends=st.sampled_from(((), (32,), (101, 110), (10,))),
+    )
+    def say(self, number: int, text: str, max_new_tokens: int, ends: tuple[int, ...]) -> None:
+        """Ask something; some tokens of the model end an answer."""
+        chat = self.chats[number % len(self.chats)]
+        options: dict[str, Any] = {"eos_token_id": list(ends)} if ends else {}
+        check_as_plain(self.engine, chat, text, max_new_tokens=max_new_tokens, **options)
+
+    @rule(number=st.integers(0, 9))
+    def stream(self, number: int) -> None:
+        """Ask with a stream; the text of its pieces is the answer."""
+        chat = self.chats[number % len(self.chats)]
+        assert "".join(chat.stream("And?", max_new_tokens=3, **GREEDY)) == chat.turns[-1].answer
+
+    @rule(number=st.integers(0, 9))
+    def fork(self, number: int) -> None:
+        """Fork a chat."""
+        self.chats.append(self.chats[number % len(self.chats)].fork())
+
+    @rule(number=st.integers(0, 9), n=st.integers(1, 3))
+    def rewind(self, number: int, n: int) -> None:
+        """Forget questions."""
+        chat = self.chats[number % len(self.chats)]
+        if n <= len(chat.turns):
+            chat.rewind(n)
+
+    @rule(number=st.integers(0, 9), prompt=st.sampled_from(PROMPTS[:4]))
+    def change(self, number: int, prompt: Prompt) -> None:
+        """Continue over other modules."""
+        self.chats.append(self.chats[number % len(self.chats)].with_prompt(prompt))
+
+    @rule(number=st.integers(0, 9), kv=st.booleans(), clear=st.booleans())
+    def restart(self, number: int, kv: bool, clear: bool) -> None:
+        """Save a chat, and load it into the same engine or one with nothing."""
+        chat = self.chats[number % len(self.chats)]
+        with tempfile.TemporaryDirectory() as folder:
+            chat.save(Path(folder) / "chat.json", kv=kv)
+            if clear:
+                self.engine.clear_history()
+            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=chat.salt)
+        assert (loaded.turns, loaded.messages, loaded.repair) == (chat.turns, chat.messages, chat.repair)
+        self.chats.append(loaded)
+
+    @rule()
+    def clear(self) -> None:
+        """Clear the history."""
+        self.engine.clear_history()
+
+    @rule(number=st.integers(0, 50))
+    def evict(self, number: int) -> None:
+        """Delete an encoding."""
+        keys = list(self.engine.store.keys())
+        if keys:
+            self.engine.store.delete(keys[number % len(keys)])
+
+
+class SmallConversations(Conversations):
+    """History for a few turns only."""
+
+    history_tokens = 192
+    memory_tokens = 320
+
+
+for _machine in (Conversations, SmallConversations):
+    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
+
+TestConversations = pytest.mark.law(Conversations.TestCase)
+TestSmallConversations = pytest.mark.law(SmallConversations.TestCase)
+
+
+def test_each_turn_prefills_the_last_question_only() -> None:
+    """A turn prefills the last token of the answer before it, the frames and the question."""
+    chat = engine().chat(PROMPTS[1])
+    chat.say("First?", max_new_tokens=4, **GREEDY)
+    for _ in range(5):
+        usage = chat.say("Next?", max_new_tokens=4, **GREEDY).usage
+        assert usage.num_new_tokens == len("Next?") + 1 + num_frame_tokens()
+
+
+def num_frame_tokens() -> int:
+    """Return the number of tokens of the frames between two answers."""
+    user, assistant = TOKENIZER.frame(Role.USER), TOKENIZER.frame(Role.ASSISTANT)
+    frames = (assistant.footer_ids, user.header_ids, user.footer_ids, assistant.header_ids)
+    return sum(map(len, frames))
+
+
+def test_answers_are_not_tokenized_again() -> None:
+    """The plan of a turn has the tokens of the earlier answer as they were generated."""
+    chat = engine().chat(PROMPTS[0])
+    first = chat.say("One?", max_new_tokens=5, **GREEDY)
+    second = chat.say("Two?", max_new_tokens=1, **GREEDY)
+
+    texts = [each.token_ids for each in second.plan.prefill if each.origin is Origin.TEXT]
+    assert texts[1][:5] == first.token_ids
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ((5, 6), (5, 6, 9, 8)),  # cut by its length: the whole footer
+        ((5, 6, 9), (5, 6, 9, 8)),  # the first token of the footer is not repeated
+        ((5, 6, 7), (5, 6, 9, 8)),  # another end token is dropped
+        ((), (9, 8)),
+    ],
+)
+def test_answers_are_closed(answer: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """The footer follows an answer once."""
+    assert closed(answer, (9, 8), end_ids=(7, 9)) == expected
+
+
+def test_an_open_turn_is_continued_by_the_first_question() -> None:
+    """The first question continues the turn that the schema leaves open; the later ones are turns."""
+    made = engine()
+    chat = made.chat(PROMPTS[4])
+    chat.say("Now?", max_new_tokens=2, **GREEDY)
+    chat.say("Then?", max_new_tokens=2, **GREEDY)
+
+    expected = made.generate('<prompt schema="open"><m/>Now?</prompt>', max_new_tokens=2, **GREEDY)
+    assert chat.turns[0].token_ids == expected.token_ids
+    assert [each["role"] for each in chat.messages] == ["user", "assistant"] * 2
+
+
+def test_a_plain_chat_has_no_schema() -> None:
+    """A chat without a prompt, or over messages, equals generation from the list of its messages."""
+    made = engine()
+    chat = made.chat([{"role": "system", "content": "Be kind."}])
+    first = chat.say("Hello", max_new_tokens=3, **GREEDY)
+
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+    assert made.generate(messages, max_new_tokens=3, **GREEDY).token_ids == first.token_ids
+    assert made.chat().say("Hello", max_new_tokens=2).text is not None
+
+
+def test_forks_do_not_see_each_other() -> None:
+    """What one fork says changes nothing in the other, and both reuse the turns before."""
+    made = engine()
+    chat = made.chat(PROMPTS[1])
+    chat.say("Start " * 20, max_new_tokens=4, **GREEDY)
+    other = chat.fork()
+    chat.say("Left", max_new_tokens=4, **GREEDY)
+
+    found = check_as_plain(made, other, "Right", max_new_tokens=4)
+
+    assert found.usage.num_history_tokens > 100
+    assert [len(each.turns) for each in (chat, other)] == [2, 2]
+
+
+def test_a_fork_is_small() -> None:
+    """A fork of a chat of 3,000 tokens takes less than 10 kilobytes."""
+    chat = engine().chat(PROMPTS[1])
+    chat.say("word " * 600, max_new_tokens=2, **GREEDY)
+    tracemalloc.start()
+    forks = [chat.fork() for _ in range(10)]
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert len(forks) == 10
+    assert size < 10 * 10_000
+
+
+def test_saved_kv_is_used_again(tmp_path: Path) -> None:
+    """A new engine that loads a chat with its KV prefills the next turn only; without KV all of it."""
+    chat = engine().chat(PROMPTS[1])
+    chat.say("Something long " * 10, max_new_tokens=4, **GREEDY)
+    for kv in (True, False):
+        chat.save(tmp_path / f"{kv}.json", kv=kv)
+
+    used = {
+        kv: engine().load_chat(tmp_path / f"{kv}.json").say("And?", max_new_tokens=2, **GREEDY) for kv in (True, False)
+    }
+
+    assert used[True].token_ids == used[False].token_ids
+    assert used[True].usage.num_new_tokens < 40 < 100 < used[False].usage.num_new_tokens
+
+
+def test_kv_of_another_model_is_not_used(tmp_path: Path) -> None:
+    """A chat that another model saved is loaded, and its KV is not."""
+    other = Engine(tiny_model(seed=1), TOKENIZER)
+    other.add_schema(SCHEMA)
+    chat = other.chat(PROMPTS[1])
+    chat.say("Something long " * 10, max_new_tokens=4, **GREEDY)
+    chat.save(tmp_path / "chat.json", kv=True)
+
+    made = engine()
+    found = check_as_plain(made, made.load_chat(tmp_path / "chat.json"), "And?", max_new_tokens=2)
+
+    assert found.usage.num_history_tokens == 0
+
+
+def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
+    """A second answer to the same state of a chat is refused, and the first one stays."""
+    chat = engine().chat(PROMPTS[0])
+    stream = chat.stream("One?", max_new_tokens=50, **GREEDY)
+    next(stream)
+    chat.say("Two?", max_new_tokens=1, **GREEDY)
+
+    with pytest.raises(InvalidValue, match="fork"):
+        list(stream)
+    assert [turn.question for turn in chat.turns] == ["Two?"]
+
+
+def test_a_closed_stream_leaves_no_turn() -> None:
+    """A stream that is closed before its end leaves the chat as it was."""
+    chat = engine().chat(PROMPTS[0])
+    stream = chat.stream("One?", max_new_tokens=200, **GREEDY)
+    next(stream)
+    stream.close()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(5)
+
+    assert chat.turns == ()
+
+
+def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
+    """An option that is refused, a prompt that is wrong, or no room: the conversation has no new turn."""
+    made = engine()
+    chat = made.chat(PROMPTS[0])
+    with pytest.raises(PromptCacheError):
+        chat.say("One?", max_tokens=3)
+    with pytest.raises(ContextLengthExceeded, match=r"chat\.rewind"):
+        chat.say("word " * CONTEXT_LENGTH)
+    with pytest.raises(InvalidValue, match="text"):
+        chat.say(3)  # type: ignore[arg-type]
+    assert chat.turns == ()
+    with pytest.raises(PromptError):
+        made.chat(Prompt("s").use("nothing")).say("One?")
+    with pytest.raises(UnknownSchema):
+        made.chat(Prompt("nothing")).say("One?")
+
+
+def test_values_are_checked(tmp_path: Path) -> None:
+    """Wrong values are refused with what is expected."""
+    made = engine()
+    chat = made.chat(PROMPTS[0])
+    with pytest.raises(InvalidValue, match="0 questions"):
+        chat.rewind()
+    with pytest.raises(InvalidValue, match="n="):
+        chat.rewind(0)
+    with pytest.raises(InvalidValue, match="say"):
+        made.chat(Prompt("s").text("bare"))
+    with pytest.raises(InvalidValue, match="Prompt"):
+        chat.with_prompt("<prompt/>")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        made.load_chat(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"format": "promptcache chat", "version": 2}', '{"format": "promptcache chat", "version": 1}'],
+)
+def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
+    """A file that is not a saved chat is refused by name."""
+    path = tmp_path / "chat.json"
+    path.write_text(content)
+    with pytest.raises(InvalidValue, match=r"chat\.json is not a saved chat"):
+        engine().load_chat(path)
+
+
+@pytest.mark.parametrize("change", [{"token_ids": [-1]}, {"token_ids": "x"}, {"question": 3}])
+def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A file with a damaged turn is refused."""
+    made = engine()
+    chat = made.chat(PROMPTS[0])
+    chat.say("One?", max_new_tokens=1, **GREEDY)
+    chat.save(tmp_path / "chat.json")
+    data = json.loads((tmp_path / "chat.json").read_text())
+    data["turns"][0].update(change)
+    (tmp_path / "chat.json").write_text(json.dumps(data))
+
+    with pytest.raises(InvalidValue, match="not a saved chat"):
+        made.load_chat(tmp_path / "chat.json")
