@@ -426,8 +426,7 @@ class Engine(Unpicklable):
         Saved KV is used if model, tokenizer and modules are the same. Otherwise the next answer prefills the turns.
 
         Raises:
-            InvalidValue: The file is not a saved chat.
-            OSError: It cannot be read.
+            InvalidValue: The file is not a saved chat, or cannot be read.
             UnknownSchema: The file has KV, and no schema of that name was added.
         """
         return Chat.load(self._chat_engine, path, salt)

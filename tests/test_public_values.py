@@ -145,6 +145,7 @@ def _world(folder: Path) -> SimpleNamespace:
     kv = torch.zeros((shape.num_layers, shape.num_kv_heads, 2, shape.head_dim), dtype=shape.dtype)
     completion = engine.generate(PROMPT, max_new_tokens=1)
     (folder / "travel.xml").write_text(SCHEMA)
+    engine.chat().save(folder / "chat.json")
     _save_tiny_model(folder / "tiny")
     return SimpleNamespace(engine=engine, shape=shape, recipe=recipe, kv=kv, completion=completion, folder=folder)
 
@@ -245,6 +246,12 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.unpin": Call(function=engine.unpin, valid={"schema": "travel"}),
         "Engine.promote": Call(function=engine.promote, valid={"prompt": PROMPT, "promote_bytes": 2**30}, use=repr),
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
+        "Engine.clear_history": Call(function=engine.clear_history),
+        "Engine.chat": Call(
+            function=engine.chat, valid={"prompt": CHAT, "salt": "a"}, use=lambda chat: chat.say("a", max_new_tokens=1)
+        ),
+        "Engine.load_chat": Call(function=engine.load_chat, valid={"path": world.folder / "chat.json", "salt": "a"}),
+        "MemoryStore.buffers": Call(function=memory.buffers, valid={"limit_bytes": 10}),
         "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
         **{

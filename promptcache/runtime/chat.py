@@ -22,7 +22,7 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import Planner
 from promptcache.runtime.stream import Stream, TokenQueue
-from promptcache.runtime.turns import Turn
+from promptcache.runtime.turns import ChatTurn
 
 _TURNS = whole(1, unit="questions")
 
@@ -58,7 +58,7 @@ class Chat(Unpicklable):
         engine: ChatEngine,
         prompt: Prompt,
         *,
-        turns: tuple[Turn, ...] = (),
+        turns: tuple[ChatTurn, ...] = (),
         repair: str | None = None,
         salt: str | None = None,
     ) -> None:
@@ -188,10 +188,10 @@ class Chat(Unpicklable):
             position_ids=(*tokens.position_ids, *range(plan.stop, plan.stop + len(last.token_ids))),
         )
 
-    def _add(self, before: tuple[Turn, ...], question: str, completion: Completion) -> None:
+    def _add(self, before: tuple[ChatTurn, ...], question: str, completion: Completion) -> None:
         if self.turns is not before:
             raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
-        self.turns = (*before, Turn(question=question, answer=completion.text, token_ids=completion.token_ids))
+        self.turns = (*before, ChatTurn(question=question, answer=completion.text, token_ids=completion.token_ids))
 
 
 def chat_prompt(source: Any) -> Prompt:

@@ -16,7 +16,7 @@ from promptcache.language import CHAT_SCHEMA, Prompt, parse_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch
-from promptcache.runtime.turns import Turn
+from promptcache.runtime.turns import ChatTurn
 
 FORMAT = "promptcache chat"
 VERSION = 1
@@ -31,7 +31,7 @@ class SavedChat:
     """
 
     prompt: Prompt
-    turns: tuple[Turn, ...]
+    turns: tuple[ChatTurn, ...]
     repair: str | None
     kv_sizes: tuple[int, ...]
 
@@ -59,10 +59,12 @@ def read_chat(path: Path) -> SavedChat:
     """Read a file.
 
     Raises:
-        InvalidValue: It has another format.
-        OSError: It cannot be read.
+        InvalidValue: It cannot be read, or has another format.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidValue(f"{path}: cannot be read: {error.strerror}") from error
     try:
         data = json.loads(content)
         if (data["format"], data["version"]) != (FORMAT, VERSION):
@@ -79,13 +81,13 @@ def read_chat(path: Path) -> SavedChat:
         raise InvalidValue(f"{path} is not a saved chat of version {VERSION}: {error}") from None
 
 
-def _turn(data: dict[str, object]) -> Turn:
+def _turn(data: dict[str, object]) -> ChatTurn:
     question, answer, token_ids = data["question"], data["answer"], data["token_ids"]
     if not (isinstance(question, str) and isinstance(answer, str) and isinstance(token_ids, list)):
         raise ValueError("a turn has a question, an answer and token_ids")
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
-    return Turn(question=question, answer=answer, token_ids=tuple(token_ids))
+    return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids))
 
 
 def kv_folder(path: Path) -> Path:

@@ -27,7 +27,7 @@ from promptcache.language import (
 from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
-from promptcache.runtime.turns import Turn, with_turns
+from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.tokenizer import Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
@@ -78,7 +78,7 @@ class Planner:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
         return self.planned(prompt, repair)[1]
 
-    def plan_chat(self, prompt: Prompt, turns: Sequence[Turn], question: str, repair: str | None) -> Plan:
+    def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, repair: str | None) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
         asked = None if repair is None else Repair.parse(repair)
         state = self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)

@@ -11,7 +11,7 @@ from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ChatTurn:
     """A question with its answer.
 
     Attributes:
@@ -26,7 +26,7 @@ class Turn:
 def with_turns(
     selection: Selection,
     layout: Layout,
-    turns: Sequence[Turn],
+    turns: Sequence[ChatTurn],
     question: str,
     tokenizer: Tokenizer,
     end_ids: Sequence[int],

@@ -330,7 +330,7 @@ def test_values_are_checked(tmp_path: Path) -> None:
         made.chat(Prompt("s").text("bare"))
     with pytest.raises(InvalidValue, match="Prompt"):
         chat.with_prompt("<prompt/>")  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidValue, match="cannot be read"):
         made.load_chat(tmp_path / "none.json")
 
 
