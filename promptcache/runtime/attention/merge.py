@@ -64,8 +64,13 @@ def merge(
 
 
 def _merge_two(first: PartialAttention, second: PartialAttention) -> torch.Tensor:
-    """Merge two attentions of all queries, each over one set of keys; a decode step over one segment runs only this."""
-    weight = torch.sigmoid(second.lse - first.lse)[..., None]
+    """Merge two attentions of all queries, each over one set of keys.
+
+    A decode step over one segment calls this in every layer, so each operation counts, even one without effect.
+    """
+    weight = (second.lse - first.lse).sigmoid_()[..., None]
+    if first.out.dtype == weight.dtype:
+        return torch.lerp(first.out, second.out, weight)
     return torch.lerp(first.out.to(weight.dtype), second.out.to(weight.dtype), weight).to(first.out.dtype)
 
 
