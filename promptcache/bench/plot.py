@@ -32,7 +32,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _MARKERS = "osD^vP*X"
 _MAX_COLUMNS = 3
 
-NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens or --requests"
+NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens, --cached or --requests"
 
 
 def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
@@ -145,9 +145,14 @@ def _label(axes: Axes, report: BenchReport, axis: str, setting: str) -> None:
     """Label a panel with plain numbers, on the x axis at the sizes that were measured."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-    axes.set(xscale="log", yscale="log", xlabel=_AXES[axis], ylabel=_unit(report))
+    sizes = sorted({row[axis] for row in report.rows})
+    axes.set(yscale="log", xlabel=_AXES[axis], ylabel=_unit(report))
+    if sizes[0] > 0:
+        axes.set_xscale("log")
+    else:  # linear from 0 to the next size
+        axes.set_xscale("symlog", linthresh=sizes[1])
     axes.set_title(setting, fontsize="small")
-    axes.set_xticks(sorted({row[axis] for row in report.rows}))
+    axes.set_xticks(sizes)
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))

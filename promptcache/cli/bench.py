@@ -230,6 +230,30 @@ def decode(
 
 @command.command()
 @with_model
+@click.option(
+    "--cached",
+    metavar="N",
+    type=click.IntRange(0),
+    multiple=True,
+    default=[0, 1000, 3400],
+    help="Cached tokens; repeat the option to compare sizes.",
+)
+@_number("--new", 16, "Tokens of the request's own text.")
+@click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
+@_repeats(10)
+@plot_option
+def kinds(
+    chosen: BenchModel, cached: tuple[int, ...], new: int, tokens: int, repeats: int, plot: Path | None
+) -> BenchReport:
+    """TTFT and decoding of kinds of KV caches: none, `DynamicCache`, `StaticCache` and Prompt Cache."""
+    _check_axis(plot, cached)
+    from promptcache.bench.kinds import compare_kinds
+
+    return compare_kinds(chosen.load(), [*dict.fromkeys(cached)], new, tokens, repeats, progress=chosen.progress)
+
+
+@command.command()
+@with_model
 @_modules(8)
 @_module_tokens(512)
 @_numbers("--requests", (20,), "Live requests; repeat the option to compare numbers.")

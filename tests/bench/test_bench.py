@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
+from promptcache.bench.kinds import compare_kinds, kinds
 from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
@@ -118,6 +119,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
         ["disk", *_TINY, "--new", "1", "--repeats", "1"],
         ["memory", *_TINY, "--requests", "2"],
+        ["kinds", "--shape", "tiny", "--cached", "0", "--cached", "8", "--tokens", "2", "--repeats", "1"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
@@ -202,7 +204,7 @@ def test_nothing_to_plot_is_said() -> None:
         plot(report, Path("p.svg"), model={}, hardware={})
 
 
-@pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"], ["kinds", "--cached", "8"]], ids=" ".join)
 def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
     """A drawing without an axis is refused before anything is measured."""
     result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
@@ -242,6 +244,39 @@ def test_decoding_goes_on_where_it_stood(model: Model) -> None:
     for name in ("concatenate", "prompt cache"):
         run = decoding(model, work, name, 3)
         assert torch.allclose(run(), run(), atol=1e-12)
+
+
+@pytest.mark.parametrize("num_cached", [0, 20])
+def test_kinds_of_caches_give_the_same_tokens(model: Model, num_cached: int) -> None:
+    """Every kind answers the same request, time after time, and the model keeps its attention."""
+    sizes = Sizes(num_modules=min(num_cached, 1), module_tokens=num_cached, new_tokens=4, adjacent=True)
+    installed = model.hf.config._attn_implementation
+
+    runs = kinds(model, sizes, 6)
+    answers = [run() for _ in range(2) for run in runs.values()]
+
+    assert list(runs) == ["no cache", "DynamicCache", "StaticCache", "prompt cache"]
+    assert len({answer.token_ids for answer in answers}) == 1
+    assert len(answers[0].token_ids) == 6
+    assert all(min(answer.cost) > 0 for answer in answers)
+    assert model.hf.config._attn_implementation == installed
+
+
+def test_long_prompts_are_not_measured_without_a_cache(
+    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Beyond the limit a size has the other kinds only, and a plot shows each kind where it was measured."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("promptcache.bench.kinds.MAX_UNCACHED", 10)
+
+    report = compare_kinds(model, [0, 20], new_tokens=2, num_tokens=2, repeats=1)
+    plot(report, tmp_path / "p.svg", model={}, hardware={})
+
+    assert [len(row["seconds"]) for row in report.rows] == [4, 3]
+    curves = panels(report, "cached_tokens")[""]
+    assert [place for place, _ in curves["no cache"]] == [0]
+    assert [place for place, _ in curves["prompt cache"]] == [0, 20]
+    assert (tmp_path / "p.svg").stat().st_size > 5_000
 
 
 def _quality_row(way: str, seconds: float, divergence: float | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from promptcache.bench.intervals import (
     clustered_interval,
     difference_interval,
     paired_difference,
+    ratio_of_medians,
     share_interval,
 )
 from promptcache.demo import Rate
@@ -101,3 +102,14 @@ def test_differences_of_documents_are_paired() -> None:
 
     assert difference == pytest.approx(sum(not each[0] for each in second) / 120)
     assert 0 < low < difference < high < 1 / 3
+
+
+def test_noise_that_both_sides_meet_leaves_their_ratio_sure() -> None:
+    """The ratio of medians comes from pairs: shared noise cancels out, and noise of one side does not."""
+    rng = Random(5)
+    shared = [1 + rng.random() for _ in range(31)]
+    ratio, low, high = ratio_of_medians([1.1 * each for each in shared], shared)
+    _, other_low, other_high = ratio_of_medians([1.1 * each for each in rng.sample(shared, 31)], shared)
+
+    assert (ratio, low, high) == pytest.approx((1.1, 1.1, 1.1))
+    assert other_low < 1.05 < 1.15 < other_high

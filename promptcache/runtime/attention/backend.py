@@ -1,6 +1,6 @@
 """The interface of attention backends.
 
-A backend plans once for each forward pass and runs once for each layer. It receives masks, never positions or models.
+A backend plans a forward pass and runs once for each layer. It receives masks, never positions or models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class AttentionSpec:
 
 
 class AttentionPlan(Protocol):
-    """The attention of one forward pass, ready to run in each of its layers."""
+    """The attention of a forward pass, ready to run in each of its layers.
+
+    The plan of one token whose `mask.is_whole` also serves the single tokens after it, which have more own keys.
+    """
 
     def run(
         self,
@@ -70,4 +73,4 @@ class AttentionBackend(Protocol):
         """Whether this backend can compute attention of this kind."""
 
     def plan(self, mask: ForwardMask, spec: AttentionSpec) -> AttentionPlan:
-        """Return the plan of one forward pass. Called once for all layers with the same window."""
+        """Return the plan of a forward pass. Called once for all layers with the same window."""

@@ -7,7 +7,7 @@ import torch
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
 
-_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_FUSED = torch._scaled_dot_product_flash_attention_for_cpu
 
 
 class CpuBackend(KernelBackend):

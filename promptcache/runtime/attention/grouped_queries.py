@@ -41,6 +41,8 @@ class GroupedQueries:
 
     def group(self, states: torch.Tensor) -> torch.Tensor:
         """Return `[B, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token of one request."""
+        if self.batch == self.num_tokens == 1:
+            return states.reshape(1, self.num_kv_heads, self.num_groups, -1)
         split = states.reshape(self.batch, self.num_kv_heads, self.num_groups, self.num_tokens, -1)
         return split.permute(1, 0, 3, 2, 4).reshape(1, self.num_kv_heads, self.size, -1)
 
@@ -50,8 +52,10 @@ class GroupedQueries:
 
     def ungroup(self, states: torch.Tensor) -> torch.Tensor:
         """Return `[1, Hkv, M, D]` as `[B, T, Hq, D]`."""
-        split = states.view(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
         heads = self.num_kv_heads * self.num_groups
+        if self.batch == self.num_tokens == 1:
+            return states.view(1, 1, heads, -1)
+        split = states.view(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
         return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.num_tokens, heads, -1)
 
     def group_mask(self, mask: torch.Tensor) -> torch.Tensor:

@@ -97,7 +97,8 @@ class KernelPlan:
         for views, mask in self._calls:
             keys, values = views.by_layer[layer]
             if mask is None:
-                sets = grouped if len(keys) == 1 else grouped.expand(len(keys), -1, -1, -1)
+                num_sets = keys.shape[0]
+                sets = grouped if num_sets == 1 else grouped.expand(num_sets, -1, -1, -1)
                 partials.append(PartialAttention(*attend(sets, keys, values)))
             else:
                 partials.append(self._attend_segment(grouped, keys, values, mask, scale))

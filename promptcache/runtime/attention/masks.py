@@ -98,6 +98,11 @@ class ForwardMask:
     masks: tuple[SegmentMask | None, ...]
     own_mask: torch.Tensor | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every query attends to all cached tokens, and to the own tokens up to itself."""
+        return self.own_mask is None and all(mask is not None and mask.is_whole for mask in self.masks)
+
 
 class Positions(Protocol):
     """The positions of stored and own tokens, of one request or a batch of requests."""

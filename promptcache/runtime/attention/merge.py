@@ -43,9 +43,11 @@ def merge(
         `[1, Hkv, M, D]` in the dtype of the partial outputs.
     """
     first = partials[0]
-    num_sets = sum(len(partial.out) for partial in partials)
-    if num_sets == 1 and sinks is None:
+    if sinks is None and len(partials) == 1:
         return first.out
+    if sinks is None and len(partials) == 2 and first.lse.shape == partials[1].lse.shape:
+        return _merge_two(*partials)
+    num_sets = sum(len(partial.out) for partial in partials)
     scores = [_spread(partial, queries) for partial in partials]
     if sinks is not None:
         scores.append(queries.group_sinks(sinks.to(first.lse.dtype)))
@@ -59,6 +61,17 @@ def merge(
     for single, weight in zip(singles, weights, strict=True):
         _add_weighted(merged, single, weight[None], queries)
     return merged.to(first.out.dtype)
+
+
+def _merge_two(first: PartialAttention, second: PartialAttention) -> torch.Tensor:
+    """Merge two attentions of all queries, each over one set of keys.
+
+    A decode step over one segment calls this in every layer, so each operation counts, even one without effect.
+    """
+    weight = (second.lse - first.lse).sigmoid_()[..., None]
+    if first.out.dtype == weight.dtype:
+        return torch.lerp(first.out, second.out, weight)
+    return torch.lerp(first.out.to(weight.dtype), second.out.to(weight.dtype), weight).to(first.out.dtype)
 
 
 def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:

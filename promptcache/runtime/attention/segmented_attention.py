@@ -5,6 +5,9 @@ Backends are registered here. The first one that supports a forward pass compute
 
 from __future__ import annotations
 
+import sys
+from typing import NamedTuple
+
 import torch
 
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
@@ -48,7 +51,7 @@ class SegmentedAttention:
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
-        self._plans: dict[int | None, tuple[tuple[object, ...], AttentionPlan]] = {}  # the latest plan of each window
+        self._plans: dict[int | None, _Planned] = {}  # the latest plan of each window
 
     def run(
         self,
@@ -69,16 +72,29 @@ class SegmentedAttention:
             window: A query attends to keys less than this many positions before it; None means all keys.
             softcap: As in `AttentionSpec`.
         """
-        forward = (own_keys.shape[2], query.shape, own_keys.shape[1], softcap)
+        forward = (query.shape, own_keys.shape[1], softcap)
         known = self._plans.get(window)
-        if known is None or known[0] != forward:
-            known = self._plans[window] = (forward, self._plan(query, own_keys, window, softcap))
-        return known[1].run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)
+        if known is None or known.forward != forward or own_keys.shape[2] not in known.num_own:
+            known = self._plans[window] = self._plan(query, own_keys, window, softcap)
+        return known.plan.run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)
 
-    def _plan(
-        self, query: torch.Tensor, own_keys: torch.Tensor, window: int | None, softcap: float | None
-    ) -> AttentionPlan:
-        queries = GroupedQueries.of(query, own_keys.shape[1])
+    def _plan(self, query: torch.Tensor, own_keys: torch.Tensor, window: int | None, softcap: float | None) -> _Planned:
+        _, num_heads, num_own, _ = own_keys.shape
+        queries = GroupedQueries.of(query, num_heads)
         spec = AttentionSpec(queries=queries, dtype=query.dtype, device=query.device, softcap=softcap)
-        mask = self.positions.forward_mask(own_keys.shape[2], queries.num_tokens, window)
-        return choose_backend(spec).plan(mask, spec)
+        mask = self.positions.forward_mask(num_own, queries.num_tokens, window)
+        # Own tokens are in position order: later tokens, fed one by one, attend to all cached tokens too.
+        lasts = window is None and queries.num_tokens == 1 and mask.is_whole
+        return _Planned(
+            forward=(query.shape, num_heads, softcap),
+            num_own=range(num_own, sys.maxsize if lasts else num_own + 1),
+            plan=choose_backend(spec).plan(mask, spec),
+        )
+
+
+class _Planned(NamedTuple):
+    """A plan, and the forward passes that it serves: their shapes, and their numbers of own tokens."""
+
+    forward: tuple[object, ...]
+    num_own: range
+    plan: AttentionPlan

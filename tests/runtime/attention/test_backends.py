@@ -296,18 +296,42 @@ def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | No
 
 
 def test_a_forward_pass_is_planned_once_for_each_window() -> None:
-    """Layers with the same window share a plan; the next forward pass has a new one."""
+    """Layers with the same window share a plan. Without a window, the next single token shares it too."""
     backend = DenseBackend()
-    positions = RequestPositions([], [0, 1], torch.device("cpu"))
-    attention = SegmentedAttention(positions)
-    query, keys = torch.zeros(1, 2, 1, HEAD_DIM), torch.zeros(1, 2, 2, HEAD_DIM)
+    attention = SegmentedAttention(RequestPositions([], [0, 1], torch.device("cpu")))
     register_backend(backend)
     try:
         for num_own in (1, 2):
             for layer, window in enumerate((None, 4, None, 4)):
-                own = keys[:, :, :num_own]
-                attention.run(layer, query, own, own, scale=SCALE, window=window)
+                _run(attention, layer, num_own, window)
     finally:
         unregister_backend(backend.name)
 
-    assert backend.calls == 2 * ["plan", "run 0", "plan", "run 1", "run 2", "run 3"]
+    runs = ["run 0", "plan", "run 1", "run 2", "run 3"]
+    assert backend.calls == ["plan", *runs, *runs]
+
+
+def test_a_plan_is_used_again_only_for_tokens_that_attend_to_everything() -> None:
+    """A token below a segment, the first one above it, several tokens at once and tokens after a crop are planned."""
+    backend = DenseBackend()
+    queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=2, num_groups=1)
+    segment = View(random_slab(kv_shape(queries, "cpu", torch.float32), 4, torch.Generator()), 0, (1, 2, 3, 4))
+    attention = SegmentedAttention(RequestPositions([segment], [0, 7, 9], torch.device("cpu")))
+    planned = []
+    register_backend(backend)
+    try:
+        for num_own, num_queries in ((1, 1), (2, 1), (3, 1), (9, 1), (2, 1), (1, 1), (2, 1), (4, 2), (5, 1)):
+            before = backend.calls.count("plan")
+            _run(attention, 0, num_own, None, num_queries)
+            planned.append(backend.calls.count("plan") > before)
+    finally:
+        unregister_backend(backend.name)
+
+    assert planned == [True, True, False, False, False, True, True, True, True]
+
+
+def _run(
+    attention: SegmentedAttention, layer: int, num_own: int, window: int | None, num_queries: int = 1
+) -> torch.Tensor:
+    query, own = torch.zeros(1, 2, num_queries, HEAD_DIM), torch.zeros(1, 2, num_own, HEAD_DIM)
+    return attention.run(layer, query, own, own, scale=SCALE, window=window)
