@@ -25,7 +25,7 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
-from promptcache.runtime.serving import Batch, Row, Score, logits_batch, score
+from promptcache.runtime.serving import Score, logits_batch, score
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
@@ -33,7 +33,6 @@ __all__ = [
     "Advice",
     "AdviceKind",
     "Audit",
-    "Batch",
     "Catalog",
     "Cause",
     "Chat",
@@ -54,7 +53,6 @@ __all__ = [
     "PromptSource",
     "Request",
     "RequestPositions",
-    "Row",
     "Rung",
     "SchemaState",
     "Score",

@@ -64,6 +64,21 @@ def test_answers_do_not_depend_on_the_device(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
+def test_prompts_in_one_forward_pass_on_each_device(device: str, family: str) -> None:
+    """Logits of several prompts are the reference on the same device, and scores are those of a CPU."""
+    engine, on_cpu = (Engine(model_on(each, family), ByteTokenizer()) for each in (device, "cpu"))
+    for each in (engine, on_cpu):
+        each.add_schema(SCHEMA)
+
+    for prompt, logits in zip((PROMPT, OTHER), engine.logits_batch([PROMPT, OTHER]), strict=True):
+        assert logits.device.type == device
+        assert distance(logits, engine.reference(prompt)) < TOLERANCE[torch.float64]
+    found, expected = (each.score(PROMPT, [" yes", "no"]) for each in (engine, on_cpu))
+    assert [each.logprob for each in found] == pytest.approx([each.logprob for each in expected], abs=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_host_tier_keeps_what_the_device_has_no_room_for(device: str) -> None:
     """KV in host memory is found there, and gives the same answer on the device."""
     engine = engine_on(device, StoreConfig(memory_bytes=1, host_bytes=ROOM))

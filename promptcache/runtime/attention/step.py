@@ -264,8 +264,7 @@ class StepAttention:
         """
         plan = self._plans.get(window)
         if plan is None:
-            heads, width = query.shape[1], own_keys.shape[1]
-            queries = GroupedQueries(batch=query.shape[2], num_tokens=1, num_kv_heads=width, num_groups=heads // width)
+            queries = GroupedQueries.of(query.transpose(0, 2), own_keys.shape[1])  # T rows of one token each
             spec = AttentionSpec(queries=queries, dtype=query.dtype, device=query.device, softcap=softcap)
             plan = self._plans[window] = StepPlan(self.tokens, window, queries, choose_kernel(spec))
         return plan.run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)

@@ -103,7 +103,7 @@ class Batch:
         self.tails.give_back(row.tail)
 
     def own_kv(self, row: Row) -> Slab:
-        """Return the KV of a row's own tokens, views `[L, Hkv, n, D]` that are valid until the row leaves."""
+        """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""
         memory = self.tails.memory(row.tail)
         return Slab(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
 
@@ -121,6 +121,8 @@ class Batch:
             `[R, V]`, or `[T, V]` with `all_tokens`, in the order of `work`. If the forward pass raises, the rows are
             as before.
         """
+        assert len({row for row, _ in work}) == len(work) > 0, "each row occurs once"
+        assert all(token_ids for _, token_ids in work), "each row has tokens"
         for row, token_ids in work:
             row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
         order = sorted(range(len(work)), key=lambda index: _sort_key(*work[index]))

@@ -22,6 +22,7 @@ from promptcache.runtime.attention import (
     SegmentedAttention,
     SegmentMask,
     choose_backend,
+    choose_kernel,
     merge,
     register_backend,
     unregister_backend,
@@ -293,6 +294,19 @@ def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | No
     spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device(device), softcap=softcap)
 
     assert choose_backend(spec).name == name
+
+
+def test_a_backend_without_a_kernel_computes_no_steps() -> None:
+    """Steps of many requests use the kernel of the first backend that has one."""
+    queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
+    spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device("cpu"), softcap=None)
+    backend = DenseBackend()
+    register_backend(backend)
+    try:
+        assert choose_backend(spec) is backend
+        assert choose_kernel(spec) == CpuBackend().kernel(spec)
+    finally:
+        unregister_backend(backend.name)
 
 
 def test_a_forward_pass_is_planned_once_for_each_window() -> None:

@@ -11,14 +11,15 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.runtime.attention import CpuBackend, PortableBackend, register_backend
+from promptcache.runtime.attention import CpuBackend, PortableBackend, StepTokens, register_backend
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.tails import SMALLEST_TAIL, Tails
 from promptcache.testing.service import default_model, distance, serve
 from tests.conftest import law_examples
-from tests.families import FAMILIES, random_model
+from tests.families import FAMILIES, WINDOW, random_model
+from tests.planted.targets import module_of
 from tests.runtime.serving.machine import continued, step_machine
 from tests.runtime.test_families import PROMPT, plan_for
 
@@ -28,6 +29,7 @@ PROMPTS = (
     '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><two/>What?</prompt>',
     '<prompt schema="families"><trip/></prompt>',
 )
+batches = module_of("promptcache.runtime.serving.batch")
 SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
 
 
@@ -113,6 +115,26 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert row.num_own == len(plan.tokens.token_ids)
     assert distance(logits[0], reference_logits(plan.tokens, model)[-1]) < 1e-10
+
+
+def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes."""
+    model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
+    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    windows, shared = [], []
+    mask, segments = StepTokens.mask, batches.shared_segments
+    monkeypatch.setattr(StepTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
+    monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
+    batch = Batch(model)
+    first, second = batch.join(plan.tokens, runs), batch.join(plan.tokens, runs)
+
+    batch.step([(first, [5, 6]), (second, [7])])
+    batch.step([(first, [5])])
+    batch.leave(first)
+    batch.step([(second, [5])])
+
+    assert windows == 3 * [WINDOW, None]
+    assert shared == [2, 1]
 
 
 def test_own_kv_is_that_of_all_computed_tokens() -> None:
