@@ -14,11 +14,23 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.diagnostics import BYTES, FUNCTION, TEXT, InvalidValue, Kind, Unpicklable, is_text, shown, whole
+from promptcache.diagnostics import (
+    BYTES,
+    FUNCTION,
+    TEXT,
+    InvalidGeneration,
+    InvalidValue,
+    Kind,
+    Unpicklable,
+    is_text,
+    shown,
+    whole,
+)
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    LOGPROBS,
     Audit,
     Catalog,
     Chat,
@@ -44,6 +56,7 @@ from promptcache.runtime import (
     audit,
     chat_prompt,
     check_for_batch,
+    check_for_logprobs,
     check_for_stream,
     check_room,
     choose_linking,
@@ -327,6 +340,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        logprobs: int | None = None,
         salt: str | None = None,
         **generation: Any,
     ) -> Completion:
@@ -337,6 +351,9 @@ class Engine(Unpicklable):
                 `[{"role": "user", "content": "…"}]`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
+                probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
+                other processors.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
                 penalties see the tokens that the prompt adds, also those of history, but not those of cached modules.
@@ -348,7 +365,8 @@ class Engine(Unpicklable):
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
         started = time.perf_counter()
-        request = self._request(prompt, repair, read_options(generation, max_new_tokens), started, salt)
+        options = read_options(generation, max_new_tokens)
+        request = self._request(prompt, repair, options, started, logprobs, salt)
         return answer(request, self._executor)
 
     def generate_batch(
@@ -357,6 +375,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        logprobs: int | None = None,
         salt: str | None = None,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
@@ -369,6 +388,7 @@ class Engine(Unpicklable):
             prompts: Any number; they are cut into batches that fit into `batch_bytes`.
             max_new_tokens: As for `generate`, for each prompt.
             repair: As for `generate`, for each prompt.
+            logprobs: As for `generate`, for each prompt.
             salt: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of one batch.
             generation: As for `generate`, without beams, several sequences, assistants and streamers.
@@ -379,7 +399,9 @@ class Engine(Unpicklable):
         BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
         check_for_batch(options, self.model)
-        requests = [self._request(each, repair, options, time.perf_counter(), salt) for each in several(prompts)]
+        requests = [
+            self._request(each, repair, options, time.perf_counter(), logprobs, salt) for each in several(prompts)
+        ]
         return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(
@@ -388,6 +410,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        logprobs: int | None = None,
         salt: str | None = None,
         **generation: Any,
     ) -> Stream:
@@ -399,7 +422,7 @@ class Engine(Unpicklable):
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
         check_for_stream(options)
-        request = self._request(prompt, repair, options, started, salt)
+        request = self._request(prompt, repair, options, started, logprobs, salt)
 
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
@@ -544,8 +567,17 @@ class Engine(Unpicklable):
         return ChatEngine(planner=self._planner, executor=self._executor, request=request)
 
     def _request(
-        self, prompt: PromptSource, repair: str | None, options: Mapping[str, Any], started: float, salt: str | None
+        self,
+        prompt: PromptSource,
+        repair: str | None,
+        options: Mapping[str, Any],
+        started: float,
+        logprobs: int | None,
+        salt: str | None,
     ) -> Request:
+        LOGPROBS.check("logprobs", logprobs, InvalidGeneration)
+        if logprobs is not None:
+            check_for_logprobs(options, self.model)
         (TEXT | None).check("salt", salt, InvalidValue)
         return self._planned_request(self._planner.plan(prompt, repair), options, started, salt)
 
@@ -558,6 +590,7 @@ class Engine(Unpicklable):
             options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
             started=started,
             text=self._text,
+            logprobs=logprobs,
             salt=salt,
         )
 

@@ -14,6 +14,7 @@ import pytest
 from promptcache import Completion, Engine, Prompt, Store, StoreConfig
 from promptcache.runtime.audit import Audit
 from promptcache.runtime.completion import Timing, Usage, WarmReport
+from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.promotion import Promotion
 from promptcache.runtime.serving import Score
 from promptcache.tokenizer import Tokenizer
@@ -81,7 +82,7 @@ def test_errors_are_documented() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Completion, Usage, Timing, Score, WarmReport, Promotion, Audit, StoreConfig],
+    [Completion, TokenLogprobs, Usage, Timing, Score, WarmReport, Promotion, Audit, StoreConfig],
     ids=lambda kind: kind.__name__,
 )
 def test_fields_are_documented(kind: type) -> None:

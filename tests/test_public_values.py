@@ -188,7 +188,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     schema, prompt = promptcache.Schema("travel"), promptcache.Prompt("travel")
     text = promptcache.Schema("travel").text("Hello")
     try_schema, try_prompt = _try_schema(world), _try_prompt(world)
-    generation = {"prompt": PROMPT, "max_new_tokens": 1, "generation": GENERATION}
+    generation = {"prompt": PROMPT, "max_new_tokens": 1, "logprobs": None, "generation": GENERATION}
     plan, done = world.completion.plan, world.completion
     keys = {"key": world.recipe.key}
     put = {"recipe": world.recipe, "keys": world.kv, "values": world.kv}

@@ -16,9 +16,10 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
-from promptcache.runtime.hf.options import check_for_batch, check_for_stream, read_options
+from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link, link_batch
+from promptcache.runtime.logprobs import LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
@@ -30,6 +31,7 @@ from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
 __all__ = [
+    "LOGPROBS",
     "Advice",
     "AdviceKind",
     "Audit",
@@ -58,6 +60,7 @@ __all__ = [
     "Score",
     "Segment",
     "Stream",
+    "TokenLogprobs",
     "TokenQueue",
     "Usage",
     "WarmReport",
@@ -68,6 +71,7 @@ __all__ = [
     "audit",
     "chat_prompt",
     "check_for_batch",
+    "check_for_logprobs",
     "check_for_stream",
     "check_room",
     "choose_linking",

@@ -14,7 +14,7 @@ from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.generate import generate, generate_together
+from promptcache.runtime.generate import Generated, generate, generate_together
 from promptcache.runtime.hf.options import sees_padding, takes_history
 from promptcache.runtime.link import link_batch
 from promptcache.runtime.promotion import uses_promotion
@@ -30,6 +30,7 @@ class Request:
         options: Options of transformers' `generate`.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without control tokens.
+        logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         salt: Requests share history only with requests of the same salt.
     """
 
@@ -39,6 +40,7 @@ class Request:
     options: Mapping[str, Any]
     started: float
     text: Callable[[Sequence[int]], str]
+    logprobs: int | None = None
     salt: str | None = None
 
 
@@ -65,6 +67,7 @@ def answer(request: Request, executor: Executor) -> Completion:
             eos_ids=request.eos_ids,
             max_new_tokens=request.max_new_tokens,
             options=request.options,
+            logprobs=request.logprobs,
         )
         answer_ids = generated.sequences[0]
     finally:
@@ -77,7 +80,8 @@ def answer(request: Request, executor: Executor) -> Completion:
         decode_s=time.perf_counter() - generated.first_token_at,
     )
     own = OwnKVUsage(0 if recalled is None else recalled.num_found, linked.copied_bytes, kept_bytes)
-    return _completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
+    made = _completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
+    return _with_logprobs(made, generated, 0)
 
 
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
@@ -140,6 +144,7 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
         eos_ids=batch[0].eos_ids,
         max_new_tokens=batch[0].max_new_tokens,
         options=batch[0].options,
+        logprobs=batch[0].logprobs,
     )
     done = time.perf_counter()
     rows = zip(batch, fetched, recalled, linked.copied_bytes, made.sequences, made.ended, strict=True)
@@ -154,7 +159,11 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
         )
         own = OwnKVUsage(0 if found is None else found.num_found, copied_bytes, kept_bytes)
         output = made.row(index, request.plan.num_new_tokens - own.num_found)
-        yield _completion(request, each, own, (sequence,), ended, timing, output)
+        yield _with_logprobs(_completion(request, each, own, (sequence,), ended, timing, output), made, index)
+
+
+def _with_logprobs(completion: Completion, generated: Generated, row: int) -> Completion:
+    return completion if generated.logprobs is None else replace(completion, logprobs=generated.logprobs[row])
 
 
 class OwnKVUsage(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 from promptcache.diagnostics import Short
 from promptcache.kv import Tier
 from promptcache.layout import Level, Plan
+from promptcache.runtime.logprobs import TokenLogprobs
 
 
 class FinishReason(StrEnum):
@@ -113,6 +114,7 @@ class Completion(Short):
         repair: The setting that served, as text "none", "slots", "first-16", "first-20%" or "all".
         lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
+        logprobs: For each generated token its log-probability and the most probable tokens, if `logprobs` was given.
         output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
             `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
             each step. Its `sequences` hold new tokens only; it has no cache.
@@ -128,6 +130,7 @@ class Completion(Short):
     timing: Timing
     plan: Plan = field(repr=False)
     alternatives: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     output: Any = field(default=None, repr=False, compare=False)
 
 

@@ -24,6 +24,7 @@ from promptcache.runtime.hf.options import (
     refused,
 )
 from promptcache.runtime.link import Linked, LinkedBatch
+from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,14 @@ class Generated:
         first_token_at: Time of the first new token, by `time.perf_counter`.
         output: The output object of transformers if the options ask for it. Its `sequences` hold new tokens only, and
             it has no cache.
+        logprobs: For each returned sequence its log-probabilities, if they were asked for.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     ended: tuple[bool, ...]
     first_token_at: float
     output: Any = None
+    logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
 
     def row(self, index: int, num_given: int) -> Any:
         """Return the output object of one batch row: its own steps, without the padding of longer rows.
@@ -93,7 +96,13 @@ class StopRecorder:
 
 @torch.no_grad()
 def generate(
-    model: Model, linked: Linked, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
+    model: Model,
+    linked: Linked,
+    *,
+    eos_ids: Sequence[int],
+    max_new_tokens: int,
+    options: Mapping[str, Any],
+    logprobs: int | None = None,
 ) -> Generated:
     """Decode from a linked request.
 
@@ -103,6 +112,7 @@ def generate(
         eos_ids: Tokens that end an answer.
         max_new_tokens: At least 1.
         options: Other options of transformers' `generate`, as returned by `read_options`.
+        logprobs: Number of the most probable tokens to keep for each token; None keeps no log-probabilities.
     """
     start = model.linking.prefill_before_generate(
         model,
@@ -122,17 +132,32 @@ def generate(
         eos_ids,
         max_new_tokens,
         dict(options),
+        logprobs,
     )
 
 
 @torch.no_grad()
 def generate_together(
-    model: Model, linked: LinkedBatch, *, eos_ids: Sequence[int], max_new_tokens: int, options: Mapping[str, Any]
+    model: Model,
+    linked: LinkedBatch,
+    *,
+    eos_ids: Sequence[int],
+    max_new_tokens: int,
+    options: Mapping[str, Any],
+    logprobs: int | None = None,
 ) -> Generated:
     """Decode from a batch of linked requests; like `generate`, with one sequence for each row."""
     width = linked.token_ids.shape[1]
     return _decode(
-        model, linked.cache, linked.token_ids, linked.position_ids, width, eos_ids, max_new_tokens, dict(options)
+        model,
+        linked.cache,
+        linked.token_ids,
+        linked.position_ids,
+        width,
+        eos_ids,
+        max_new_tokens,
+        dict(options),
+        logprobs,
     )
 
 
@@ -145,6 +170,7 @@ def _decode(
     eos_ids: Sequence[int],
     max_new_tokens: int,
     options: dict[str, Any],
+    logprobs: int | None,
 ) -> Generated:
     """Call transformers' `generate` with own tokens `[B, N]`.
 
@@ -158,8 +184,10 @@ def _decode(
     if options.get("pad_token_id") is None:
         options["pad_token_id"] = _pad_token_id(model, ends)
     num_held = cache.get_seq_length()
+    kept = None if logprobs is None else LogprobRecorder(logprobs)
+    hf = model.hf if kept is None else kept.watched(model.hf, cache)
     try:
-        made: Any = model.hf.generate(
+        made: Any = hf.generate(
             token_ids,
             position_ids=position_ids,
             attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
@@ -182,6 +210,7 @@ def _decode(
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
         first_token_at=recorder.first_token_at or time.perf_counter(),  # `custom_generate` may call no criterion
         output=None if isinstance(made, torch.Tensor) else _without_cache(made, new_ids),
+        logprobs=None if kept is None else kept.rows(new_ids, [len(sequence) for sequence, _ in cut]),
     )
 
 

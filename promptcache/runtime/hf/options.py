@@ -59,6 +59,12 @@ _SEES_PADDING = (
 _FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
 """Options under which tokens are fed that may not stay in the answer, or by code of the caller."""
 
+_NO_STEPS = (
+    *_FEEDS_TOKENS,
+    *("assistant_early_exit", "use_mtp", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
+)
+"""Options under which a forward pass does not choose one token of each row."""
+
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
 """Outputs for `Completion.output`; transformers drops them without `return_dict_in_generate`."""
 
@@ -77,7 +83,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"), "max_new_tokens"),
     **dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings"),
     **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
-    **dict.fromkeys(("logprobs", "top_logprobs"), "output_logits"),
+    "top_logprobs": "logprobs",
 }
 """Names of options in other libraries."""
 
@@ -170,6 +176,19 @@ def check_for_batch(options: Mapping[str, Any], model: Model) -> None:
             raise InvalidGeneration(f"'{name}' works for single prompts only; use generate() for each")
     if options.get("streamer") is not None:
         raise InvalidGeneration("a batch cannot be streamed (transformers streams one sequence); use stream() for each")
+
+
+def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
+    """Refuse options under which steps of the model and tokens of the answer are not the same.
+
+    Raises:
+        InvalidGeneration: Names the option.
+    """
+    several = (name for name in ("num_beams", "num_return_sequences") if number_of(name, options, model) != 1)
+    others = (name for name in _NO_STEPS if setting(name, options, model) is not None)
+    for name in (*several, *others):
+        where = "" if name in options else ", which the model's generation configuration sets"
+        raise InvalidGeneration(f"'logprobs' does not work with '{name}'{where}: leave one of them out")
 
 
 def check_for_stream(options: Mapping[str, Any]) -> None:
