@@ -562,7 +562,9 @@ class Engine(Unpicklable):
     @cached_property
     def _chat_engine(self) -> ChatEngine:
         def request(plan: Plan, salt: str | None, generation: Mapping[str, Any], started: float) -> Request:
-            return self._planned_request(plan, read_options(generation, None), started, salt)
+            named = {name: value for name, value in generation.items() if name != "logprobs"}
+            options = read_options(named, None)
+            return self._planned_request(plan, options, started, generation.get("logprobs"), salt)
 
         return ChatEngine(planner=self._planner, executor=self._executor, request=request)
 
@@ -575,13 +577,15 @@ class Engine(Unpicklable):
         logprobs: int | None,
         salt: str | None,
     ) -> Request:
+        return self._planned_request(self._planner.plan(prompt, repair), options, started, logprobs, salt)
+
+    def _planned_request(
+        self, plan: Plan, options: Mapping[str, Any], started: float, logprobs: int | None, salt: str | None
+    ) -> Request:
         LOGPROBS.check("logprobs", logprobs, InvalidGeneration)
         if logprobs is not None:
             check_for_logprobs(options, self.model)
         (TEXT | None).check("salt", salt, InvalidValue)
-        return self._planned_request(self._planner.plan(prompt, repair), options, started, salt)
-
-    def _planned_request(self, plan: Plan, options: Mapping[str, Any], started: float, salt: str | None) -> Request:
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
             plan=plan,
