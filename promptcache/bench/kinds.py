@@ -111,7 +111,7 @@ def kinds(model: Model, sizes: Sizes, num_tokens: int) -> dict[str, CacheKind]:
         "StaticCache": StaticCache(config=model.hf.config, max_cache_len=capacity),
     }
     if cached_ids:
-        with _stock_attention(model):
+        with stock_attention(model):
             for cache in caches.values():
                 last_logits(model, cached_ids, range(len(cached_ids)), cache)
     if sizes.cached_tokens <= MAX_UNCACHED:
@@ -123,8 +123,8 @@ def kinds(model: Model, sizes: Sizes, num_tokens: int) -> dict[str, CacheKind]:
 
 def _stock(model: Model, token_ids: torch.Tensor, cache: Any, num_tokens: int) -> TimedAnswer:
     """Serve the request as transformers documents it: all tokens, and a deep copy of a filled cache or none."""
-    with _stock_attention(model):
-        clock = _Clock()
+    with stock_attention(model):
+        clock = Clock()
         held = {"use_cache": False} if cache is None else {"past_key_values": copy.deepcopy(cache)}
         made = model.hf.generate(
             token_ids,
@@ -141,7 +141,7 @@ def _stock(model: Model, token_ids: torch.Tensor, cache: Any, num_tokens: int) -
 
 def _linked(model: Model, work: Workload, num_tokens: int) -> TimedAnswer:
     """Serve the request with Prompt Cache, after planning and fetching."""
-    clock = _Clock()
+    clock = Clock()
     linked = link(work.tokens, work.runs, model)
     options = {"do_sample": False, "min_new_tokens": num_tokens, "streamer": clock}
     made = generate(model, linked, eos_ids=_ends(model), max_new_tokens=num_tokens, options=options)
@@ -155,7 +155,7 @@ def _ends(model: Model) -> Sequence[int]:
 
 
 @contextmanager
-def _stock_attention(model: Model) -> Iterator[None]:
+def stock_attention(model: Model) -> Iterator[None]:
     """Give the model transformers' own attention for a while."""
     installed = model.hf.config._attn_implementation
     model.hf.set_attn_implementation(installed.removeprefix("promptcache_"))
@@ -165,18 +165,22 @@ def _stock_attention(model: Model) -> Iterator[None]:
         model.hf.set_attn_implementation(installed)
 
 
-class _Clock:
+class Clock:
     """A streamer of `generate` that reads the time at the start and at each token."""
 
     def __init__(self) -> None:
-        self._read = [_now()]
+        self._read = [now()]
 
     def put(self, _value: torch.Tensor) -> None:
         """Read the time; the first call brings the prompt's tokens."""
-        self._read.append(_now())
+        self._read.append(now())
 
     def end(self) -> None:
         """Called by `generate` at the end."""
+
+    def cpu_s(self) -> float:
+        """Return the seconds of the processor from the start to the last token."""
+        return self._read[-1][1] - self._read[0][1]
 
     def cost(self) -> AnswerCost:
         """Return the cost of the answer."""
@@ -190,7 +194,8 @@ class _Clock:
         )
 
 
-def _now() -> tuple[float, float]:
+def now() -> tuple[float, float]:
+    """Return the time by the clock and of the processor (all threads), in seconds."""
     return time.perf_counter(), time.process_time()
 
 

@@ -230,6 +230,31 @@ def decode(
 
 @command.command()
 @with_model
+@_number("--chats", 3, "Conversations, over different modules of one library.")
+@_number("--turns", 20, "Turns of each conversation.")
+@_number("--modules", 8, "Modules of each conversation.")
+@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=256, help="Tokens of each module.")
+@_number("--new", 32, "Tokens of each question.")
+@click.option("--tokens", metavar="N", type=click.IntRange(2), default=16, help="Tokens of each answer.")
+def chat(
+    chosen: BenchModel, chats: int, turns: int, modules: int, module_tokens: int, new: int, tokens: int
+) -> BenchReport:
+    """Conversations: turn by turn, against a growing `DynamicCache`."""
+    from promptcache.bench.chats import ChatSizes, compare_chats
+
+    sizes = ChatSizes(
+        num_chats=chats,
+        num_turns=turns,
+        num_modules=modules,
+        module_tokens=module_tokens,
+        question_tokens=new,
+        answer_tokens=tokens,
+    )
+    return compare_chats(chosen.load(), sizes, progress=chosen.progress)
+
+
+@command.command()
+@with_model
 @click.option(
     "--cached",
     metavar="N",
