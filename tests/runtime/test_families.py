@@ -114,6 +114,23 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
     assert made.sequences[0] == tokens
 
 
+def test_longrope_answers_continue_beyond_the_original_length() -> None:
+    """Where own tokens pass the length at which stock longrope changes, the greedy tokens are still the reference's."""
+    model = model_of("phi3, longrope (pinned)", torch.float64)
+    plan = plan_for(
+        '<prompt schema="families"><trip days="nine" mood="joy"/>What can be seen where the river ends?</prompt>'
+    )
+    num_tokens = model.hf.config.original_max_position_embeddings - plan.num_new_tokens + 12
+    assert 12 < num_tokens < 40
+
+    made = generate(model, linked(plan, model), eos_ids=(), max_new_tokens=num_tokens, options={"do_sample": False})
+
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < num_tokens:
+        tokens = (*tokens, int(reference_logits(extended(plan, tokens).tokens, model)[-1].argmax()))
+    assert made.sequences[0] == tokens
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_interface_models_link_without_copying(family: str) -> None:
     """Only families marked so in the list are linked by concatenation."""

@@ -6,9 +6,11 @@ its neighbours and on earlier calls (transformers 5.23, `modeling_rope_utils.dyn
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import torch
+from transformers import GenerationMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from promptcache.diagnostics import UnsupportedModel
@@ -23,7 +25,15 @@ def pin_rope(model: torch.nn.Module, context_length: int) -> str:
         The regime, for the fingerprint; "" if no frequency depends on the length.
     """
     regimes = {_pin(module, context_length) for module in model.modules() if hasattr(module, "rope_type")}
-    return "; ".join(sorted(regime for regime in regimes if regime))
+    regime = "; ".join(sorted(regime for regime in regimes if regime))
+    if regime:
+        _keep_cache(model)
+    return regime
+
+
+def _keep_cache(model: Any) -> None:
+    """Keep `generate` from dropping the cache where the stock frequencies would change, as Phi-3 does."""
+    model.prepare_inputs_for_generation = MethodType(GenerationMixin.prepare_inputs_for_generation, model)
 
 
 def _pin(rotary: Any, context_length: int) -> str:
