@@ -46,6 +46,8 @@ from promptcache.runtime import (
     PromptSource,
     Request,
     Score,
+    Service,
+    ServiceLimits,
     Stream,
     TokenQueue,
     WarmReport,
@@ -428,6 +430,26 @@ class Engine(Unpicklable):
             return answer(streaming(request, queue), self._executor)
 
         return Stream(produce, self._text)
+
+    def service(self, limits: ServiceLimits | None = None) -> Service:
+        """Start a service: a thread that answers many requests together, as they come.
+
+        Args:
+            limits: Its limits; None means those of `ServiceLimits`.
+        """
+
+        def request(
+            prompt: PromptSource,
+            repair: str | None,
+            salt: str | None,
+            logprobs: int | None,
+            max_new_tokens: int | None,
+            generation: Mapping[str, Any],
+        ) -> Request:
+            started = time.perf_counter()
+            return self._request(prompt, repair, read_options(generation, max_new_tokens), started, logprobs, salt)
+
+        return Service(self._executor, request, limits)
 
     def chat(self, prompt: PromptSource | None = None, *, repair: str | None = None, salt: str | None = None) -> Chat:
         """Start a conversation over a prompt.

@@ -175,8 +175,12 @@ SUB_ROOMS = {
         "promptcache.diagnostics",
         "promptcache.kv",
         "promptcache.layout",
-        *(f"promptcache.runtime.{name}" for name in ("attention", "coalesce", "encode", "executor", "generate")),
-        *(f"promptcache.runtime.{name}" for name in ("hf", "link", "segments", "serving")),
+        *(
+            f"promptcache.runtime.{name}"
+            for name in ("answer", "attention", "coalesce", "completion", "encode", "executor")
+        ),
+        *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
+        *(f"promptcache.runtime.{name}" for name in ("segments", "serving")),
     ),
 }
 """Sub-rooms, and all that each may import of ours. Neither `kv/memory` nor `kv/files` imports the other."""

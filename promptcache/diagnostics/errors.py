@@ -11,6 +11,11 @@ PromptCacheError
 │   ├── ModelNotFound        no such folder or hub id, or files missing in it
 │   └── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
 ├── ContextLengthExceeded    positions or generated tokens beyond those of the model
+├── ServiceError
+│   ├── QueueFull            too many requests wait
+│   ├── QueueTimeout         a request waited too long
+│   ├── ServiceClosed        the service ends, or has failed
+│   └── Cancelled            the caller cancelled the request
 └── StoreError
     ├── CorruptEncoding      stored bytes that do not match their key
     └── TierUnavailable      a folder or remote store that does not answer, is full or read-only
@@ -100,6 +105,34 @@ class UnsupportedModel(ModelError):
 
 class ContextLengthExceeded(PromptCacheError):
     """A request needs more positions than the model has."""
+
+
+class ServiceError(PromptCacheError):
+    """A service did not answer a request."""
+
+
+class QueueFull(ServiceError):
+    """Too many requests or tokens wait. `reason` is "queue_full" or "queue_tokens_full"."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class QueueTimeout(ServiceError):
+    """A request waited longer than the service allows."""
+
+
+class ServiceClosed(ServiceError):
+    """The service takes no requests. `reason` is "draining" or "worker_dead"."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Cancelled(ServiceError):
+    """The caller cancelled a request."""
 
 
 class StoreError(PromptCacheError):

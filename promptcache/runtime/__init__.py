@@ -26,7 +26,16 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
-from promptcache.runtime.serving import Score, logits_batch, score
+from promptcache.runtime.serving import (
+    Score,
+    Service,
+    ServiceCounts,
+    ServiceLimits,
+    ServiceState,
+    Ticket,
+    logits_batch,
+    score,
+)
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
@@ -59,7 +68,12 @@ __all__ = [
     "SchemaState",
     "Score",
     "Segment",
+    "Service",
+    "ServiceCounts",
+    "ServiceLimits",
+    "ServiceState",
     "Stream",
+    "Ticket",
     "TokenLogprobs",
     "TokenQueue",
     "Usage",

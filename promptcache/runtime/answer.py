@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
+
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import Generated, generate, generate_together
 from promptcache.runtime.hf.options import sees_padding, takes_history
+from promptcache.runtime.history import OwnKV
 from promptcache.runtime.link import link_batch
 from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.stream import TokenQueue
@@ -71,7 +74,7 @@ def answer(request: Request, executor: Executor) -> Completion:
         )
         answer_ids = generated.sequences[0]
     finally:
-        kept_bytes = executor.keep(recalled, answer_ids, linked.cache)
+        kept_bytes = 0 if recalled is None else executor.keep(recalled, answer_ids, own_kv(linked.cache))
     timing = Timing(
         plan_s=planned - request.started,
         fetch_s=fetched_at - planned,
@@ -80,7 +83,7 @@ def answer(request: Request, executor: Executor) -> Completion:
         decode_s=time.perf_counter() - generated.first_token_at,
     )
     own = OwnKVUsage(0 if recalled is None else recalled.num_found, linked.copied_bytes, kept_bytes)
-    made = _completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
+    made = completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
     return _with_logprobs(made, generated, 0)
 
 
@@ -149,7 +152,8 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
     done = time.perf_counter()
     rows = zip(batch, fetched, recalled, linked.copied_bytes, made.sequences, made.ended, strict=True)
     for index, (request, each, found, copied_bytes, sequence, ended) in enumerate(rows):
-        kept_bytes = executor.keep(found, sequence, linked.cache, index, linked.num_pads[index])
+        own = own_kv(linked.cache, index, linked.num_pads[index])
+        kept_bytes = executor.keep(found, sequence, own)
         timing = Timing(
             plan_s=planned - request.started,
             fetch_s=fetched_at - planned,
@@ -157,9 +161,9 @@ def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator
             prefill_s=made.first_token_at - linked_at,
             decode_s=done - made.first_token_at,
         )
-        own = OwnKVUsage(0 if found is None else found.num_found, copied_bytes, kept_bytes)
-        output = made.row(index, request.plan.num_new_tokens - own.num_found)
-        yield _with_logprobs(_completion(request, each, own, (sequence,), ended, timing, output), made, index)
+        used = OwnKVUsage(0 if found is None else found.num_found, copied_bytes, kept_bytes)
+        output = made.row(index, request.plan.num_new_tokens - used.num_found)
+        yield _with_logprobs(completion(request, each, used, (sequence,), ended, timing, output), made, index)
 
 
 def _with_logprobs(completion: Completion, generated: Generated, row: int) -> Completion:
@@ -174,7 +178,21 @@ class OwnKVUsage(NamedTuple):
     kept_bytes: int
 
 
-def _completion(
+def own_kv(cache: Any, row: int = 0, pad: int = 0) -> OwnKV:
+    """Return the KV of the own tokens in one row of a cache that links in segments.
+
+    Args:
+        pad: Number of padding tokens in front of the row.
+    """
+    layers = [layer.tail() for layer in cache.layers]
+    stop = min(keys.shape[2] for keys, _ in layers)  # layers differ if a forward pass failed
+    return tuple((keys[row, :, pad:stop], values[row, :, pad:stop]) if stop else _NO_KV for keys, values in layers)
+
+
+_NO_KV = (torch.empty(0, 0, 0), torch.empty(0, 0, 0))
+
+
+def completion(
     request: Request,
     fetched: Fetched,
     own: OwnKVUsage,

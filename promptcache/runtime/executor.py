@@ -5,10 +5,9 @@ Generation, batches, logits, the self-test, `promptcache.testing` and the benchm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.history import History, Recalled
+from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.link import Linked, link
 
 PATIENCE_S = 60.0
@@ -136,27 +135,19 @@ class Executor:
             return None
         return self.history.recall(tokens, salt, only_prefix=only_prefix)
 
-    def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], cache: Any, row: int = 0, pad: int = 0) -> int:
+    def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Keep the own tokens that a request computed, as far as there is room.
 
         Args:
             recalled: The result of `recall` for the request; None keeps nothing.
             answer_ids: The generated tokens.
-            cache: The cache that generated them.
-            row: Index of the request's row in a batch.
-            pad: Number of padding tokens in front of the row.
+            own_kv: The KV that was computed, as for `History.keep`.
 
         Returns:
             The number of bytes that were copied.
         """
-        if self.history is None or recalled is None:
+        if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
             return 0
-        layers = [layer.tail() for layer in cache.layers]
-        num_computed = min(keys.shape[2] for keys, _ in layers) - pad  # layers differ if a forward pass failed
-        if num_computed <= 0:
-            return 0
-        own = slice(pad, pad + num_computed)
-        own_kv = [(keys[row, :, own], values[row, :, own]) for keys, values in layers]
         return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
 
     def logits(self, tokens: RequestTokens) -> torch.Tensor:
@@ -173,6 +164,18 @@ class Executor:
                 tokens. No lock is held, so it may call the engine.
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
+        steps = self.fetch_steps(wanted, progress, patience_s=patience_s)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                fetched: Fetched = done.value
+                return fetched
+
+    def fetch_steps(
+        self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S
+    ) -> Generator[None, None, Fetched]:
+        """Do the work of `fetch` step by step: yield after each forward pass, and return the result."""
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
@@ -186,6 +189,7 @@ class Executor:
             done += sum(each.num_tokens for each in group.runs)
             if progress is not None:
                 progress(done, total)
+            yield
         if encoded:
             faults += self.store.faults()
         found = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}

@@ -37,6 +37,14 @@ class TokenLogprobs(Short):
     top: tuple[tuple[int, float], ...]
 
 
+def token_logprobs(logits: torch.Tensor, token_id: int, num_top: int) -> TokenLogprobs:
+    """Return the log-probabilities at one place, from the logits `[V]` that the model returned there."""
+    logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    top = logprobs.topk(min(num_top, len(logprobs)))
+    pairs = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return TokenLogprobs(token_id=token_id, logprob=float(logprobs[token_id]), top=pairs)
+
+
 class LogprobRecorder:
     """Keeps log-probabilities of the rows of a generation, step by step."""
 

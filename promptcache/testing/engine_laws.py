@@ -22,13 +22,13 @@ from promptcache.language import (
 from promptcache.layout import Level, Origin, Plan, Prefill
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
-from promptcache.testing.service import Service, distance
+from promptcache.testing.service import ServedSchema, distance
 
 _NUM_GENERATED = 3
 _REPAIRS = ("first-1", "all")
 
 
-def cached_is_reference(service: Service, selection: Selection) -> None:
+def cached_is_reference(service: ServedSchema, selection: Selection) -> None:
     """Linked KV gives the logits of one forward pass under an explicit mask."""
     _near(
         service,
@@ -38,7 +38,7 @@ def cached_is_reference(service: Service, selection: Selection) -> None:
     )
 
 
-def repaired_is_reference(service: Service, selection: Selection) -> None:
+def repaired_is_reference(service: ServedSchema, selection: Selection) -> None:
     """With repair, linked KV gives the logits of the reference; with `all`, those of plain causal prefill."""
     for repair in _REPAIRS:
         plan = service.plan(selection, Repair.parse(repair))
@@ -48,14 +48,14 @@ def repaired_is_reference(service: Service, selection: Selection) -> None:
             _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
 
 
-def exact_is_plain(service: Service, selection: Selection) -> None:
+def exact_is_plain(service: ServedSchema, selection: Selection) -> None:
     """An answer of level `exact` equals one causal forward pass over the same tokens at the same positions."""
     plan = service.plan(selection)
     if plan.level is Level.EXACT:
         _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
 
 
-def exact_is_models_own(service: Service, selection: Selection) -> None:
+def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
     """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
     plan = service.plan(selection)
     tokens = used_tokens(plan.tokens)
@@ -68,7 +68,7 @@ def exact_is_models_own(service: Service, selection: Selection) -> None:
     _near(service, cached, own[-len(cached) :], "the model's own forward")
 
 
-def unselected_text_changes_nothing(service: Service, selection: Selection) -> None:
+def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
     """The text of modules that a prompt does not select never changes its output."""
     schema = service.state.schema
     other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
@@ -76,20 +76,20 @@ def unselected_text_changes_nothing(service: Service, selection: Selection) -> N
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 
 
-def history_changes_nothing(service: Service, selections: Sequence[Selection]) -> None:
+def history_changes_nothing(service: ServedSchema, selections: Sequence[Selection]) -> None:
     """Requests answered one after another on one store are answered as on stores of their own."""
     for selection in selections:
         _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
 
 
-def models_do_not_mix(first: Service, second: Service, selection: Selection) -> None:
+def models_do_not_mix(first: ServedSchema, second: ServedSchema, selection: Selection) -> None:
     """Two models that share a store answer as each does alone."""
     sharing = second.on(first.store)
     first.logits(selection)
     _near(sharing, sharing.logits(selection), second.renewed().logits(selection), "the answer of a model alone")
 
 
-def generation_is_reference(service: Service, selection: Selection) -> None:
+def generation_is_reference(service: ServedSchema, selection: Selection) -> None:
     """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
     tokens = service.tokens(selection, _NUM_GENERATED)
     plan = service.plan(selection)
@@ -119,14 +119,14 @@ def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
     return replace(plan, prefill=(*plan.prefill, generated))
 
 
-def _near(service: Service, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
     if not far < service.tolerance:
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
 
 
 def _masked(
-    items: tuple[CheckedItem, ...], kept: frozenset[str], service: Service, own: bool = True
+    items: tuple[CheckedItem, ...], kept: frozenset[str], service: ServedSchema, own: bool = True
 ) -> tuple[CheckedItem, ...]:
     """Replace the text of every module outside `kept` by other text of as many tokens."""
     masked: list[CheckedItem] = []
@@ -145,7 +145,7 @@ def _masked(
     return tuple(masked)
 
 
-def _other_text(text: str, service: Service) -> str:
+def _other_text(text: str, service: ServedSchema) -> str:
     """Return another text of as many tokens."""
     num_tokens = len(service.tokenizer.tokenize(text))
     for word in ("~", " ~", "-", " no", "\n"):

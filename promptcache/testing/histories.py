@@ -20,7 +20,7 @@ from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.runtime import Executor, demoted, promoted
 from promptcache.testing.laws import BrokenLaw
-from promptcache.testing.service import Service, distance, serve
+from promptcache.testing.service import ServedSchema, distance, serve
 from promptcache.testing.subject import SchemaSource, read_schema
 
 _NUMBERS = st.integers(0, 2**16)
@@ -44,7 +44,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
     return _machine(services, asked)
 
 
-def check_histories(service: Service, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
+def check_histories(service: ServedSchema, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
     """Check that random warming, requests, promotions, evictions and restarts do not change the answer to a prompt.
 
     Args:
@@ -68,7 +68,7 @@ def check_histories(service: Service, selections: Sequence[Selection], *, max_ex
         run_state_machine_as_test(machine, settings=chosen)
 
 
-def _machine(services: Sequence[Service], asked: Sequence[tuple[int, Selection]]) -> type[RuleBasedStateMachine]:
+def _machine(services: Sequence[ServedSchema], asked: Sequence[tuple[int, Selection]]) -> type[RuleBasedStateMachine]:
     return type("Histories", (_Histories,), {"fresh": _Fresh(services, asked)})
 
 
@@ -170,7 +170,7 @@ class _Histories(RuleBasedStateMachine):
 class _Fresh:
     """The answers of fresh engines, each computed once for each set of promotions."""
 
-    def __init__(self, services: Sequence[Service], prompts: Sequence[tuple[int, Selection]]) -> None:
+    def __init__(self, services: Sequence[ServedSchema], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
         self._prompts = prompts
         self._logits: dict[tuple[object, ...], torch.Tensor] = {}
@@ -194,7 +194,7 @@ class _Fresh:
             self._tokens[key] = self._service(number).renewed(selection.schema).tokens(selection, _NUM_GENERATED)
         return self._tokens[key]
 
-    def _service(self, number: int) -> Service:
+    def _service(self, number: int) -> ServedSchema:
         return self.services[self.asked(number)[0]]
 
     def _key(self, number: int, selection: Selection) -> tuple[object, ...]:

@@ -55,8 +55,8 @@ class BrokenLaw(AssertionError):
 class Over(StrEnum):
     """The kind of value that a law is about; its `check` takes one.
 
-    SCHEMA takes a `Subject`, PROMPT a `PromptCase`, NAMED a `Subject` and the paths of modules, ANSWER a `Service` and
-    a `Selection`.
+    SCHEMA takes a `Subject`, PROMPT a `PromptCase`, NAMED a `Subject` and the paths of modules, ANSWER a `ServedSchema`
+    and a `Selection`.
     """
 
     SCHEMA = "schema"

@@ -24,7 +24,7 @@ _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.3, t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServedSchema:
     """A schema as a model serves it from one store."""
 
     state: SchemaState
@@ -69,11 +69,11 @@ class Service:
         )
         return generated.sequences[0]
 
-    def renewed(self, schema: CheckedSchema | None = None) -> Service:
+    def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
         """Return the same service with an empty store of its own, for another schema if one is given."""
         return serve(self.state.schema if schema is None else schema, self.model, self.tokenizer)
 
-    def on(self, store: Store) -> Service:
+    def on(self, store: Store) -> ServedSchema:
         """Return the same service on another store."""
         return serve(self.state.schema, self.model, self.tokenizer, store, self.executor.pool)
 
@@ -84,7 +84,7 @@ def serve(
     tokenizer: Tokenizer | None = None,
     store: Store | None = None,
     pool: Pool | None = None,
-) -> Service:
+) -> ServedSchema:
     """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
@@ -93,10 +93,10 @@ def serve(
     executor = Executor(model, store, lambda: fingerprint, pool)
     state = schema_state(schema, tokenizer, model.context_length)
     store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
-    return Service(state=state, executor=executor, tokenizer=tokenizer)
+    return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
 
 
-def served_by(engine: Engine, schema: SchemaSource) -> Service:
+def served_by(engine: Engine, schema: SchemaSource) -> ServedSchema:
     """Serve a schema by the model, tokenizer and store of an engine."""
     return serve(read_schema(schema), engine.model, engine.tokenizer, engine.store)
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.testing.histories import history_machine
-from promptcache.testing.service import Service, distance, serve
+from promptcache.testing.service import ServedSchema, distance, serve
 from tests.conftest import law_examples
 
 SCHEMAS = (
@@ -43,7 +43,7 @@ def prompt(schema: CheckedSchema, references: str) -> str:
     return f'<prompt schema="{schema.name}">{references} And now?</prompt>'
 
 
-def ask(service: Service, references: str) -> torch.Tensor:
+def ask(service: ServedSchema, references: str) -> torch.Tensor:
     """Answer one prompt."""
     schema = service.state.schema
     return service.logits(resolve_prompt(parse_prompt(prompt(schema, references)), schema))

@@ -20,7 +20,7 @@ from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import ENGINE_LAWS
 from promptcache.testing.laws import Law
-from promptcache.testing.service import Service, default_model, distance, serve
+from promptcache.testing.service import ServedSchema, default_model, distance, serve
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples
@@ -131,7 +131,7 @@ def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
     assert healed.usage.num_encoded_tokens > 0
 
 
-def lossy(schema: CheckedSchema, codec: Codec) -> Service:
+def lossy(schema: CheckedSchema, codec: Codec) -> ServedSchema:
     """Return a service with quantized KV."""
     plain = serve(schema)
     return replace(plain, state=schema_state(schema, plain.tokenizer, plain.model.context_length, codec))

@@ -1,6 +1,19 @@
-"""Many requests on one model: one forward pass over tokens of any of them, and scoring on top of it."""
+"""Many requests on one model: one forward pass over tokens of any of them, a service, and scoring."""
 
+from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.score import Score, logits_batch, score
+from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
 
-__all__ = ["Batch", "Row", "Score", "logits_batch", "score"]
+__all__ = [
+    "Batch",
+    "Row",
+    "Score",
+    "Service",
+    "ServiceCounts",
+    "ServiceLimits",
+    "ServiceState",
+    "Ticket",
+    "logits_batch",
+    "score",
+]

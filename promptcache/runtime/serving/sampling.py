@@ -1,0 +1,189 @@
+"""Sampling for rows of different requests: rows with equal settings are sampled together.
+
+Settings have the meaning of transformers' `generate`, in its order: repetition penalty, minimum of new tokens,
+temperature, top-k, top-p. Each row has a random generator of its own, so its tokens do not depend on its neighbors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.options import setting
+
+_FIRST_CANDIDATES = 1024
+"""Tokens that are sorted for top-p at first. All tokens are sorted only if these have not enough probability."""
+
+SAMPLED = frozenset(
+    {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "min_new_tokens", "eos_token_id", "seed"}
+)
+"""Options that rows of a batch can have."""
+
+_WITHOUT_EFFECT = frozenset({"pad_token_id", "tokenizer", "stop_strings", "stopping_criteria", "streamer"})
+"""Options that do not change how a token is chosen."""
+
+_IGNORED = frozenset(
+    {
+        *(
+            "transformers_version",
+            "bos_token_id",
+            "decoder_start_token_id",
+            "max_new_tokens",
+            "max_length",
+            "min_length",
+        ),
+        *("use_cache", "cache_implementation", "return_dict_in_generate", "_from_model_config"),
+    }
+)
+"""Settings that every request overrides."""
+
+_NEUTRAL: Mapping[str, Any] = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "num_beam_groups"), 1),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "length_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), 0.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+}
+"""Values of other options that change nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How tokens of a row are chosen.
+
+    Attributes:
+        temperature: 0 is greedy decoding.
+        top_k: 0 is no limit.
+        top_p: 1 is no limit.
+        end_ids: Tokens that are not chosen before there are `min_new_tokens`.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
+    end_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SampledRow:
+    """One row to sample.
+
+    Attributes:
+        seen: The own tokens of the request so far; penalties read them.
+        num_new: How many of them were generated.
+    """
+
+    settings: SamplingSettings
+    generator: torch.Generator
+    seen: Sequence[int]
+    num_new: int
+
+
+def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequence[int]) -> SamplingSettings | None:
+    """Return the settings that options and the model's generation configuration ask for.
+
+    Args:
+        options: Options of `generate`, as `read_options` returns them.
+
+    Returns:
+        None if they ask for something else than `SamplingSettings` has; such a request is answered alone.
+    """
+    configured = model.hf.generation_config
+    defaults = {} if configured is None else configured.to_diff_dict()
+    for name in {*options, *defaults}:
+        if name not in SAMPLED | _WITHOUT_EFFECT | _IGNORED:
+            value = setting(name, options, model)
+            if value is not None and value is not False and value != _NEUTRAL.get(name):
+                return None
+    sample = bool(setting("do_sample", options, model))
+    temperature, top_p, top_k = (setting(name, options, model) for name in ("temperature", "top_p", "top_k"))
+    return SamplingSettings(
+        temperature=(1.0 if temperature is None else float(temperature)) if sample else 0.0,
+        top_k=(50 if top_k is None else int(top_k)) if sample else 0,
+        top_p=(1.0 if top_p is None else float(top_p)) if sample else 1.0,
+        repetition_penalty=float(setting("repetition_penalty", options, model) or 1.0),
+        min_new_tokens=int(setting("min_new_tokens", options, model) or 0),
+        end_ids=tuple(end_ids),
+    )
+
+
+def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
+    """Return the next token of each row.
+
+    Args:
+        logits: `[R, V]`. Not changed.
+    """
+    groups: dict[SamplingSettings, list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(row.settings, []).append(index)
+    chosen = [0] * len(rows)
+    for settings, indices in groups.items():
+        some = logits if len(indices) == len(rows) else logits[indices]
+        tokens = _sample_group(some, settings, [rows[index] for index in indices])
+        for index, token in zip(indices, tokens, strict=True):
+            chosen[index] = token
+    return chosen
+
+
+def _sample_group(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[SampledRow]) -> list[int]:
+    scores = penalized(logits, settings, rows)
+    if not settings.temperature:
+        return [int(each) for each in scores.argmax(-1).tolist()]
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / settings.temperature
+    draws = [torch.rand((), generator=row.generator, dtype=torch.float64) for row in rows]
+    tokens, weights = candidates(scores, settings)
+    return [int(each) for each in _drawn(tokens, weights, torch.stack(draws).to(scores.device)).tolist()]
+
+
+def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[SampledRow]) -> torch.Tensor:
+    """Return the logits after the repetition penalty, without end tokens where they are too early."""
+    early = [index for index, row in enumerate(rows) if row.num_new < settings.min_new_tokens and settings.end_ids]
+    if settings.repetition_penalty == 1.0 and not early:
+        return logits
+    scores = logits.clone()
+    if settings.repetition_penalty != 1.0:
+        for row, row_scores in zip(rows, scores, strict=True):
+            seen = torch.tensor(sorted(set(row.seen)), device=scores.device)
+            found = row_scores[seen]
+            penalty = settings.repetition_penalty
+            row_scores[seen] = torch.where(found < 0, found * penalty, found / penalty)
+    if early:
+        ends = torch.tensor(settings.end_ids, device=scores.device)
+        scores[torch.tensor(early, device=scores.device)[:, None], ends] = -torch.inf
+    return scores
+
+
+def candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens `[R, K]` that may be chosen, most probable first, and their weights.
+
+    Args:
+        scores: Logits `[R, V]` over the temperature.
+    """
+    size = scores.shape[1]
+    if settings.top_k:
+        size = min(size, settings.top_k)
+    elif settings.top_p < 1.0:
+        size = min(size, _FIRST_CANDIDATES)
+    values, tokens = scores.topk(size)
+    total = (values if settings.top_k else scores).logsumexp(-1, keepdim=True)
+    weights = (values - total).exp()
+    if settings.top_p < 1.0:
+        if not settings.top_k and size < scores.shape[1] and bool((weights.sum(-1) < settings.top_p).any()):
+            values, tokens = scores.sort(-1, descending=True)
+            weights = (values - total).exp()
+        before = weights.cumsum(-1) - weights
+        weights = weights.masked_fill(before >= settings.top_p, 0.0)
+    return tokens, weights
+
+
+def _drawn(tokens: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Return for each row the token at which the running sum of the weights exceeds the draw `[R]` in [0, 1)."""
+    sums = weights.to(torch.float64).cumsum(-1)
+    places = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)
+    last = (weights > 0).sum(-1, keepdim=True) - 1
+    return tokens.gather(1, torch.minimum(places, last))[:, 0]

@@ -1,0 +1,373 @@
+"""The scheduler: requests wait, join the batch, are prefilled and decoded step by step, and leave.
+
+One thread at a time uses a scheduler. Requests that a row cannot express, such as beams, are answered alone in between.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from promptcache.diagnostics import Cancelled, QueueTimeout
+from promptcache.layout import RequestTokens
+from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion
+from promptcache.runtime.completion import Completion, Timing
+from promptcache.runtime.encode import CHUNK_TOKENS
+from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.generate import end_ids
+from promptcache.runtime.hf.model import token_tensor
+from promptcache.runtime.hf.options import number_of, pop_stopping_criteria
+from promptcache.runtime.history import Recalled
+from promptcache.runtime.logprobs import TokenLogprobs, token_logprobs
+from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, reserved_tokens
+from promptcache.runtime.serving.batch import Batch, Row
+from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample, sampling_settings
+
+Listener: TypeAlias = Callable[[int | Completion | BaseException], None]
+"""Gets each generated token, then the completion or an error. It must not block."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A request on its way through the scheduler.
+
+    Attributes:
+        settings: None if no row can express the options; then the request is answered alone.
+        seen: All own tokens of the request so far.
+        pending: Prompt tokens that are not computed yet.
+        is_cancelled: Set by any thread; the scheduler reads it between steps.
+    """
+
+    request: Request
+    listener: Listener
+    settings: SamplingSettings | None
+    generator: torch.Generator
+    criteria: Sequence[Callable[..., Any]]
+    ends: tuple[int, ...]
+    submitted: float = field(default_factory=time.perf_counter)
+    is_cancelled: bool = False
+    fetching: Generator[None, None, Fetched] | None = None
+    fetched: Fetched | None = None
+    recalled: Recalled | None = None
+    row: Row | None = None
+    seen: list[int] = field(default_factory=list)
+    pending: deque[int] = field(default_factory=deque)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    fetched_at: float = 0.0
+    joined_at: float = 0.0
+    first_token_at: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and answer that the request may add."""
+        return self.request.plan.num_new_tokens + self.request.max_new_tokens
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that are reserved for it."""
+        return reserved_tokens(self.request.plan.num_new_tokens, self.request.max_new_tokens)
+
+
+class Scheduler:
+    """Waiting and running requests of one model. Not thread-safe, except for `add`.
+
+    Attributes:
+        num_failed: Forward passes that failed since the last one that did not.
+    """
+
+    def __init__(self, executor: Executor, limits: ServiceLimits) -> None:
+        self._executor = executor
+        self._limits = limits
+        self._batch = Batch(executor.model, executor.pool) if executor.model.linking.takes_rows else None
+        self._waiting: deque[Job] = deque()
+        self._fetching: deque[Job] = deque()
+        self._running: list[Job] = []
+        self._has_encoded = False
+        self.num_failed = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that have not joined."""
+        return len(self._waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of these, prompt and answer."""
+        return sum(job.num_tokens for job in tuple(self._waiting))
+
+    @property
+    def num_running(self) -> int:
+        """Number of requests that are fetched, prefilled or decoded."""
+        return len(self._fetching) + len(self._running)
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of KV of the running requests' own tokens."""
+        return 0 if self._batch is None else self._batch.tails.nbytes
+
+    def job(self, request: Request, listener: Listener, seed: int | None = None) -> Job:
+        """Return a job for `add`.
+
+        Args:
+            seed: Seed of the random generator; None draws one from the random state of torch.
+        """
+        model = self._executor.model
+        options = dict(request.options)
+        criteria = pop_stopping_criteria(options, model)
+        ends = end_ids(options, request.eos_ids)
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+        return Job(
+            request=request,
+            listener=listener,
+            settings=None if self._batch is None else sampling_settings(options, model, ends),
+            generator=generator,
+            criteria=criteria,
+            ends=ends,
+        )
+
+    def add(self, job: Job) -> None:
+        """Let a job wait. Any thread may call this."""
+        self._waiting.append(job)
+
+    def step(self) -> bool:
+        """Do the next piece of work; return False if there is nothing to do."""
+        self._drop()
+        self._admit()
+        busy = self._fetch()
+        return self._compute() or busy or bool(self._waiting)
+
+    def fail_all(self, error: BaseException) -> None:
+        """End all jobs with an error."""
+        for job in (*self._waiting, *self._fetching, *self._running):
+            self._end(job, error)
+        self._waiting.clear()
+
+    def _drop(self) -> None:
+        """End the jobs that were cancelled or have waited too long."""
+        now = time.perf_counter()
+        for job in tuple(self._waiting):
+            waited = now - job.submitted
+            if job.is_cancelled or waited > self._limits.queue_timeout_s:
+                self._waiting.remove(job)
+                self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else _timeout(waited))
+        for job in (*self._fetching, *self._running):
+            if job.is_cancelled:
+                self._end(job, Cancelled("the request was cancelled"))
+
+    def _admit(self) -> None:
+        active = [*self._fetching, *self._running]
+        count = num_admitted(
+            (job.reserved for job in tuple(self._waiting)),
+            len(active),
+            sum(job.reserved for job in active),
+            self._limits.max_rows,
+            self._limits.tail_bytes // self._executor.model.shape.token_bytes,
+        )
+        for _ in range(count):
+            job = self._waiting.popleft()
+            if job.settings is None:
+                self._answer_alone(job)
+            else:
+                job.fetching = self._executor.fetch_steps(part.encoding for part in job.request.plan.tokens.parts)
+                self._fetching.append(job)
+
+    def _fetch(self) -> bool:
+        """Fetch the KV of admitted jobs. While others decode, every second step at most encodes something."""
+        may_encode = not self._running or not self._has_encoded
+        self._has_encoded = False
+        for job in tuple(self._fetching):
+            assert job.fetching is not None
+            if not may_encode:
+                break
+            try:
+                next(job.fetching)
+                may_encode, self._has_encoded = False, True
+            except StopIteration as done:
+                self._fetching.remove(job)
+                self._join(job, done.value)
+            except Exception as error:  # noqa: BLE001 - told to the request's listener
+                self._end(job, error)
+        return bool(self._fetching)
+
+    def _join(self, job: Job, fetched: Fetched) -> None:
+        assert self._batch is not None
+        job.fetched, job.fetched_at = fetched, time.perf_counter()
+        tokens, runs = job.request.plan.tokens, dict(fetched.runs)
+        job.seen = list(tokens.token_ids)
+        job.recalled = self._executor.recall(tokens, job.request.salt)
+        if job.recalled is not None and job.recalled.num_found:
+            kept = [part for stretch in job.recalled.stretches for part in stretch.parts]
+            missing = job.recalled.missing
+            runs.update(job.recalled.runs)
+            tokens = RequestTokens(
+                parts=tuple(sorted((*tokens.parts, *kept), key=lambda part: part.first)),
+                token_ids=tuple(tokens.token_ids[index] for index in missing),
+                position_ids=tuple(tokens.position_ids[index] for index in missing),
+            )
+        try:
+            job.row = self._batch.join(tokens, runs)
+        except Exception as error:  # noqa: BLE001 - told to the request's listener
+            self._end(job, error)
+            return
+        job.pending.extend(tokens.token_ids)
+        job.joined_at = time.perf_counter()
+        self._running.append(job)
+
+    def _compute(self) -> bool:
+        """Compute one step: a token of each decoding row, then parts of prompts."""
+        if not self._running or self._batch is None:
+            return False
+        work: list[tuple[Job, list[int]]] = [(job, [job.seen[-1]]) for job in self._running if not job.pending]
+        room = self._limits.step_tokens if work else CHUNK_TOKENS
+        for job in self._running:
+            if job.pending and room > 0:
+                chunk = [job.pending.popleft() for _ in range(min(room, len(job.pending)))]
+                work.append((job, chunk))
+                room -= len(chunk)
+        try:
+            logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
+        except Exception as error:  # noqa: BLE001 - told to the listeners of the step's requests
+            self.num_failed += 1
+            for job, _ in work:
+                self._end(job, error)
+            return True
+        self.num_failed = 0
+        ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
+        if ready:
+            chosen = torch.tensor([index for index, _ in ready], device=logits.device)
+            self._choose(logits[chosen], [job for _, job in ready])
+        return True
+
+    def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
+        """Sample the next token of each job from the logits `[R, V]`."""
+        is_finite = (logits.amax(-1) < math.inf) & ~logits.isnan().any(-1)
+        for job, good in zip(jobs, is_finite.tolist(), strict=True):
+            if not good:
+                self._end(job, FloatingPointError("the model returned logits that are not finite"))
+        good_rows = [index for index, good in enumerate(is_finite.tolist()) if good]
+        if not good_rows:
+            return
+        jobs = [jobs[index] for index in good_rows]
+        logits = logits if len(jobs) == len(logits) else logits[torch.tensor(good_rows, device=logits.device)]
+        rows = [
+            SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen, num_new=len(job.token_ids))
+            for job in jobs
+        ]
+        for index, (job, token_id) in enumerate(zip(jobs, sample(logits, rows), strict=True)):
+            if job.request.logprobs is not None:
+                job.logprobs.append(token_logprobs(logits[index], token_id, job.request.logprobs))
+            self._take(job, token_id, logits[index : index + 1])
+
+    def _take(self, job: Job, token_id: int, scores: torch.Tensor) -> None:
+        """Add a token to the answer of a job, and end it if the answer is complete."""
+        job.first_token_at = job.first_token_at or time.perf_counter()
+        job.seen.append(token_id)
+        job.token_ids.append(token_id)
+        try:
+            job.listener(token_id)
+            input_ids = token_tensor(job.seen, scores.device) if job.criteria else None
+            stopped = any(bool(torch.as_tensor(each(input_ids, scores)).all()) for each in job.criteria)
+        except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
+            self._end(job, error)
+            return
+        ended = token_id in job.ends or stopped
+        if ended or len(job.token_ids) >= job.request.max_new_tokens:
+            self._end(job, self._completed(job, ended))
+
+    def _completed(self, job: Job, ended: bool) -> Completion:
+        assert job.fetched is not None
+        now, request = time.perf_counter(), job.request
+        kept_bytes = self._keep(job)
+        found = 0 if job.recalled is None else job.recalled.num_found
+        timing = Timing(
+            plan_s=job.submitted - request.started,
+            fetch_s=job.fetched_at - job.submitted,
+            link_s=job.joined_at - job.fetched_at,
+            prefill_s=job.first_token_at - job.joined_at,
+            decode_s=now - job.first_token_at,
+        )
+        made = completion(
+            request, job.fetched, OwnKVUsage(found, 0, kept_bytes), (tuple(job.token_ids),), ended, timing, None
+        )
+        return made if request.logprobs is None else replace(made, logprobs=tuple(job.logprobs))
+
+    def _keep(self, job: Job) -> int:
+        """Copy what a job has computed to history; return the bytes."""
+        if self._batch is None or job.row is None or job.row.num_own == 0:
+            return 0
+        own = self._batch.own_kv(job.row)
+        return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
+
+    def _end(self, job: Job, result: Completion | BaseException) -> None:
+        """Remove a job and tell its listener."""
+        if isinstance(result, BaseException):
+            self._keep(job)
+        if job in self._fetching:
+            self._fetching.remove(job)
+        if job in self._running:
+            self._running.remove(job)
+        if job.row is not None and self._batch is not None:
+            self._batch.leave(job.row)
+            job.row = None
+        job.listener(result)
+
+    def _answer_alone(self, job: Job) -> None:
+        try:
+            made = answer(_with_listener(job, self._executor), self._executor)
+            self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else made)
+        except Exception as error:  # noqa: BLE001 - told to the request's listener
+            self._end(job, error)
+
+
+class _ListeningStreamer:
+    """A streamer that passes tokens on; the prompt's tokens come first and are dropped."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt_seen:
+            for token_id in value.reshape(-1).tolist():
+                self._listener(token_id)
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        pass
+
+
+def _with_listener(job: Job, executor: Executor) -> Request:
+    """Return the request of a job that tells its tokens, if they come one by one, and stops when it is cancelled."""
+
+    def is_cancelled(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), job.is_cancelled, dtype=torch.bool, device=input_ids.device)
+
+    request = job.request
+    options: dict[str, Any] = dict(request.options)
+    options["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), is_cancelled]
+    rows = max(number_of(name, options, executor.model) for name in ("num_beams", "num_return_sequences"))
+    if rows == 1 and options.get("streamer") is None:
+        options["streamer"] = _ListeningStreamer(job.listener)
+    return replace(request, options=options)
+
+
+def _row(job: Job) -> Row:
+    assert job.row is not None, "a running job has a row"
+    return job.row
+
+
+def _settings(job: Job) -> SamplingSettings:
+    assert job.settings is not None, "a running job has settings"
+    return job.settings
+
+
+def _timeout(waited_s: float) -> QueueTimeout:
+    return QueueTimeout(f"the request waited {waited_s:.0f} s for other requests; try again later")

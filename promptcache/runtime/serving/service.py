@@ -1,0 +1,209 @@
+"""A service: a thread that owns a scheduler, and doors that any thread may use."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from promptcache.diagnostics import InvalidValue, QueueFull, ServiceClosed, Unpicklable, whole
+from promptcache.runtime.answer import Request
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.planner import PromptSource
+from promptcache.runtime.serving.admission import ServiceLimits
+from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
+
+MAX_FAILED_STEPS = 3
+"""Forward passes that may fail in a row; after them the service is dead."""
+
+_SEED = whole(0) | None
+
+
+class ServiceState(StrEnum):
+    """What a service does with new requests: it takes them, or refuses them because it ends or has failed."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceCounts:
+    """What a service has to do.
+
+    Attributes:
+        num_waiting_tokens: Tokens of waiting requests, prompt and answer.
+        tail_bytes: Memory of the KV that running requests add themselves.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    tail_bytes: int
+
+
+class Ticket:
+    """A request that was submitted."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def cancel(self) -> None:
+        """Stop the request between two steps. Its listener gets `Cancelled`, unless it has ended."""
+        self._job.is_cancelled = True
+
+
+class Service(Unpicklable):
+    """Answers many requests together, in a thread of its own. All methods are thread-safe."""
+
+    _instead = "make one in each process"
+
+    def __init__(
+        self, executor: Executor, request: Callable[..., Request], limits: ServiceLimits | None = None
+    ) -> None:
+        """Start a service.
+
+        Args:
+            request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
+                tokens, and options of generation.
+            limits: Its limits.
+        """
+        self.limits = ServiceLimits() if limits is None else limits
+        if not isinstance(self.limits, ServiceLimits):
+            raise InvalidValue("limits is not a ServiceLimits")
+        self._request = request
+        self._loop = _Loop(Scheduler(executor, self.limits))
+        self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
+        # The thread has no reference to the service, so a service that is dropped ends.
+        weakref.finalize(self, self._loop.close)
+        self._thread.start()
+
+    @property
+    def state(self) -> ServiceState:
+        """Whether it takes requests."""
+        return self._loop.state
+
+    @property
+    def counts(self) -> ServiceCounts:
+        """What it has to do at present."""
+        scheduler = self._loop.scheduler
+        return ServiceCounts(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_waiting_tokens=scheduler.num_waiting_tokens,
+            tail_bytes=scheduler.tail_bytes,
+        )
+
+    def submit(
+        self,
+        prompt: PromptSource,
+        listener: Listener,
+        *,
+        max_new_tokens: int | None = None,
+        repair: str | None = None,
+        salt: str | None = None,
+        logprobs: int | None = None,
+        seed: int | None = None,
+        **generation: Any,
+    ) -> Ticket:
+        """Submit a request. It is planned and checked in the calling thread, before anything is queued.
+
+        Args:
+            prompt: As for `Engine.generate`.
+            listener: Called in the service's thread: with each token ID, then with the `Completion` or an error. It
+                must not block.
+            max_new_tokens, repair, salt, logprobs, generation: As for `Engine.generate`.
+            seed: Seed of the request's random generator. The same seed gives the same answer in any company.
+
+        Raises:
+            QueueFull: Too many requests or tokens wait.
+            ServiceClosed: The service does not take requests.
+            As `Engine.generate`, for requests that are not valid.
+        """
+        _SEED.check("seed", seed, InvalidValue)
+        self._loop.check_open()
+        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation)
+        job = self._loop.scheduler.job(request, listener, seed)
+        self._loop.add(job, self.limits)
+        return Ticket(job)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for the others. Return whether all of them have ended."""
+        return self._loop.drain(timeout_s)
+
+    def close(self) -> None:
+        """End the service. Requests that have not ended get `ServiceClosed`."""
+        self._loop.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+class _Loop:
+    """The work of the service's thread."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.state = ServiceState.READY
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._is_idle = True
+
+    def check_open(self) -> None:
+        """Raise `ServiceClosed` if no request is taken."""
+        if self.state is not ServiceState.READY:
+            reason = "worker_dead" if self.state is ServiceState.DEAD else "draining"
+            raise ServiceClosed(f"the service takes no requests: {reason}", reason)
+
+    def add(self, job: Job, limits: ServiceLimits) -> None:
+        """Queue a job, if there is room."""
+        with self._changed:
+            self.check_open()
+            num, tokens = self.scheduler.num_waiting, self.scheduler.num_waiting_tokens
+            if num >= max(1, limits.max_waiting):
+                raise QueueFull(f"{num} requests wait, and the limit is {limits.max_waiting}: try later", "queue_full")
+            if num and tokens + job.num_tokens > limits.max_waiting_tokens:
+                raise QueueFull(
+                    f"waiting requests have {tokens} tokens, and this one {job.num_tokens}: the limit is "
+                    f"{limits.max_waiting_tokens}; try later",
+                    "queue_tokens_full",
+                )
+            self.scheduler.add(job)
+            self._is_idle = False
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new jobs and wait until there are none."""
+        with self._changed:
+            if self.state is ServiceState.READY:
+                self.state = ServiceState.DRAINING
+            return self._changed.wait_for(lambda: self._is_idle or self._is_closed, timeout_s)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        with self._changed:
+            self._is_closed = True
+            if self.state is ServiceState.READY:
+                self.state = ServiceState.DRAINING
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Step until the service is closed or too many steps fail."""
+        while self.scheduler.num_failed < MAX_FAILED_STEPS:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or not self._is_idle)
+                if self._is_closed:
+                    break
+            if not self.scheduler.step():
+                with self._changed:
+                    self._is_idle = not self.scheduler.num_waiting
+                    self._changed.notify_all()
+        with self._changed:
+            dead = self.scheduler.num_failed >= MAX_FAILED_STEPS
+            self.state = ServiceState.DEAD if dead else ServiceState.DRAINING
+            reason = "worker_dead" if dead else "draining"
+            self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
+            self._is_idle = True
+            self._changed.notify_all()

@@ -1,0 +1,446 @@
+"""A service answers each request as an engine answers it alone, whatever else it does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from promptcache.diagnostics import (
+    Cancelled,
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    PromptError,
+    QueueFull,
+    QueueTimeout,
+    ServiceClosed,
+)
+from promptcache.engine import Engine
+from promptcache.runtime import Completion, Service, ServiceLimits, ServiceState, Ticket
+from promptcache.runtime.serving import Batch
+from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
+from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+
+SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
+<union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union></schema>"""
+SELECTIONS = ("", "<a/>", '<a p="some"/><c/>', '<a p="word"/><d/>', "<c/>")
+PROMPTS = tuple(
+    f'<prompt schema="s">{each}{text}</prompt>' for each in SELECTIONS for text in ("Go", "Go on, please. " * 8)
+)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"do_sample": False},
+    {"do_sample": False, "repetition_penalty": 1.4},
+    {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 101, 110]},
+    {"do_sample": False, "no_repeat_ngram_size": 2},  # answered alone
+)
+SAMPLED: tuple[dict[str, Any], ...] = (
+    {"do_sample": True, "temperature": 0.7},
+    {"do_sample": True, "top_k": 3},
+    {"do_sample": True, "top_k": 0, "top_p": 0.8},
+    {"do_sample": True, "top_k": 20, "top_p": 0.5, "temperature": 1.3, "repetition_penalty": 1.2},
+)
+MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
+
+
+def engine(history_bytes: int | None = 0) -> Engine:
+    """Return an engine with the schema."""
+    made = Engine(MODEL, TOKENIZER, history_bytes=history_bytes)
+    made.add_schema(SCHEMA)
+    return made
+
+
+ALONE = engine()
+
+
+class Asked(Future[Completion]):
+    """The answer to one request: a listener that is a future, with the tokens that came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_ids: list[int] = []
+        self.started = threading.Event()
+
+    def __call__(self, item: int | Completion | BaseException) -> None:
+        """Receive an item."""
+        if isinstance(item, int):
+            self.token_ids.append(item)
+            self.started.set()
+        elif isinstance(item, BaseException):
+            self.set_exception(item)
+        else:
+            self.set_result(item)
+
+
+def ask(service: Service, prompt: str, **options: Any) -> tuple[Asked, Ticket]:
+    """Submit a request."""
+    asked = Asked()
+    return asked, service.submit(prompt, asked, **options)
+
+
+@pytest.fixture
+def service() -> Any:
+    """A service of an engine without history."""
+    made = engine().service()
+    yield made
+    made.close()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.05), deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from(PROMPTS), st.sampled_from(OPTIONS), st.integers(3, 9)), min_size=1, max_size=8
+    ),
+    limits=st.builds(
+        ServiceLimits,
+        max_rows=st.integers(1, 5),
+        step_tokens=st.integers(1, 40),
+        tail_bytes=st.integers(0, 400).map(lambda number: number * MODEL.shape.token_bytes),
+    ),
+    history=st.booleans(),
+)
+def test_greedy_answers_do_not_depend_on_neighbors(
+    requests: list[tuple[str, dict[str, Any], int]], limits: ServiceLimits, history: bool
+) -> None:
+    """Each answer is that of `generate`, under any limits and in any company; its tokens come one by one."""
+    made = engine(None if history else 0).service(limits)
+    try:
+        asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
+        for each, (prompt, options, number) in zip(asked, requests, strict=True):
+            found, expected = each.result(60), ALONE.generate(prompt, max_new_tokens=number, **options)
+            assert found.token_ids == expected.token_ids == tuple(each.token_ids)
+            assert (found.text, found.finish_reason, found.level) == (
+                expected.text,
+                expected.finish_reason,
+                expected.level,
+            )
+            usage = found.usage
+            assert usage.num_reused_tokens == expected.usage.num_reused_tokens
+            assert usage.num_history_tokens + usage.num_new_tokens == expected.usage.num_new_tokens
+        counts = made.counts
+        assert (counts.num_running, counts.num_waiting, counts.tail_bytes) == (0, 0, 0)
+    finally:
+        made.close()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.03), deadline=None)
+@given(
+    others=st.lists(st.tuples(st.sampled_from(PROMPTS), st.sampled_from(SAMPLED), st.integers(0, 99)), max_size=5),
+    prompt=st.sampled_from(PROMPTS),
+    options=st.sampled_from(SAMPLED),
+    seed=st.integers(0, 2**40),
+)
+def test_the_same_seed_gives_the_same_answer_in_any_company(
+    others: list[tuple[str, dict[str, Any], int]], prompt: str, options: dict[str, Any], seed: int
+) -> None:
+    """A seeded answer is the same alone and beside others."""
+    made = engine().service()
+    try:
+        alone = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
+        for other, chosen, number in others:
+            ask(made, other, max_new_tokens=7, seed=number, **chosen)
+        beside = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
+        assert alone.token_ids == beside.token_ids
+    finally:
+        made.close()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5), deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    size=st.sampled_from((5, 40, 1500)),
+    temperature=st.floats(0.1, 3.0),
+    top_k=st.sampled_from((0, 1, 3, 50)),
+    top_p=st.sampled_from((0.05, 0.5, 0.9, 0.999, 1.0)),
+    penalty=st.sampled_from((1.0, 1.3, 0.7)),
+    min_new_tokens=st.integers(0, 3),
+)
+def test_sampling_has_the_distribution_of_transformers(
+    seed: int, size: int, temperature: float, top_k: int, top_p: float, penalty: float, min_new_tokens: int
+) -> None:
+    """The probabilities of all tokens are those after the processors of transformers, in its order."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn((2, size), generator=generator, dtype=torch.float64)
+    seen = torch.randint(size, (2, 6), generator=generator)
+    ends = (1, 3)
+    row = SamplingSettings(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=penalty,
+        min_new_tokens=min_new_tokens,
+        end_ids=ends,
+    )
+    rows = [SampledRow(settings=row, generator=generator, seen=each.tolist(), num_new=1) for each in seen]
+
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(seen, logits.clone())
+    expected = MinNewTokensLengthLogitsProcessor(5, min_new_tokens, list(ends), device="cpu")(seen, expected)
+    expected = TemperatureLogitsWarper(temperature)(seen, expected)
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(seen, expected)
+    if top_p < 1.0:
+        expected = TopPLogitsWarper(top_p)(seen, expected)
+    tokens, weights = candidates(penalized(logits, row, rows) / temperature, row)
+    found = torch.zeros_like(logits).scatter_add_(1, tokens, weights)
+    found /= found.sum(-1, keepdim=True)
+
+    assert (found - expected.softmax(-1)).abs().max() < 1e-9
+
+
+def test_tokens_are_drawn_with_their_probabilities() -> None:
+    """The shares of 4,000 draws are the probabilities, within four standard deviations."""
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(4000, -1)
+    generator = torch.Generator().manual_seed(0)
+    row = SampledRow(settings=SamplingSettings(temperature=1.0), generator=generator, seen=(), num_new=0)
+
+    drawn = torch.bincount(torch.tensor(sample(logits, [row] * 4000)), minlength=4) / 4000
+
+    expected = logits[0].softmax(-1)
+    assert ((drawn - expected).abs() < 4 * (expected * (1 - expected) / 4000).sqrt()).all()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(
+    sizes=st.lists(st.integers(1, 20), max_size=30),
+    max_rows=st.integers(1, 6),
+    limit=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_admission_keeps_the_order_and_the_budget(sizes: list[int], max_rows: int, limit: int, seed: int) -> None:
+    """Requests join in order of arrival, never exceed the limits together, and all of them join."""
+    leaves = random.Random(seed)
+    waiting, running, joined = list(enumerate(sizes)), list[tuple[int, int]](), []
+    for _ in range(10 * len(sizes) + 10):
+        reserved = sum(size for _, size in running)
+        count = num_admitted([size for _, size in waiting], len(running), reserved, max_rows, limit)
+        running += waiting[:count]
+        joined += waiting[:count]
+        del waiting[:count]
+        assert len(running) <= max_rows
+        assert len(running) <= 1 or sum(size for _, size in running) <= limit
+        if running and leaves.random() < 0.7:
+            running.pop(leaves.randrange(len(running)))
+
+    assert joined == list(enumerate(sizes))
+
+
+@given(num_own=st.integers(1, 3000), max_new_tokens=st.integers(1, 3000))
+def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int) -> None:
+    """The reserved room is a size of tails that holds prompt and answer."""
+    reserved = reserved_tokens(num_own, max_new_tokens)
+    assert reserved >= num_own + max_new_tokens
+    assert reserved & (reserved - 1) == 0
+
+
+def test_log_probabilities_are_those_of_generate(service: Service) -> None:
+    """A row reports the log-probabilities that `generate` reports."""
+    found = ask(service, PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)[0].result(60)
+    expected = ALONE.generate(PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)
+
+    assert found.logprobs is not None
+    assert expected.logprobs is not None
+    for one, other in zip(found.logprobs, expected.logprobs, strict=True):
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        assert abs(one.logprob - other.logprob) < 1e-9
+
+
+def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:
+    """A running request that is cancelled ends with `Cancelled`, and its neighbor is answered."""
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=2000, do_sample=False)
+    other = ask(service, PROMPTS[4], max_new_tokens=20, do_sample=False)[0]
+    assert asked.started.wait(30)
+    ticket.cancel()
+
+    with pytest.raises(Cancelled):
+        asked.result(30)
+    assert len(asked.token_ids) < 2000
+    assert other.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"no_repeat_ngram_size": 3}])
+def test_a_cancelled_request_that_runs_alone_ends(service: Service, options: dict[str, Any]) -> None:
+    """A request that no row can express is cancelled while it waits or runs."""
+    blocking, first = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False)
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False, **options)
+    ticket.cancel()
+    first.cancel()
+
+    for each in (asked, blocking):
+        with pytest.raises(Cancelled):
+            each.result(60)
+
+
+def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
+    """Prompts, options, lengths and seeds are checked in the caller's thread."""
+    for error, prompt, options in (
+        (PromptError, '<prompt schema="s"><nothing/></prompt>', {}),
+        (InvalidGeneration, PROMPTS[0], {"max_tokens": 3}),
+        (ContextLengthExceeded, PROMPTS[0], {"max_new_tokens": 10**6}),
+        (InvalidValue, PROMPTS[0], {"seed": -1}),
+    ):
+        with pytest.raises(error):
+            ask(service, prompt, **options)
+    assert service.counts.num_waiting == 0
+
+
+def test_a_full_queue_refuses() -> None:
+    """The number and the tokens of waiting requests are limited; a refusal says which, and nothing is lost."""
+    made = engine().service(ServiceLimits(max_rows=1, max_waiting=2, max_waiting_tokens=600))
+    try:
+        running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
+        assert running.started.wait(30)
+        waiting = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0]
+        with pytest.raises(QueueFull) as by_tokens:
+            ask(made, PROMPTS[0], max_new_tokens=900)
+        ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)
+        with pytest.raises(QueueFull) as by_count:
+            ask(made, PROMPTS[0], max_new_tokens=3)
+        ticket.cancel()
+        assert len(waiting.result(30).token_ids) == 3
+        assert (by_tokens.value.reason, by_count.value.reason) == ("queue_tokens_full", "queue_full")
+    finally:
+        made.close()
+
+
+def test_a_request_that_waits_too_long_ends() -> None:
+    """A request beyond its time in the queue gets `QueueTimeout`."""
+    made = engine().service(ServiceLimits(max_rows=1, queue_timeout_s=0.05))
+    try:
+        running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
+        assert running.started.wait(30)
+        with pytest.raises(QueueTimeout):
+            ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        ticket.cancel()
+    finally:
+        made.close()
+
+
+def test_a_drained_service_ends_what_runs_and_refuses_the_rest(service: Service) -> None:
+    """Draining waits for running requests. New ones are refused with the reason."""
+    asked = ask(service, PROMPTS[2], max_new_tokens=30, do_sample=False)[0]
+
+    assert service.drain(30)
+    assert asked.done()
+    assert service.state is ServiceState.DRAINING
+    with pytest.raises(ServiceClosed) as refused:
+        ask(service, PROMPTS[2])
+    assert refused.value.reason == "draining"
+
+
+def test_a_closed_service_ends_everything(service: Service) -> None:
+    """Closing ends running and waiting requests with an error."""
+    asked = [ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0] for _ in range(3)]
+    assert asked[0].started.wait(30)
+    service.close()
+
+    for each in asked:
+        with pytest.raises(ServiceClosed):
+            each.result(10)
+
+
+def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failure is told to the rows of the step. Three in a row end the service."""
+    step, failures = Batch.step, [1]
+
+    def failing(self: Batch, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if failures[0]:
+            failures[0] -= 1
+            raise RuntimeError("on purpose")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(Batch, "step", failing)
+    made = engine().service()
+    try:
+        with pytest.raises(RuntimeError, match="on purpose"):
+            ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
+        failures[0] = 3
+        for _ in range(3):
+            with pytest.raises((RuntimeError, ServiceClosed)):
+                ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        made._thread.join(30)
+        assert made.state is ServiceState.DEAD
+        with pytest.raises(ServiceClosed) as refused:
+            ask(made, PROMPTS[0])
+        assert refused.value.reason == "worker_dead"
+    finally:
+        made.close()
+
+
+def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with NaN logits ends with an error, and its neighbor is answered."""
+    step = Batch.step
+
+    def poisoned(self: Batch, work: Any, **kwargs: Any) -> torch.Tensor:
+        logits = step(self, work, **kwargs).clone()
+        for index, (row, _) in enumerate(work):
+            if row.tokens.token_ids[-1] == ord("!"):
+                logits[index] = torch.nan
+        return logits
+
+    monkeypatch.setattr(Batch, "step", poisoned)
+    made = engine().service()
+    try:
+        bad = ask(made, '<prompt schema="s">Bad!</prompt>', max_new_tokens=5, do_sample=False)[0]
+        good = ask(made, '<prompt schema="s">Good</prompt>', max_new_tokens=5, do_sample=False)[0]
+        with pytest.raises(FloatingPointError):
+            bad.result(30)
+        assert len(good.result(30).token_ids) == 5
+    finally:
+        made.close()
+
+
+def test_an_error_of_the_callers_code_ends_its_request_only(service: Service) -> None:
+    """A stopping criterion that raises ends its request."""
+
+    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        raise ArithmeticError("on purpose")
+
+    bad = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False, stopping_criteria=[criterion])[0]
+    good = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+
+    with pytest.raises(ArithmeticError):
+        bad.result(30)
+    assert len(good.result(30).token_ids) == 5
+
+
+def test_a_replaced_schema_keeps_running_requests() -> None:
+    """A request that runs keeps the schema that it was planned with."""
+    own = engine()
+    made = own.service()
+    try:
+        expected = ALONE.generate(PROMPTS[4], max_new_tokens=60, do_sample=False).token_ids
+        asked = ask(made, PROMPTS[4], max_new_tokens=60, do_sample=False)[0]
+        assert asked.started.wait(30)
+        own.add_schema(SCHEMA.replace("The c.", "Another c."))
+        own.warm()
+        assert asked.result(60).token_ids == expected
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("name", ["max_rows", "step_tokens", "tail_bytes", "max_waiting", "queue_timeout_s"])
+def test_limits_are_checked(name: str) -> None:
+    """A limit that is no number of its kind is refused by name."""
+    with pytest.raises(InvalidValue, match=name):
+        ServiceLimits(**{name: -1})
