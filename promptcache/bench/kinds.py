@@ -94,7 +94,7 @@ def compare_kinds(
         )
     return BenchReport(
         name="kinds",
-        title=f"Kinds of KV caches: ms to the first token and of each later one, median of {repeats} rounds",
+        title=f"TTFT and time of each later token in ms, median of {repeats} rounds",
         columns=("cached", "kind", "TTFT", "TTFT CPU", "token", "token CPU", f"token CPU / {_BASELINE}"),
         cells=tuple(cells),
         rows=tuple(rows),
