@@ -120,6 +120,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["disk", *_TINY, "--new", "1", "--repeats", "1"],
         ["memory", *_TINY, "--requests", "2"],
         ["kinds", "--shape", "tiny", "--cached", "0", "--cached", "8", "--tokens", "2", "--repeats", "1"],
+        ["chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
