@@ -451,7 +451,7 @@ def _engine(session: Session, model: str, threads: int | None) -> Engine:
 
     _set_threads(threads)
     show_loading(session.progress, model)
-    return Engine.from_pretrained(model)
+    return Engine.from_pretrained(model, history_bytes=0)  # each round asks the same prompt again
 
 
 def _engine_data(name: str, engine: Engine) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
@@ -208,15 +208,7 @@ class History:
             parts.append(encoding.whole)
             runs[encoding] = step.run
             position += step.num_tokens
-        return OwnStretch(
-            start=stretch.start,
-            stop=stretch.stop,
-            first=stretch.first,
-            context=stretch.context,
-            key=stretch.key,
-            parts=tuple(parts),
-            runs=runs,
-        )
+        return replace(stretch, parts=tuple(parts), runs=runs)
 
     def _path(self, key: str, token_ids: Sequence[int]) -> list[_Prefix]:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""

@@ -19,6 +19,8 @@ from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
+from promptcache.cli.bench import Session, _engine
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.hf.model import Model
 
@@ -294,3 +296,14 @@ def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
 
     assert quality_curves(report) == {"facts, 40 tokens": [(75.0, 0.0, "all"), (25.0, 125.0, "slots")]}
     assert (tmp_path / "quality.svg").stat().st_size > 5_000
+
+
+def test_history_does_not_help_repeated_rounds() -> None:
+    """Engines of benchmarks keep no history: a prompt that is measured again is prefilled again."""
+    engine = _engine(Session(progress=lambda *_: None, sources=Sources()), "demo", None)
+    engine.add_schema("schemas/travel.xml")
+    asked = '<prompt schema="travel"><miami/>What is the best dish of Miami?</prompt>'
+
+    first, again = (engine.generate(asked, max_new_tokens=1) for _ in range(2))
+
+    assert first.usage.num_new_tokens == again.usage.num_new_tokens > 1
