@@ -85,7 +85,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         prompt=st.sampled_from(PROMPTS),
-        number=st.integers(1, 9),
+        number=st.integers(3, 9),
         repair=st.sampled_from(("none", "slots", "first-3", "all")),
         options=st.sampled_from(sorted(OPTIONS)),
         salt=st.sampled_from((None, "one")),
@@ -164,7 +164,7 @@ class SmallHistories(Histories):
 
 
 for _machine in (Histories, SmallHistories):
-    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=law_examples(0.15), stateful_step_count=20, deadline=None)
 
 TestHistories = pytest.mark.law(Histories.TestCase)
 TestSmallHistories = pytest.mark.law(SmallHistories.TestCase)
