@@ -111,7 +111,7 @@ def kinds(model: Model, sizes: Sizes, num_tokens: int) -> dict[str, CacheKind]:
         "StaticCache": StaticCache(config=model.hf.config, max_cache_len=capacity),
     }
     if cached_ids:
-        with _stock_attention(model):
+        with stock_attention(model):
             for cache in caches.values():
                 last_logits(model, cached_ids, range(len(cached_ids)), cache)
     if sizes.cached_tokens <= MAX_UNCACHED:
@@ -123,7 +123,7 @@ def kinds(model: Model, sizes: Sizes, num_tokens: int) -> dict[str, CacheKind]:
 
 def _stock(model: Model, token_ids: torch.Tensor, cache: Any, num_tokens: int) -> TimedAnswer:
     """Serve the request as transformers documents it: all tokens, and a deep copy of a filled cache or none."""
-    with _stock_attention(model):
+    with stock_attention(model):
         clock = _Clock()
         held = {"use_cache": False} if cache is None else {"past_key_values": copy.deepcopy(cache)}
         made = model.hf.generate(
@@ -155,7 +155,7 @@ def _ends(model: Model) -> Sequence[int]:
 
 
 @contextmanager
-def _stock_attention(model: Model) -> Iterator[None]:
+def stock_attention(model: Model) -> Iterator[None]:
     """Give the model transformers' own attention for a while."""
     installed = model.hf.config._attn_implementation
     model.hf.set_attn_implementation(installed.removeprefix("promptcache_"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, UnsupportedModel
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
 from promptcache.kv import StoreConfig
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.packed_rows import PackedRows
@@ -133,22 +133,16 @@ def wrong_key(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def wrong_rows(patch: pytest.MonkeyPatch) -> None:
-    """Every row keeps the KV of the first one."""
-    original = PackedRows.own_kv
-    patch.setattr(PackedRows, "own_kv", lambda self, row: original(self, 0))
-
-
-@pytest.mark.parametrize("plant", [late_positions, wrong_key, wrong_rows])
+@pytest.mark.parametrize("plant", [late_positions, wrong_key])
 def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law fails if a position, a key or a row is wrong."""
+    """The law fails if a position or a key is wrong."""
     plant(monkeypatch)
 
     def examples() -> None:
         for seed in range(10):
             run_example(seed)
 
-    with pytest.raises((AssertionError, PromptCacheError, RuntimeError)):
+    with pytest.raises((AssertionError, InvalidValue)):  # `add` refuses what does not agree with its samples
         examples()
 
 
