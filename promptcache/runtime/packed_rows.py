@@ -6,7 +6,7 @@ is attended to once for all of them. The KV of new tokens is not copied: the pas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -36,7 +36,6 @@ class PackedRows:
     """The new tokens of several rows in one forward pass. It serves one pass.
 
     Attributes:
-        inputs: Keywords for the forward pass of the transformers model. The logits are those of each row's last token.
         stops: For each row the end of its tokens in the pass.
     """
 
@@ -47,14 +46,14 @@ class PackedRows:
         users = np.zeros((len(shared), len(rows)), dtype=np.bool_)
         for index, each in enumerate(shared):
             users[index, list(each.rows)] = True
-        positions = np.concatenate(
-            [np.arange(row.first, row.first + len(row.token_ids), dtype=np.int64) for row in rows]
-        )
+        self._token_ids = [token_id for row in rows for token_id in row.token_ids]
+        positions = [np.arange(row.first, row.first + len(row.token_ids), dtype=np.int64) for row in rows]
+        self._positions = np.concatenate(positions)
         self._attention = StepAttention(
             StepTokens(
                 segments=tuple(each.segment for each in shared),
                 users=users[:, np.repeat(np.arange(len(rows)), self._sizes)],
-                positions=positions,
+                positions=self._positions,
                 groups=(),
                 chunks=tuple(
                     RowChunk(start=stop - size, stop=stop, older=None)
@@ -64,20 +63,32 @@ class PackedRows:
             )
         )
         self._kv: list[tuple[torch.Tensor, torch.Tensor]] = []  # [Hkv, T, D], by layer
-        self._num_layers = model.shape.num_layers
-        self.inputs: Mapping[str, Any] = {
-            "input_ids": token_tensor([token_id for row in rows for token_id in row.token_ids], model.device),
-            "position_ids": torch.from_numpy(positions)[None].to(model.device),
+        self._model = model
+
+    def inputs(self) -> dict[str, Any]:
+        """Return keywords for the forward pass of the transformers model; logits are those of each row's last token.
+
+        This object does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
+        """
+        model = self._model
+        return {
+            "input_ids": token_tensor(self._token_ids, model.device),
+            "position_ids": torch.from_numpy(self._positions)[None].to(model.device),
             "attention_mask": None,
-            "past_key_values": step_cache(self, self._num_layers),
+            "past_key_values": step_cache(self, model.shape.num_layers),
             "use_cache": True,
             **model.only_logits_of([stop - 1 for stop in self.stops]),
         }
 
+    def encode(self) -> None:
+        """Compute the KV without logits."""
+        inputs = self.inputs()
+        self._model.encode(inputs["input_ids"], inputs["position_ids"], inputs["past_key_values"])
+
     @property
     def is_computed(self) -> bool:
         """Whether the forward pass is complete."""
-        return len(self._kv) == self._num_layers
+        return len(self._kv) == self._model.shape.num_layers
 
     def own_kv(self, row: int) -> OwnKV:
         """Return the KV of a row's new tokens."""

@@ -26,7 +26,7 @@ from promptcache.runtime.self_test import TOLERANCE
 from promptcache.runtime.token_rows import TokenRow, read_rows, read_tokens
 
 _MIN_SHARED = 64
-"""Rows of one batch that share this many new tokens get them from one forward pass before that of the batch."""
+"""Rows of one batch that share more new tokens than this get them from one forward pass before that of the batch."""
 
 _GROWTH = 0.25
 """Spare room of history: rows branch more often than they continue."""
@@ -62,12 +62,15 @@ class PrefixHit(Unpicklable):
     """A batch with the KV that the cache has of it.
 
     Attributes:
+        inputs: Keywords for one forward pass: `out = engine.model.hf(**hit.inputs)`. It has the new tokens of all rows
+            side by side, without padding: `input_ids` and `position_ids` `[1, N]`.
         num_cached: For each row the number of tokens whose KV is reused; the last token is always computed.
     """
 
     _instead = "call get in the process that runs the model"
 
     def __init__(self, cache: PrefixCache, found: Sequence[Recalled], packed: PackedRows) -> None:
+        self.inputs: Mapping[str, Any] = packed.inputs()
         self.num_cached = tuple(each.num_found for each in found)
         self._cache = cache
         self._found: Sequence[Recalled] | None = found
@@ -75,14 +78,6 @@ class PrefixHit(Unpicklable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.num_cached)} rows: {sum(self.num_cached)} tokens cached>"
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """Keywords for one forward pass: `out = engine.model.hf(**hit.inputs)`.
-
-        The pass has the new tokens of all rows side by side, without padding: `input_ids` and `position_ids` `[1, N]`.
-        """
-        return self._packed.inputs
 
     def last_logits(self, out: Any) -> torch.Tensor:
         """Return the logits `[B, V]` of each row's last token.
@@ -100,7 +95,7 @@ class PrefixHit(Unpicklable):
 
     def _check(self, out: Any) -> None:
         """Refuse an output that is not that of `inputs`."""
-        cache = self._packed.inputs["past_key_values"]
+        cache = self.inputs["past_key_values"]
         if getattr(out, "past_key_values", None) is not cache or not self._packed.is_computed:
             raise InvalidValue(
                 "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected"
@@ -163,7 +158,7 @@ class PrefixCache(Unpicklable):
     def get(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> PrefixHit:
         """Return a batch with the KV of the longest known prefix of each row.
 
-        A prefix of 64 or more new tokens that several rows share is computed here, once.
+        A prefix that several rows share is computed here, once, if it has more than 64 new tokens.
 
         Args:
             input_ids: `[B, T]`. It is not changed.
@@ -277,15 +272,11 @@ class PrefixCache(Unpicklable):
         for start in range(known, len(prefix), CHUNK_TOKENS):
             stop = min(len(prefix), start + CHUNK_TOKENS)
             found, packed = self._pack([prefix[:stop]])
-            self._encode(packed)
+            packed.encode()
             num_computed += packed.stops[-1]
             if found[0].num_found + self._keep(found, packed) < stop:
                 break  # there is no more room
         return num_computed
-
-    def _encode(self, packed: PackedRows) -> None:
-        inputs = packed.inputs
-        self._model.encode(inputs["input_ids"], inputs["position_ids"], inputs["past_key_values"])
 
     def _read_slabs(self, past_key_values: Any, rows: Sequence[TokenRow], input_ids: torch.Tensor) -> list[Slab]:
         """Return the KV of each row's tokens, a copy of the caller's."""
@@ -312,7 +303,7 @@ class PrefixCache(Unpicklable):
         """Compare the first layer of all tokens: finds other tokens, positions and weights."""
         packed = _FirstLayer([NewTokens(segments=(), token_ids=row, first=0) for row in rows], self._model)
         with suppress(_FirstLayerIsDone):
-            self._encode(packed)
+            packed.encode()
         for row, slab in enumerate(slabs):
             self._compare(packed.own_kv(row), slab, row, 0)
 
@@ -338,7 +329,7 @@ class PrefixCache(Unpicklable):
                 )
             )
         packed = PackedRows(new, self._model)
-        self._encode(packed)
+        packed.encode()
         for index, (row, start) in enumerate(samples):
             self._compare(packed.own_kv(index), slabs[row], row, start)
 

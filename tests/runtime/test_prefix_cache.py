@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -112,14 +114,14 @@ def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
 
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
-    """Positions of new tokens count from 0 in every row."""
-    original = PackedRows.__init__
+    """New tokens behind known ones stand one position late."""
+    original = PackedRows.inputs
 
-    def init(self: Any, rows: Any, model: Any) -> None:
-        original(self, rows, model)
-        self.inputs = {**self.inputs, "position_ids": self.inputs["position_ids"] + any(row.first for row in rows)}
+    def inputs(self: Any) -> dict[str, Any]:
+        made = original(self)
+        return {**made, "position_ids": made["position_ids"] + bool(self._attention.tokens.segments)}
 
-    patch.setattr(PackedRows, "__init__", init)
+    patch.setattr(PackedRows, "inputs", inputs)
 
 
 def wrong_key(patch: pytest.MonkeyPatch) -> None:
@@ -377,6 +379,23 @@ def test_gradients_do_not_reach_the_cache() -> None:
 
     segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step._attention.tokens.segments
     assert [each.slab.keys.requires_grad for each in segments] == [False]
+
+
+def test_hits_are_freed_without_the_garbage_collector() -> None:
+    """A hit that is dropped holds no KV any longer, so that its room can be used."""
+    prefixes = PrefixCache(ENGINE)
+    ids = torch.arange(5, 80)[None]
+    gc.disable()
+    try:
+        for _ in range(2):
+            hit = prefixes.get(ids)
+            out = ENGINE.model.hf(**hit.inputs)
+            prefixes.update(hit, out)
+            packed = weakref.ref(hit._packed)
+            del hit, out
+            assert packed() is None
+    finally:
+        gc.enable()
 
 
 def test_modules_are_never_evicted_for_it() -> None:
