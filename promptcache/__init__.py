@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from promptcache.kv import MemoryStore, Store, StoreConfig
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
-    from promptcache.runtime import Completion
+    from promptcache.runtime import Completion, PrefixCache, frequent_prefixes
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ _HOMES = {
     "Level": "promptcache.layout",
     "MemoryStore": "promptcache.kv",
     "Plan": "promptcache.layout",
+    "PrefixCache": "promptcache.runtime",
     "Prompt": "promptcache.language",
     "PromptCacheError": "promptcache.diagnostics",
     "PromptError": "promptcache.diagnostics",
@@ -42,6 +43,7 @@ _HOMES = {
     "SchemaError": "promptcache.diagnostics",
     "Store": "promptcache.kv",
     "StoreConfig": "promptcache.kv",
+    "frequent_prefixes": "promptcache.runtime",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "Level",
     "MemoryStore",
     "Plan",
+    "PrefixCache",
     "Prompt",
     "PromptCacheError",
     "PromptError",
@@ -59,6 +62,7 @@ __all__ = [
     "SchemaError",
     "Store",
     "StoreConfig",
+    "frequent_prefixes",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -215,6 +215,13 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         engine.add_schema(promptcache.Schema("spare"))
         engine.remove_schema(name)
 
+    prefixes, ids = promptcache.PrefixCache(engine), torch.tensor([[5, 6, 7]])
+
+    def update(hit: Any, out: Any) -> int:
+        found = prefixes.get(ids)
+        made = engine.model.hf(**found.inputs)
+        return prefixes.update(found if hit is None else hit, made if out is None else out)
+
     def model() -> Any:
         return tiny_model()
 
@@ -278,6 +285,21 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "MemoryStore.recipe": Call(function=memory.recipe, valid=keys),
         "MemoryStore.pinned": Call(function=memory.pinned),
         "Plan": Call(function=promptcache.Plan, valid=vars_of(plan)),
+        "PrefixCache": Call(function=promptcache.PrefixCache, valid={"engine": engine, "cache_bytes": None}, use=repr),
+        "PrefixCache.get": Call(
+            function=prefixes.get,
+            valid={"input_ids": ids, "attention_mask": None},
+            use=lambda hit: engine.model.hf(**hit.inputs),
+        ),
+        "PrefixCache.update": Call(function=update, valid={"hit": None, "out": None}),
+        "PrefixCache.build": Call(function=prefixes.build, valid={"prefixes": [[5, 6, 7]]}),
+        "PrefixCache.add": Call(
+            function=prefixes.add,
+            valid={"input_ids": ids, "past_key_values": engine.model.hf(ids).past_key_values, "attention_mask": None},
+        ),
+        "frequent_prefixes": Call(
+            function=promptcache.frequent_prefixes, valid={"token_lists": [[5, 6, 7], [5, 6, 8]], "min_tokens": 1}
+        ),
         "Prompt": Call(function=promptcache.Prompt, valid={"schema": "travel"}, use=try_prompt),
         "Prompt.from_messages": Call(
             function=promptcache.Prompt.from_messages, valid={"schema": "travel", "messages": CHAT}, use=try_prompt

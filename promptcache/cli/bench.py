@@ -279,6 +279,30 @@ def kinds(
 
 @command.command()
 @with_model
+@_number("--subjects", 12, "Subjects, each with a few-shot prefix.")
+@_number("--questions", 8, "Questions about each subject.")
+@_number("--prefix-tokens", 600, "Tokens of a prefix, a quarter more or less.")
+@_number("--new", 80, "Tokens of a question, a quarter more or less.")
+@_numbers("--batch", (1, 4), "Rows in a batch; repeat the option to compare sizes.")
+@_repeats(1)
+def prefixes(
+    chosen: BenchModel,
+    subjects: int,
+    questions: int,
+    prefix_tokens: int,
+    new: int,
+    batch: tuple[int, ...],
+    repeats: int,
+) -> BenchReport:
+    """CPU time of a loop over questions behind repeated prefixes: no cache, block hashes, and `PrefixCache`."""
+    from promptcache.bench.prefixes import PrefixSizes, compare_prefixes
+
+    sizes = PrefixSizes(subjects=subjects, questions=questions, prefix_tokens=prefix_tokens, new_tokens=new)
+    return compare_prefixes(chosen.load(), sizes, [*dict.fromkeys(batch)], repeats, progress=chosen.progress)
+
+
+@command.command()
+@with_model
 @_modules(8)
 @_module_tokens(512)
 @_numbers("--requests", (20,), "Live requests; repeat the option to compare numbers.")

@@ -13,6 +13,7 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
+from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.generate import generate, generate_together
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
@@ -22,6 +23,7 @@ from promptcache.runtime.link import link, link_batch
 from promptcache.runtime.logprobs import LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
+from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
@@ -51,6 +53,7 @@ __all__ = [
     "Completion",
     "Executor",
     "FinishReason",
+    "FrequentPrefix",
     "History",
     "KVSource",
     "KVView",
@@ -59,6 +62,8 @@ __all__ = [
     "ModuleGain",
     "Planner",
     "Pool",
+    "PrefixCache",
+    "PrefixHit",
     "Progress",
     "Promotion",
     "PromptSource",
@@ -91,6 +96,7 @@ __all__ = [
     "choose_linking",
     "demoted",
     "dynamic_cache_inputs",
+    "frequent_prefixes",
     "generate",
     "generate_together",
     "link",

@@ -5,7 +5,8 @@ set of KV parts below a stretch and its first position. A later request with the
 common prefix of its stretch. Plans know no history.
 
 A node of a tree is a buffer with room to grow. The turns of a conversation fill it one behind the other and are one
-view. Each new node is as large as all nodes above it, so a long conversation has few views.
+view. A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node
+that branches off before the end of another is another text, not a longer one, and has only the room that it needs.
 """
 
 from __future__ import annotations
@@ -123,8 +124,14 @@ class _Prefix:
 class History:
     """KV of own tokens of earlier requests, in buffers of a store. All methods are thread-safe."""
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: Buffers, growth: float = 1.0) -> None:
+        """Create an empty history.
+
+        Args:
+            growth: Size of a new node at the end of a path, as a share of all nodes above it.
+        """
         self._buffers = buffers
+        self._growth = growth
         self._trees: dict[str, _Branch] = {}
         self._nodes: dict[Allocation, _Node] = {}
         self._lock = new_lock()
@@ -215,7 +222,7 @@ class History:
         found: list[tuple[_Node, int]] = []
         branch, offset, at = self._trees.get(key, {}), 0, 0
         while at < len(token_ids) and (node := branch.get((offset, token_ids[at]))) is not None:
-            offset = _num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
+            offset = num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
             found.append((node, offset))
             branch, at = node.children, at + offset
         runs = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
@@ -241,13 +248,15 @@ class History:
             return 0
         num_copied = 0
         last = path[-1] if path else None
-        if last is not None and last.num_tokens == len(last.node.token_ids) and last.node.room:
+        is_at_end = last is not None and last.num_tokens == len(last.node.token_ids)
+        if last is not None and is_at_end and last.node.room:
             num_copied = _append(last.node, last.run, token_ids[known:], own_kv, at)
         rest = token_ids[known + num_copied :]
         if rest:
             branch = last.node.children if last is not None else self._trees.setdefault(stretch.key, {})
             offset = 0 if last is None else last.num_tokens + num_copied
-            added = self._add_node(branch, (offset, rest[0]), max(len(rest), known + num_copied))
+            room = int(self._growth * (known + num_copied)) if is_at_end else 0
+            added = self._add_node(branch, (offset, rest[0]), max(len(rest), room))
             if added is not None:
                 num_copied += _append(*added, rest, own_kv, at + num_copied)
         return num_copied
@@ -276,18 +285,22 @@ class History:
 
 
 def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> History | None:
-    """Return a history in the memory tier of a store, or in memory of its own if the store has no such tier.
+    """Return a history in the memory of a store; None if `history_bytes` is 0. Otherwise as for `open_buffers`."""
+    return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes))
+
+
+def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None) -> Buffers:
+    """Return buffers in the memory tier of a store, or in memory of their own if the store has no such tier.
 
     Args:
-        history_bytes: Limit in bytes; None means a quarter of the store's memory budget, or `DEFAULT_HISTORY_BYTES`
-            without a budget; 0 means no history, and None is returned.
+        limit_bytes: None means a quarter of the store's memory budget, or `DEFAULT_HISTORY_BYTES` without a budget.
     """
     memory = store.memory if isinstance(store, TieredStore) else store
     if not isinstance(memory, MemoryStore):
         memory = MemoryStore(shape)
-    if history_bytes is None:
-        history_bytes = DEFAULT_HISTORY_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
-    return History(memory.buffers(history_bytes)) if history_bytes else None
+    if limit_bytes is None:
+        limit_bytes = DEFAULT_HISTORY_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
+    return memory.buffers(limit_bytes)
 
 
 def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStretch]:
@@ -320,7 +333,7 @@ def _append(node: _Node, run: KVHandle, token_ids: Sequence[int], own_kv: OwnKV,
     return count
 
 
-def _num_shared(known: Sequence[int], wanted: Sequence[int]) -> int:
+def num_shared(known: Sequence[int], wanted: Sequence[int]) -> int:
     """Return the length of the longest common prefix."""
     if [*known] == [*wanted]:
         return len(known)

@@ -16,6 +16,7 @@ from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
 from promptcache.bench.kinds import compare_kinds, kinds
 from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
+from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, PrefixSizes, compare_prefixes, num_needed
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
@@ -123,6 +124,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["memory", *_TINY, "--requests", "2"],
         ["kinds", "--shape", "tiny", "--cached", "0", "--cached", "8", "--tokens", "2", "--repeats", "1"],
         ["chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"],
+        ["prefixes", "--shape", "tiny", "--subjects", "2", "--questions", "2", "--prefix-tokens", "40", "--new", "4"],
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
@@ -280,6 +282,29 @@ def test_long_prompts_are_not_measured_without_a_cache(
     assert [place for place, _ in curves["no cache"]] == [0]
     assert [place for place, _ in curves["prompt cache"]] == [0, 20]
     assert (tmp_path / "p.svg").stat().st_size > 5_000
+
+
+def test_caches_of_prefixes_reach_the_same_logits(model: Model) -> None:
+    """Every alternative gives the logits of every question, in each order, batch size, and built or not."""
+    sizes = PrefixSizes(subjects=3, questions=3, prefix_tokens=80, new_tokens=20)
+
+    report = compare_prefixes(model, sizes, [1, 4], repeats=2)
+
+    assert max(row["distance"] for row in report.rows) < 1e-12
+    assert [(row["batch"], row["order"], row["built"]) for row in report.rows] == [
+        (batch, order, built) for batch in (1, 4) for built in (False, True) for order in ("ordered", "shuffled")
+    ]
+    assert {len(each) for row in report.rows for each in (row["cpu_seconds"][BLOCKS],)} == {2 * 9, 2 * 3}
+    assert [PADDED_BLOCKS in row["cpu_seconds"] for row in report.rows] == [False] * 4 + [True] * 4
+
+
+def test_needed_tokens_are_those_behind_known_beginnings() -> None:
+    """Known beginnings count once, or not at all if they are built; the last token of a row counts each time."""
+    rows = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 7, 4, 5), (1, 2, 7, 4, 5)]
+
+    assert num_needed((), rows) == 5 + 1 + 3 + 1
+    assert num_needed([(1, 2, 3)], rows) == 2 + 1 + 3 + 1
+    assert num_needed(rows, rows) == 4
 
 
 def _quality_row(way: str, seconds: float, divergence: float | None) -> dict[str, Any]:

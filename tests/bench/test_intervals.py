@@ -11,6 +11,7 @@ from promptcache.bench.intervals import (
     difference_interval,
     paired_difference,
     ratio_of_medians,
+    ratio_of_sums,
     share_interval,
 )
 from promptcache.demo import Rate
@@ -113,3 +114,17 @@ def test_noise_that_both_sides_meet_leaves_their_ratio_sure() -> None:
 
     assert (ratio, low, high) == pytest.approx((1.1, 1.1, 1.1))
     assert other_low < 1.05 < 1.15 < other_high
+
+
+def test_ratios_of_sums_hold_the_true_ratio() -> None:
+    """Of 200 intervals around ratios of noisy pairs, about 95 % hold the true ratio."""
+    rng = Random(2)
+    inside = 0
+    for seed in range(200):
+        second = [rng.uniform(1, 9) for _ in range(40)]
+        first = [0.8 * each * rng.uniform(0.7, 1.3) for each in second]
+        _, low, high = ratio_of_sums(first, second, seed)
+        inside += low <= 0.8 <= high
+
+    assert 0.88 < inside / 200 <= 0.99
+    assert ratio_of_sums([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]) == pytest.approx((2.0, 2.0, 2.0))

@@ -17,7 +17,7 @@ from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, StoreConfig, TieredStore
 from promptcache.layout import context_digest
 from promptcache.runtime import Completion, History, KVSource
-from promptcache.runtime.history import _append, _num_shared
+from promptcache.runtime.history import _append, num_shared
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
 from promptcache.testing.tiny_model import tiny_model
@@ -188,8 +188,8 @@ FAULTS: dict[str, tuple[str, Any]] = {
         lambda context: context_digest([part for part in context if part.encoding.num_tokens < 8]),
     ),
     "one token too many is shared": (
-        "_num_shared",
-        lambda known, wanted: min(_num_shared(known, wanted) + 1, len(known), len(wanted)),
+        "num_shared",
+        lambda known, wanted: min(num_shared(known, wanted) + 1, len(known), len(wanted)),
     ),
     "KV is kept one token late": (
         "_append",

@@ -48,6 +48,7 @@ class Model:
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
         linking: The linking strategy; chosen by the self-test at load.
+        num_known_tokens: Token IDs below this number have an embedding.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Model:
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
-        self._num_known_tokens: int = embeddings.num_embeddings
+        self.num_known_tokens: int = embeddings.num_embeddings
         self.linking: Linking = self._install_attention()
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
@@ -101,9 +102,9 @@ class Model:
         Raises:
             UnsupportedModel: Names the token.
         """
-        if max(token_ids, default=0) >= self._num_known_tokens:
+        if max(token_ids, default=0) >= self.num_known_tokens:
             raise UnsupportedModel(
-                f"{self.facts.name} has {self._num_known_tokens} tokens, and its tokenizer returned token "
+                f"{self.facts.name} has {self.num_known_tokens} tokens, and its tokenizer returned token "
                 f"{max(token_ids)}: the tokenizer belongs to another model"
             )
 
@@ -132,7 +133,7 @@ class Model:
         Returns:
             `[B, T, V]`, or `[B, K, V]` in the order of `keep`.
         """
-        chosen = {"logits_to_keep": keep} if keep is not None and self._selects_logits else {}
+        chosen = {} if keep is None else self.only_logits_of(keep)
         output = self.hf(
             input_ids=token_ids,
             position_ids=position_ids,
@@ -143,6 +144,10 @@ class Model:
         )
         logits: torch.Tensor = output.logits
         return logits if keep is None or chosen else logits[:, keep]
+
+    def only_logits_of(self, tokens: torch.Tensor | Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the keyword by which a forward pass computes the logits of these tokens only; {} if it has none."""
+        return {"logits_to_keep": torch.as_tensor(tokens, device=self.device)} if self._selects_logits else {}
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""

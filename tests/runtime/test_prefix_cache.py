@@ -1,0 +1,439 @@
+"""A prefix cache changes no logits: each row gets those of a forward pass over its tokens alone."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from promptcache import Engine, PrefixCache, frequent_prefixes
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
+from promptcache.kv import StoreConfig
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.packed_rows import PackedRows
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.service import distance
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+from tests.families import FAMILIES, random_model
+from tests.planted.targets import module_of
+
+TOLERANCE = 1e-9
+ENGINE = Engine(tiny_model(), ByteTokenizer())
+TOKEN_BYTES = ENGINE.model.shape.token_bytes
+SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
+
+
+@cache
+def reference(row: tuple[int, ...], model: Model = ENGINE.model) -> torch.Tensor:
+    """Return the logits of the last token of a row, without a cache."""
+    with torch.no_grad():
+        logits: torch.Tensor = model.hf(input_ids=torch.tensor([row])).logits[0, -1]
+    return logits
+
+
+def padded(rows: Sequence[Sequence[int]], left: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one batch with its mask; each row is padded left or right, with tokens that do not exist."""
+    width = max(map(len, rows))
+    ids, mask = torch.full((len(rows), width), -100), torch.zeros((len(rows), width), dtype=torch.long)
+    for index, row in enumerate(rows):
+        columns = slice(width - len(row), width) if left[index] else slice(0, len(row))
+        ids[index, columns], mask[index, columns] = torch.tensor(row), 1
+    return ids, mask
+
+
+def check(prefixes: PrefixCache, rows: Sequence[tuple[int, ...]], left: Sequence[bool], model: Model) -> None:
+    """Check the logits of one batch, and keep its KV."""
+    ids, mask = padded(rows, left)
+    before = ids.clone(), mask.clone()
+    hit = prefixes.get(ids, mask)
+    out = model.hf(**hit.inputs)
+    logits = hit.last_logits(out)
+    prefixes.update(hit, out)
+
+    assert all(torch.equal(*each) for each in zip((ids, mask), before, strict=True))
+    assert logits.shape[0] == len(rows)
+    assert [count < len(row) for count, row in zip(hit.num_cached, rows, strict=True)] == [True] * len(rows)
+    for row, found in zip(rows, logits, strict=True):
+        assert distance(found.detach(), reference(row, model)) < TOLERANCE
+
+
+def texts(draw: random.Random) -> Callable[[], tuple[int, ...]]:
+    """Return a function that makes rows: beginnings of a few texts, with other ends."""
+    base = [[draw.randrange(3, 250) for _ in range(150)] for _ in range(3)]
+    base.append(base[0][:70] + base[1])
+
+    def row() -> tuple[int, ...]:
+        kept = draw.choice(base)[: draw.choice([1, 5, 63, 64, 65, 100, 130, draw.randrange(1, 150)])]
+        return (*kept, *(draw.randrange(3, 250) for _ in range(draw.choice([0, 0, 1, 3, 20]))))
+
+    return row
+
+
+def run_example(seed: int) -> None:
+    """Several batches on one cache of a random size."""
+    draw = random.Random(seed)
+    num_tokens = draw.choice([1, 63, 64, 128, 200, 400, 5_000])
+    prefixes = PrefixCache(ENGINE, cache_bytes=num_tokens * TOKEN_BYTES)
+    row = texts(draw)
+    for _ in range(4):
+        if draw.random() < 0.3:
+            prefixes.build([row()])
+        if draw.random() < 0.2:
+            one = row()
+            prefixes.add(torch.tensor([one]), filled(one))
+        rows = [row() for _ in range(draw.randrange(1, 6))]
+        check(prefixes, rows, [draw.random() < 0.5 for _ in rows], ENGINE.model)
+        assert prefixes.nbytes <= num_tokens * TOKEN_BYTES
+
+
+def filled(row: Sequence[int]) -> DynamicCache:
+    """Return a cache that transformers filled."""
+    made = DynamicCache()
+    with torch.no_grad():
+        ENGINE.model.hf(input_ids=torch.tensor([row]), past_key_values=made)
+    return made
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5))
+@given(seed=st.integers(0, 2**32))
+def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
+    """Uneven rows, paddings, evictions, prefixes built before and KV added from elsewhere change no logits."""
+    run_example(seed)
+
+
+def late_positions(patch: pytest.MonkeyPatch) -> None:
+    """New tokens behind known ones stand one position late."""
+    original = PackedRows.inputs
+
+    def inputs(self: Any) -> dict[str, Any]:
+        made = original(self)
+        return {**made, "position_ids": made["position_ids"] + bool(self._attention.tokens.segments)}
+
+    patch.setattr(PackedRows, "inputs", inputs)
+
+
+def wrong_key(patch: pytest.MonkeyPatch) -> None:
+    """A row counts one token more as known than it shares."""
+    history = module_of("promptcache.runtime.history")
+    original = history.num_shared
+    patch.setattr(
+        history,
+        "num_shared",
+        lambda known, wanted: min(original(known, wanted) + 1, len(known), len(wanted)),
+    )
+
+
+@pytest.mark.parametrize("plant", [late_positions, wrong_key])
+def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law fails if a position or a key is wrong."""
+    plant(monkeypatch)
+
+    def examples() -> None:
+        for seed in range(10):
+            run_example(seed)
+
+    with pytest.raises((AssertionError, InvalidValue)):  # `add` refuses what does not agree with its samples
+        examples()
+
+
+@pytest.mark.parametrize("family", SEGMENTED)
+def test_windows_caps_sinks_and_groups_are_kept(family: str) -> None:
+    """The same for every family that takes rows, with rows longer than its window."""
+    model = Model(random_model(family, torch.float64))
+    engine = Engine(model, ByteTokenizer())
+    prefixes, draw = PrefixCache(engine), random.Random(family)
+    shared = [draw.randrange(5, 250) for _ in range(70)]
+    for _ in range(2):
+        rows = [(*shared[:size], *(draw.randrange(5, 250) for _ in range(3))) for size in (70, 66, 9, 0)]
+        ids, mask = padded(rows, [True] * 4)
+        hit = prefixes.get(ids, mask)
+        out = model.hf(**hit.inputs)
+        prefixes.update(hit, out)
+        for row, found in zip(rows, hit.last_logits(out), strict=True):
+            assert distance(found.detach(), reference(row, model)) < 1e-6
+    assert hit.num_cached[:2] == (70, 66)
+
+
+def test_what_is_known_is_not_computed_again() -> None:
+    """A second batch computes only tokens behind the known prefixes; a prefix that rows share is computed once."""
+    prefixes = PrefixCache(ENGINE)
+    shared = tuple(range(10, 110))
+    rows = [(*shared, each, each) for each in (3, 4, 5)]
+
+    first = prefixes.get(*padded(rows, [True] * 3))
+    out = ENGINE.model.hf(**first.inputs)
+    num_stored = prefixes.update(first, out)
+    second = prefixes.get(*padded([*rows, (*shared, 6)], [True] * 4))
+
+    assert (first.num_cached, num_stored) == ((100, 100, 100), 6)
+    assert second.num_cached == (101, 101, 101, 100)
+    assert second.inputs["input_ids"].tolist() == [[3, 4, 5, 6]]
+
+
+def test_frequent_prefixes_are_ranked_by_what_they_save() -> None:
+    """Each prefix counts the tokens behind the one above it, for all lists but the first; the law holds by brute force."""
+    system, first, second = list(range(40)), [100] * 50, [200] * 60
+    lists = [
+        [*system, *first, 1],
+        [*system, *first, 2],
+        [*system, *first, 3],
+        [*system, *second, 4],
+        [*system, *second, 5],
+    ]
+    lists.append([7] * 20)
+
+    found = frequent_prefixes(lists)
+
+    assert [(len(each.token_ids), each.num_lists, each.num_saved_tokens) for each in found] == [
+        (40, 5, 160),
+        (90, 3, 100),
+        (100, 2, 60),
+    ]
+    prefixes = PrefixCache(ENGINE)
+    assert prefixes.build(found) == 40 + 50 + 60
+    assert prefixes.build(found) == 0
+    assert prefixes.get(torch.tensor([lists[0]])).num_cached == (90,)
+
+
+@settings(max_examples=50)
+@given(lists=st.lists(st.lists(st.integers(0, 1), max_size=8), max_size=8), least=st.integers(1, 4))
+def test_saved_tokens_are_those_of_a_trie(lists: list[list[int]], least: int) -> None:
+    """What all frequent prefixes save is what a trie saves on tokens of branches of at least `min_tokens`."""
+    found = frequent_prefixes(lists, min_tokens=least)
+
+    cut = [tuple(each[:-1]) for each in lists]
+    branches = {
+        tuple(a[:size])
+        for i, a in enumerate(cut)
+        for b in cut[i + 1 :]
+        for size in [
+            next((n for n, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
+        ]
+        if size >= least
+    }
+    assert {each.token_ids for each in found} == branches
+    assert {each.token_ids: each.num_lists for each in found} == {
+        each: sum(row[: len(each)] == each for row in cut) for each in branches
+    }
+    above = {each: max([len(b) for b in branches if b != each and each[: len(b)] == b], default=0) for each in branches}
+    assert all(
+        each.num_saved_tokens == (len(each.token_ids) - above[each.token_ids]) * (each.num_lists - 1) for each in found
+    )
+
+
+@pytest.mark.parametrize("kind", ["cache", "tuples"])
+def test_kv_from_elsewhere_is_used(kind: str) -> None:
+    """KV that transformers computed serves a batch, with its padding left out."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [tuple(range(10, 90)), tuple(range(60, 100))]
+    ids, mask = padded(rows, [True, True])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        ENGINE.model.hf(input_ids=ids.clamp(min=0), attention_mask=mask, position_ids=positions, past_key_values=made)
+    given_kv = made if kind == "cache" else tuple((layer.keys, layer.values) for layer in made.layers)
+
+    assert prefixes.add(ids, given_kv, mask) == 120
+
+    assert prefixes.get(ids, mask).num_cached == (79, 39)
+    check(prefixes, rows, [False, True], ENGINE.model)
+
+
+def _other_weights(row: Sequence[int]) -> Any:
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        tiny_model(seed=1).hf(input_ids=torch.tensor([row]), past_key_values=made)
+    return made
+
+
+def _other_tokens(row: Sequence[int]) -> Any:
+    return filled([*row[:30], 7, *row[31:]])
+
+
+def _wrong_late(row: Sequence[int]) -> Any:
+    made: Any = filled(row)
+    made.layers[1].values[:, :, -2] *= 1.1
+    return made
+
+
+def _shifted(row: Sequence[int]) -> Any:
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        positions = torch.arange(len(row))[None] + 1
+        ENGINE.model.hf(input_ids=torch.tensor([row]), position_ids=positions, past_key_values=made)
+    return made
+
+
+def _with_nan(row: Sequence[int]) -> Any:
+    made: Any = filled(row)
+    made.layers[1].values[:, :, -1] = torch.nan
+    return made
+
+
+@pytest.mark.parametrize("wrong", [_other_weights, _other_tokens, _wrong_late, _shifted, _with_nan])
+def test_wrong_kv_is_refused(wrong: Callable[[Sequence[int]], Any]) -> None:
+    """KV of other weights, tokens or positions is refused, and nothing is stored."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(10, 90))
+
+    with pytest.raises(InvalidValue, match=r"past_key_values\[\d\] differs .* input_ids\[0\]; nothing was stored"):
+        prefixes.add(torch.tensor([row]), wrong(row))
+
+    assert prefixes.nbytes == 0
+
+
+def test_kv_of_another_shape_is_refused() -> None:
+    """The message says what is expected."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(10, 20))
+    made: Any = filled(row)
+
+    with pytest.raises(InvalidValue, match=r"\[1, 2, 10, 8\] of torch.float64: \[1, 2, 9, 8\]"):
+        prefixes.add(torch.tensor([row[:-1]]), made)
+    with pytest.raises(InvalidValue, match="float32"):
+        prefixes.add(torch.tensor([row]), [(layer.keys.float(), layer.values.float()) for layer in made.layers])
+    for other in (None, DynamicCache(), [made.layers[0]], [(1, 2), (3, 4)], 5):
+        with pytest.raises(InvalidValue, match="past_key_values"):
+            prefixes.add(torch.tensor([row]), other)
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "message"),
+    [
+        ([5, 6], None, "a tensor of token IDs"),
+        (torch.tensor([5, 6]), None, r"input_ids\[None\]"),
+        (torch.tensor([[0.5]]), None, "float32: token IDs"),
+        (torch.zeros((0, 2), dtype=torch.long), None, "at least one token"),
+        (torch.tensor([[5, 6], [5, 10_000]]), None, r"input_ids\[1\]\[1\]=10000"),
+        (torch.tensor([[5, -1]]), None, r"input_ids\[0\]\[1\]=-1"),
+        (torch.tensor([[5, 6]]), [[1, 1]], "a tensor"),
+        (torch.tensor([[5, 6]]), torch.ones(2), r"\[1, 2\] are expected"),
+        (torch.tensor([[5, 6, 7]]), torch.tensor([[1, 0, 1]]), r"attention_mask\[0\]\[1\] is 0 between tokens"),
+        (torch.tensor([[5, 6], [5, 6]]), torch.tensor([[0, 1], [0, 0]]), r"attention_mask\[1\] has no 1"),
+        (torch.tensor([[5, 6]]), torch.tensor([[1, 2]]), r"attention_mask\[0\]\[1\]=2"),
+    ],
+)
+def test_wrong_batches_are_refused(ids: Any, mask: Any, message: str) -> None:
+    """The message names the row and the column."""
+    with pytest.raises(InvalidValue, match=message):
+        PrefixCache(ENGINE).get(ids, mask)
+
+
+def test_rows_beyond_the_context_are_refused() -> None:
+    """The message has the length and the limit."""
+    with pytest.raises(ContextLengthExceeded, match=r"input_ids\[0\] has 4,097 tokens"):
+        PrefixCache(ENGINE).get(torch.ones((1, 4097), dtype=torch.long))
+
+
+def test_hits_are_of_one_cache_and_one_pass() -> None:
+    """Another cache's hit, a hit used twice, and an output that is not its own are refused."""
+    first, second = PrefixCache(ENGINE), PrefixCache(Engine(tiny_model(), ByteTokenizer()))
+    ids = torch.tensor([[5, 6, 7]])
+    hit, other = first.get(ids), first.get(ids)
+    with pytest.raises(InvalidValue, match="not the output"):
+        first.update(hit, None)
+    out = ENGINE.model.hf(**hit.inputs)
+
+    with pytest.raises(InvalidValue, match="another PrefixCache"):
+        second.update(hit, out)
+    with pytest.raises(InvalidValue, match="not the output"):
+        first.update(other, out)
+    with pytest.raises(InvalidValue, match="one forward pass"):
+        ENGINE.model.hf(**hit.inputs)
+    with pytest.raises(InvalidValue, match="the result of get"):
+        first.update(None, out)  # type: ignore[arg-type] # what is tested
+    first.update(hit, out)
+    with pytest.raises(InvalidValue, match="used before"):
+        first.update(hit, out)
+
+
+def test_engines_and_models_that_cannot_serve_are_refused() -> None:
+    """Something else than an engine, and a model that is linked by concatenation."""
+    family = next(each for each in FAMILIES if "concatenated" in each)
+
+    with pytest.raises(InvalidValue, match="an Engine is expected"):
+        PrefixCache(ENGINE.model)  # type: ignore[arg-type] # what is tested
+    with pytest.raises(UnsupportedModel, match="linked by concatenation"):
+        PrefixCache(Engine(Model(random_model(family, torch.float64)), ByteTokenizer()))
+
+
+def test_gradients_do_not_reach_the_cache() -> None:
+    """A loop that forgets `no_grad` stores plain tensors."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(5, 80))
+    with torch.enable_grad():
+        for _ in range(2):
+            check(prefixes, [row], [True], ENGINE.model)
+
+    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step._attention.tokens.segments
+    assert [each.slab.keys.requires_grad for each in segments] == [False]
+
+
+def test_hits_are_freed_without_the_garbage_collector() -> None:
+    """A hit that is dropped holds no KV any longer, so that its room can be used."""
+    prefixes = PrefixCache(ENGINE)
+    ids = torch.arange(5, 80)[None]
+    gc.disable()
+    try:
+        for _ in range(2):
+            hit = prefixes.get(ids)
+            out = ENGINE.model.hf(**hit.inputs)
+            prefixes.update(hit, out)
+            packed = weakref.ref(hit._packed)
+            del hit, out
+            assert packed() is None
+    finally:
+        gc.enable()
+
+
+def test_modules_are_never_evicted_for_it() -> None:
+    """The cache is in the budget of the store, and modules go first."""
+    budget = 300 * TOKEN_BYTES
+    engine = Engine(ENGINE.model, ByteTokenizer(), store=StoreConfig(memory_bytes=budget))
+    engine.add_schema(f'<schema name="s"><module name="a">{"x" * 200}</module></schema>')
+    engine.warm()
+    prefixes = PrefixCache(engine, cache_bytes=budget)
+
+    for number in range(5):
+        check(prefixes, [tuple(range(number, number + 60))], [True], ENGINE.model)
+
+    assert 0 < prefixes.nbytes <= 100 * TOKEN_BYTES
+    assert len([*engine.store.keys()]) > 0
+    assert engine.generate('<prompt schema="s"><a/>b</prompt>', max_new_tokens=1).usage.num_encoded_tokens == 0
+
+
+def test_threads_share_a_cache() -> None:
+    """Threads that get and update at once get the logits of no cache."""
+    prefixes = PrefixCache(ENGINE, cache_bytes=400 * TOKEN_BYTES)
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        row = texts(random.Random(0))
+        for _ in range(10):
+            rows = [row() for _ in range(draw.randrange(1, 4))]
+            check(prefixes, rows, [True] * len(rows), ENGINE.model)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_other_texts_get_no_spare_room() -> None:
+    """A node that branches off has the room that it needs; one at the end of a path has room to grow."""
+    prefixes = PrefixCache(ENGINE)
+    shared = tuple(range(5, 205))
+    for end in (3, 4):
+        check(prefixes, [(*shared, *[end] * 30)], [True], ENGINE.model)
+
+    assert prefixes.nbytes == (256 + 64) * TOKEN_BYTES
