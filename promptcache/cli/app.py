@@ -35,6 +35,7 @@ COMMANDS = {
     "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
     "test": "Check the examples of schemas, and laws over many prompts of each.",
     "run": "Answer a prompt, and say what was reused.",
+    "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
     "audit": "Show how far a cached request is from plain prefill, why, and what would help.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
     "cache": "Look into a store of KV: list, verify, pin, clean up, export, import.",

@@ -60,7 +60,8 @@ def complete_documents(_ctx: click.Context, _parameter: click.Parameter, incompl
 def complete_arguments(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer the parameters of the prompt on the command line as `name=`, and after the `=` their choices."""
     # after a lone --arg, click 8.5 leaves the words before it unparsed
-    prompt, schemas = ctx.params.get("prompt") or next(iter(ctx.args), "-"), ctx.params.get("schema") or ()
+    typed = ctx.params.get("prompt") or ctx.params.get("document")
+    prompt, schemas = typed or next(iter(ctx.args), "-"), ctx.params.get("schema") or ()
     if prompt == "-":
         return []
     from promptcache.cli.request import described, open_parameters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 
@@ -53,6 +54,38 @@ def device_named(name: str | None) -> torch.device | None:
     except (RuntimeError, AssertionError) as error:
         raise EnvironmentMissing(f"--device {name}: {str(error).partition(chr(10))[0]}") from None
     return device
+
+
+def sampling(temperature: float | None) -> dict[str, Any]:
+    """Return the options of generation for `--temperature`.
+
+    Raises:
+        UsageMistake: It is not a finite number.
+    """
+    if temperature is None:
+        return {}
+    if not isfinite(temperature):
+        raise UsageMistake(f"--temperature {temperature}: not a finite number")
+    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+
+
+def set_seed(seed: int | None) -> None:
+    """Seed the random numbers of sampling, if `--seed` was given."""
+    if seed is not None:
+        import torch
+
+        torch.manual_seed(seed)
+
+
+def optional_store(place: str | None, limit: int | None) -> StoreConfig | None:
+    """Return the configuration of the store of a command that can do without one.
+
+    Raises:
+        UsageMistake: There is a limit and no store.
+    """
+    if place is None and limit is not None:
+        raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
+    return None if place is None else store_config(place, limit)
 
 
 def store_config(place: str, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:

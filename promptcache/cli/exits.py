@@ -79,14 +79,8 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
         with _checked_context(sources):
             yield sources
         sys.stdout.flush()
-    except LanguageError as error:
-        if as_json:
-            write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
-        else:
-            print_diagnostics(error.diagnostics, beside=True)
-        raise Exit(exit_code(error)) from None
     except PromptCacheError as error:
-        _report(str(error), as_json=as_json)
+        show_error(error, as_json=as_json)
         raise Exit(exit_code(error)) from None
     except UsageError as error:
         if as_json:
@@ -105,6 +99,16 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
             raise
         _report(message, as_json=as_json)
         raise Exit(ExitCode.ENVIRONMENT) from None
+
+
+def show_error(error: PromptCacheError, *, as_json: bool = False) -> None:
+    """Write an error to stderr, or with `as_json` to stdout."""
+    if not isinstance(error, LanguageError):
+        _report(str(error), as_json=as_json)
+    elif as_json:
+        write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
+    else:
+        print_diagnostics(error.diagnostics, beside=True)
 
 
 @contextmanager

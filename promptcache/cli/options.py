@@ -101,6 +101,18 @@ repair_option = click.option(
     type=RepairType(),
     help="What to compute again of cached text: none, slots, first-16, first-20%, all; default: as the schema states.",
 )
+max_new_tokens_option = click.option(
+    "--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer."
+)
+seed_option = click.option(
+    "--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling."
+)
+temperature_option = click.option(
+    "--temperature",
+    metavar="T",
+    type=click.FloatRange(min=0.0),
+    help="0 takes the likeliest token; default: as the model declares.",
+)
 schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
 schemas_argument = click.argument(
     "schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas

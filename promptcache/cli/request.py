@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import checked_schema, find_schema, parsed_prompt, read
+from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import counted, did_you_mean, listed
+from promptcache.diagnostics import PromptError, counted, did_you_mean, listed
 from promptcache.language import (
     Argument,
     CheckedSchema,
@@ -95,7 +95,34 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
         LanguageError: All faults of the prompt or of the schema, or the schema was not found.
         UsageMistake: `--arg` names a parameter that the prompt does not have.
     """
-    request = _read(file, schema_files, sources)
+    return _filled_in(_read(read(file, sources), schema_files, sources), words)
+
+
+def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Read the prompt below a conversation, as `read_request`. A schema is read as a prompt that names no module."""
+    request = _read_base(file, schema_files, sources)
+    try:
+        return _filled_in(request, words)
+    except PromptError as error:
+        if request.prompt_file != request.schema_file:
+            raise
+        where = "in a prompt, and start the chat over the prompt"
+        raise PromptError(
+            [replace(each, help=f"{each.help}, {where}" if each.help else where) for each in error.diagnostics]
+        ) from None
+
+
+def with_schema(prompt: Prompt, near: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Find the schema of a prompt from a file that is no document, such as a saved chat, and check both.
+
+    Args:
+        near: The file; the search begins in its folder.
+    """
+    return _filled_in(_found(prompt, InputDocument(name=near, path=Path(near), data=b""), schema_files, sources), ())
+
+
+def _filled_in(request: CheckedRequest, words: Sequence[str]) -> CheckedRequest:
+    """Fill in the arguments of `--arg`, and check the prompt against its schema."""
     prompt, schema = request.prompt, request.schema
     if prompt.schema == schema.name:
         prompt = with_arguments(prompt, schema, words)
@@ -127,10 +154,19 @@ def read_for_model(
         PromptCacheError: As `read_request` and `plan_request`, or the model was not found.
     """
     request = read_request(file, schema_files, words, sources)
+    check_lengths(request, model, max_new_tokens=max_new_tokens, repair=repair)
+    return request
+
+
+def check_lengths(request: CheckedRequest, model: str, *, max_new_tokens: int | None, repair: Repair | None) -> None:
+    """Check the lengths of a request in tokens, without loading the model.
+
+    Raises:
+        PromptCacheError: As `plan_request`, or the model was not found.
+    """
     folder = model_folder(model)
     if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
         plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
-    return request
 
 
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
@@ -139,14 +175,30 @@ def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) ->
     Raises:
         PromptCacheError: A document is missing or has faults.
     """
-    request = _read(file, schema_files, sources)
+    request = _read_base(file, schema_files, sources)
     return list(parameter_names(request.prompt, request.schema))
 
 
-def _read(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read a prompt and its schema; check each on its own."""
+def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Read a prompt and its schema, or a schema as a prompt that names no module."""
     document = read(file, sources)
-    prompt = parsed_prompt(document)
+    if document.kind is not DocumentKind.SCHEMA:
+        return _read(document, schema_files, sources)
+    if schema_files:
+        raise UsageMistake(f"--schema is for prompts, and {document.name} is a schema")
+    schema = checked_schema(document)
+    sources.check_context()
+    prompt = Prompt(schema.name, span=schema.source.span)
+    return CheckedRequest(prompt_file=document.name, schema_file=document.name, prompt=prompt, schema=schema)
+
+
+def _read(document: InputDocument, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Read a prompt and its schema; check each on its own."""
+    return _found(parsed_prompt(document), document, schema_files, sources)
+
+
+def _found(prompt: Prompt, document: InputDocument, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Find and check the schema of a prompt."""
     offered = [read(name, sources) for name in schema_files]
     found = find_schema(prompt, document, (), offered, sources)
     schema = checked_schema(found)

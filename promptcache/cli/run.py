@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, store_config
-from promptcache.cli.exits import UsageMistake, ending
+from promptcache.cli.engine import load_engine, optional_store, sampling, set_seed
+from promptcache.cli.exits import ending
 from promptcache.cli.options import (
     arguments_option,
     context_option,
@@ -21,11 +20,14 @@ from promptcache.cli.options import (
     json_option,
     keep_option,
     limit_option,
+    max_new_tokens_option,
     model_option,
     prompt_argument,
     repair_option,
     schemas_option,
+    seed_option,
     store_option,
+    temperature_option,
 )
 from promptcache.cli.output import tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
@@ -42,16 +44,11 @@ if TYPE_CHECKING:
 @model_option()
 @device_option
 @dtype_option
-@click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer.")
+@max_new_tokens_option
 @arguments_option
 @repair_option
-@click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling.")
-@click.option(
-    "--temperature",
-    metavar="T",
-    type=click.FloatRange(min=0.0),
-    help="0 takes the likeliest token; default: as the model declares.",
-)
+@seed_option
+@temperature_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
 @keep_option
@@ -81,27 +78,18 @@ def command(
     PROMPT is a prompt file; - is standard input.
     """
     with ending(as_json=as_json, context=context) as sources:
-        if temperature is not None and not isfinite(temperature):
-            raise UsageMistake(f"--temperature {temperature}: not a finite number")
-        if limit is not None and store is None:
-            raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
+        generation = sampling(temperature)
         request = read_for_model(prompt, schema, arg, sources, model, max_new_tokens=max_new_tokens, repair=repair)
+        config = optional_store(store, limit)
         with progress() as show:
             show_loading(show, model)
-            config = None if store is None else store_config(store, limit)
             engine = load_engine(model, device, dtype, config)
         engine.add_schema(request.schema.source, keep=keep)
-        generation: dict[str, Any] = {}
-        if temperature is not None:
-            generation = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
         generation["repair"] = None if repair is None else str(repair)
         # the first request encodes what the prompt needs, and nothing else
         warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
         engine.clear_history()
-        if seed is not None:
-            import torch
-
-            torch.manual_seed(seed)
+        set_seed(seed)
         with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
             for piece in stream:
                 if not as_json:

@@ -9,6 +9,7 @@ from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
+from promptcache.runtime.chat_file import read_chat
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
@@ -109,6 +110,7 @@ __all__ = [
     "plain_logits",
     "promote",
     "promoted",
+    "read_chat",
     "read_options",
     "reference_logits",
     "schema_state",

@@ -173,8 +173,7 @@ class Chat(Unpicklable):
             return self._engine.request(plan, self.salt, generation, started)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
-                f"{error}; forget the last questions with chat.rewind(n), start a new chat, or use fewer modules with "
-                "chat.with_prompt(…)"
+                f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"
             ) from None
 
     def _tokens(self) -> RequestTokens:

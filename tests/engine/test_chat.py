@@ -307,7 +307,7 @@ def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
     chat = made.chat(PROMPTS[0])
     with pytest.raises(PromptCacheError):
         chat.say("One?", max_tokens=3)
-    with pytest.raises(ContextLengthExceeded, match=r"chat\.rewind"):
+    with pytest.raises(ContextLengthExceeded, match="rewind"):
         chat.say("word " * CONTEXT_LENGTH)
     with pytest.raises(InvalidValue, match="text"):
         chat.say(3)  # type: ignore[arg-type]

@@ -1,0 +1,392 @@
+"""`promptcache chat`: a conversation in the terminal, or with questions from a pipe.
+
+Answers go to stdout and everything else to stderr. All checks that need no model are made before the model is loaded.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.exceptions import Exit
+
+from promptcache.cli.completion import complete_documents
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.engine import load_engine, optional_store, sampling, set_seed
+from promptcache.cli.exits import ExitCode, UsageMistake, ending, exit_code, show_error, system_message
+from promptcache.cli.files import check_target, files_read
+from promptcache.cli.options import (
+    FILE,
+    arguments_option,
+    context_option,
+    device_option,
+    dtype_option,
+    keep_option,
+    limit_option,
+    max_new_tokens_option,
+    model_option,
+    repair_option,
+    schemas_option,
+    seed_option,
+    store_option,
+    temperature_option,
+)
+from promptcache.cli.output import tell, write_text
+from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import PromptCacheError, counted, did_you_mean
+from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role
+
+if TYPE_CHECKING:
+    from promptcache.runtime import Chat, Completion
+
+_BLOCK = '"""'
+_HELP = f"""\
+/usage       what the last answer reused and prefilled
+/rewind [N]  forget the last question with its answer, or the last N
+/fork        go on in a copy of this chat
+/switch N    go to chat N; the number is in front of the prompt once there are two
+/save FILE   write this chat to a file; promptcache chat --load FILE continues it
+/help        show this list
+/quit        end; so does Ctrl-D
+
+Ctrl-C stops an answer, and the chat is as before its question. At the prompt, Ctrl-C clears the line.
+A line that ends with \\ goes on in the next line. Text between two lines {_BLOCK} is one question, as it is."""
+
+
+@click.command("chat")
+@click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, shell_complete=complete_documents)
+@schemas_option
+@click.option("--load", metavar="FILE", type=FILE, help="Continue a chat that /save wrote.")
+@model_option()
+@device_option
+@dtype_option
+@max_new_tokens_option
+@arguments_option
+@repair_option
+@seed_option
+@temperature_option
+@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
+@limit_option
+@keep_option
+@context_option
+def command(
+    document: str | None,
+    schema: tuple[str, ...],
+    load: Path | None,
+    model: str,
+    device: str | None,
+    dtype: str,
+    max_new_tokens: int | None,
+    arg: tuple[str, ...],
+    repair: Repair | None,
+    seed: int | None,
+    temperature: float | None,
+    store: str | None,
+    limit: int | None,
+    keep: str,
+    context: Path | None,
+) -> None:
+    """Hold a conversation in the terminal, over a schema, a prompt or a saved chat.
+
+    With SCHEMA, the chat has what the schema always has, and no optional module; if the rules of the schema require a
+    choice, an error names it. To choose modules, write a PROMPT. If a PROMPT ends with a user's turn, this is the first
+    question. Without either, the chat has the model alone.
+
+    /help shows the commands of a chat. Questions from a pipe are one line each.
+    """
+    with ending(as_json=False, context=context) as sources:
+        options = sampling(temperature)
+        if max_new_tokens is not None:
+            options["max_new_tokens"] = max_new_tokens
+        if load is None:
+            request = _read(document, schema, arg, sources)
+            prompt, questions = (None, ()) if request is None else _first_question(request.prompt)
+        elif document is None and not arg and repair is None:
+            request, prompt, questions = _read_saved(load, schema, sources), None, ()
+        else:
+            raise UsageMistake("--load: a saved chat has its prompt, arguments and repair; leave them out")
+        if request is not None and prompt is not None:
+            asked = replace(request, prompt=prompt.user(*questions or ("?",)))
+            check_lengths(asked, model, max_new_tokens=max_new_tokens, repair=repair)
+        config = optional_store(store, limit)
+        with progress() as show:
+            show_loading(show, model)
+            engine = load_engine(model, device, dtype, config)
+        read = files_read(sources)
+        if request is not None:
+            engine.add_schema(request.schema.source, keep=keep)
+            read = files_read(sources, request.schema)
+        chat = engine.load_chat(load) if load else engine.chat(prompt, repair=None if repair is None else str(repair))
+        set_seed(seed)
+        if code := _Conversation(chat, options, read).hold(questions):
+            raise Exit(code)
+
+
+def _read(document: str | None, schema: Sequence[str], arg: Sequence[str], sources: Sources) -> CheckedRequest | None:
+    """Read the prompt below a chat; None is the chat of the model alone."""
+    if document == "-":
+        raise UsageMistake("standard input has the questions: name a file")
+    if document is not None:
+        return read_chat_request(document, schema, arg, sources)
+    if schema or arg:
+        raise UsageMistake("--schema and --arg are for a prompt: name a SCHEMA or PROMPT")
+    return None
+
+
+def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedRequest | None:
+    """Read the prompt below a saved chat, and find its schema; None is the chat of the model alone."""
+    from promptcache.runtime import read_chat
+
+    prompt = read_chat(load).prompt
+    return None if prompt.schema == CHAT_SCHEMA else with_schema(prompt, str(load), schema, sources)
+
+
+def _first_question(prompt: Prompt) -> tuple[Prompt, tuple[str, ...]]:
+    """Return a prompt without its question, and the question; a prompt may end without one."""
+    if not prompt.messages or prompt.messages[-1].role not in (None, Role.USER):
+        return prompt, ()
+    *before, last = prompt.messages
+    return replace(prompt, messages=tuple(before)), (last.text,)
+
+
+class _Conversation:
+    """The chats of a session, and the commands that the user can give.
+
+    Errors of a question or a command are shown, and the session goes on.
+    """
+
+    def __init__(self, chat: Chat, options: dict[str, Any], read: frozenset[str]) -> None:
+        """Create a session.
+
+        Args:
+            options: Options of generation.
+            read: Names of the files that `/save` must not replace.
+        """
+        self._chats = [chat]
+        self._number = 0
+        self._options = options
+        self._read = read
+        self._answer: Completion | None = None
+        self._code = ExitCode.OK
+        self._on_terminal = sys.stdin.isatty()
+
+    @property
+    def _chat(self) -> Chat:
+        return self._chats[self._number]
+
+    def hold(self, questions: Sequence[str]) -> ExitCode:
+        """Answer questions until the input ends.
+
+        Args:
+            questions: Those that come before the input.
+
+        Returns:
+            The code of the first error of input from a pipe. On a terminal, errors do not count.
+        """
+        lines = _Lines()
+        if self._on_terminal:
+            turns = f", {counted(len(self._chat.turns), 'question')} so far" if self._chat.turns else ""
+            about = "" if self._chat.prompt.schema == CHAT_SCHEMA else f" over {self._chat.prompt.schema}"
+            tell(f"chat{about}{turns}; /help shows the commands, /quit or Ctrl-D ends")
+        for question in questions:
+            if self._on_terminal:
+                tell(f"> {question}")
+            self._guarded(self._ask, question)
+        while (entry := lines.read(f"{self._number + 1}> " if len(self._chats) > 1 else "> ")) is not None:
+            if entry == _QUIT:
+                break
+            if entry.is_command:
+                self._guarded(self._obey, entry.text)
+            elif entry.text:
+                self._guarded(self._ask, entry.text)
+        return ExitCode.OK if self._on_terminal else self._code
+
+    def _guarded(self, act: Callable[[str], None], text: str) -> None:
+        """Answer a question or obey a command; show its error."""
+        try:
+            act(text)
+        except PromptCacheError as error:
+            show_error(error)
+            self._code = self._code or exit_code(error)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            tell(f"error: {system_message(error)}")
+            self._code = self._code or ExitCode.ENVIRONMENT
+
+    def _ask(self, question: str) -> None:
+        before = self._chat.turns
+        try:
+            with self._chat.stream(question, **self._options) as stream:
+                for piece in stream:
+                    write_text(piece)
+        except KeyboardInterrupt:
+            if not self._on_terminal:
+                raise
+            if self._chat.turns is not before:  # the answer was complete
+                self._chat.rewind()
+            write_text("\n")
+            tell("stopped; the chat is as before this question")
+            return
+        assert stream.completion is not None, "an exhausted stream has its completion"
+        write_text("\n")
+        self._answer = stream.completion
+        tell(*(f"warning: {' '.join(fault.split())}" for fault in self._answer.usage.faults))
+
+    def _obey(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        commands: dict[str, Callable[[str], None]] = {
+            "/usage": self._usage,
+            "/rewind": self._rewind,
+            "/fork": self._fork,
+            "/switch": self._switch,
+            "/save": self._save,
+            "/help": lambda _: tell(*_HELP.splitlines()),
+        }
+        if name not in commands:
+            fix = (
+                did_you_mean(name, [*commands, _QUIT.text])
+                or "/help shows the commands; a question may begin with a space"
+            )
+            raise UsageMistake(f"there is no command '{name}'; {fix}")
+        commands[name](rest.strip())
+
+    def _usage(self, _rest: str) -> None:
+        if self._answer is None:
+            raise UsageMistake("/usage: nothing was answered yet")
+        tell(*usage_lines(self._answer))
+
+    def _rewind(self, rest: str) -> None:
+        number = _whole("/rewind", rest or "1", "of questions")
+        self._chat.rewind(number)
+        tell(f"forgot {counted(number, 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
+
+    def _fork(self, _rest: str) -> None:
+        forked = self._number + 1
+        self._chats.append(self._chat.fork())
+        self._number = len(self._chats) - 1
+        tell(f"this is chat {len(self._chats)}, a fork of chat {forked}; /switch {forked} goes back")
+
+    def _switch(self, rest: str) -> None:
+        number = _whole("/switch", rest, "of a chat")
+        if not 1 <= number <= len(self._chats):
+            raise UsageMistake(
+                f"/switch {number}: there {'are' if len(self._chats) > 1 else 'is'} "
+                f"{counted(len(self._chats), 'chat')}; /fork makes one"
+            )
+        self._number = number - 1
+        tell(f"chat {number}: {counted(len(self._chat.turns), 'question')}")
+
+    def _save(self, rest: str) -> None:
+        if not rest:
+            raise UsageMistake("/save: the name of a file is expected")
+        path = Path(rest).expanduser()
+        check_target(path, self._read)
+        self._chat.save(path)
+        tell(f"saved {counted(len(self._chat.turns), 'question')} to {path}")
+
+
+def _whole(command: str, text: str, what: str) -> int:
+    if not text.isdecimal():
+        got = f", not '{text}'" if text else ""
+        raise UsageMistake(f"{command}: the number {what} is expected{got}")
+    return int(text)
+
+
+def usage_lines(answer: Completion) -> list[str]:
+    """Describe what an answer reused and prefilled, one line for each origin of KV."""
+    usage = answer.usage
+    modules = [each for each in usage.modules if each.source != "history"]
+    names = ", ".join(f"{each.module or '(root)'} {each.num_tokens:,} {each.source}" for each in modules)
+    new = f"{usage.num_encoded_tokens:,} of modules were encoded for it" if usage.num_encoded_tokens else ""
+    rows = [
+        ("modules", usage.num_reused_tokens, names),
+        ("history", usage.num_history_tokens, "computed by earlier answers"),
+        ("new", usage.num_new_tokens, "prefilled for this answer"),
+        ("answer", usage.num_generated_tokens, "all that were allowed" if answer.finish_reason == "length" else ""),
+    ]
+    lines = [f"{name:<8} {number:>6,} tokens  {words}".rstrip() for name, number, words in rows]
+    level = f"{answer.level}, lossy" if answer.lossy else str(answer.level)
+    return [*lines, " · ".join(each for each in (f"TTFT {answer.timing.ttft_s * 1000:.1f} ms", level, new) if each)]
+
+
+class _Entry(NamedTuple):
+    """What the user entered: a command or a question."""
+
+    text: str
+    is_command: bool
+
+
+_QUIT = _Entry("/quit", is_command=True)
+
+
+class _Lines:
+    """Entries from standard input. On a terminal, lines can be edited and called back."""
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stdin.isatty()
+        self._editing = self._on_terminal and sys.stdout.isatty()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # a question that is not text is refused
+        if self._editing:
+            try:
+                import readline
+            except ModuleNotFoundError:
+                return  # lines are read without editing
+            if "libedit" not in (readline.__doc__ or ""):
+                readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
+
+    def read(self, prompt: str) -> _Entry | None:
+        """Return the next entry, or None at the end of the input. Its text may be empty.
+
+        Ctrl-C on a terminal drops what was entered.
+        """
+        try:
+            return self._entry(prompt)
+        except EOFError:
+            if self._on_terminal:
+                tell("")
+            return None
+        except KeyboardInterrupt:
+            if not self._on_terminal:
+                raise
+            tell("")
+            return _Entry("", is_command=False)
+
+    def _entry(self, prompt: str) -> _Entry:
+        first = self._line(prompt)
+        lines = list[str]()
+        with suppress(EOFError):  # the end of the input also ends an entry
+            if first.strip() == _BLOCK:
+                while (line := self._line("... ")).strip() != _BLOCK:
+                    lines.append(line)
+            else:
+                lines.append(first)
+                while lines[-1].endswith("\\"):
+                    lines[-1] = lines[-1][:-1]
+                    lines.append(self._line("... "))
+        text = "\n".join(lines)
+        return _Entry(text.strip(), is_command=text == first and text.startswith("/") and "\n" not in text)
+
+    def _line(self, prompt: str) -> str:
+        """Return a line without its end.
+
+        Raises:
+            EOFError: The input has ended.
+        """
+        if self._editing:
+            return input(prompt)
+        if self._on_terminal:
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.removesuffix("\n")

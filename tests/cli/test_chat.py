@@ -1,0 +1,256 @@
+"""`promptcache chat`, with the model that ships in the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+
+import pytest
+
+import promptcache.cli.chat as chat
+from tests.cli.conftest import Command
+
+pytestmark = [pytest.mark.usefixtures("folder", "_quiet"), pytest.mark.long]
+
+CHAT = ("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "8", "--temperature", "0")
+DISH = "What is the best dish of Miami?\n"
+BEACH = "What is the best beach of Miami?\n"
+
+
+@pytest.fixture
+def _quiet(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A prompt without a question. `chat` sets the variable for its own process; other tests keep theirs."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    (folder / "prompts" / "city.xml").write_text('<prompt schema="travel"><plan days="3"/><miami/></prompt>')
+
+
+def test_answers_are_those_of_one_prompt(command: Command) -> None:
+    """Each line from a pipe is a question, and the first answer is that of `run`; stdout has the answers only."""
+    ran = command("run", "prompts/miami.xml", "--device", "cpu", "--max-new-tokens", "8", "--temperature", "0")
+
+    asked = command(*CHAT, stdin=f"Plan it.\n\n{DISH}")
+    from_prompt = command(*("prompts/miami.xml" if word == CHAT[1] else word for word in CHAT), stdin=DISH)
+
+    assert (asked.exit_code, asked.stderr) == (0, "")
+    assert asked.stdout.startswith(ran.stdout)
+    assert asked.stdout.count("\n") == 2
+    assert from_prompt.stdout == asked.stdout
+
+
+def test_usage_shows_what_an_answer_reused(command: Command) -> None:
+    """/usage accounts for every token of the last answer: modules, history and new tokens."""
+    result = command(*CHAT, stdin=f"/usage\n{DISH}/usage\n{BEACH}/usage\n")
+
+    assert result.stderr.startswith("error: /usage: nothing was answered yet\n")
+    first, second = result.stderr.split("\nTTFT ")[:2]
+    assert re.search(r"modules +\d+ tokens  \(root\) \d+ miss, miami \d+ miss\n", first)
+    assert re.search(r"history +0 tokens", first)
+    assert re.search(r"miami \d+ hit\nhistory +[1-9]\d* tokens", second)
+
+
+def test_forks_go_on_by_themselves(command: Command) -> None:
+    """/fork copies the turns, /switch goes back, /rewind forgets, and /save writes the chat that is in use."""
+    result = command(
+        *CHAT, stdin=f"{DISH}/fork\n{BEACH}/save two.json\n/switch 1\n/save one.json\n/rewind\n/save no.json\n"
+    )
+
+    turns = [json.loads(Path(name).read_text())["turns"] for name in ("no.json", "one.json", "two.json")]
+    assert [[turn["question"] for turn in each] for each in turns] == [
+        [],
+        [DISH.strip()],
+        [DISH.strip(), BEACH.strip()],
+    ]
+    assert turns[1][0] == turns[2][0]
+    assert result.stderr.splitlines() == [
+        "this is chat 2, a fork of chat 1; /switch 1 goes back",
+        "saved 2 questions to two.json",
+        "chat 1: 1 question",
+        "saved 1 question to one.json",
+        "forgot 1 question; the chat has 0 questions",
+        "saved 0 questions to no.json",
+    ]
+
+
+def test_a_saved_chat_goes_on(command: Command) -> None:
+    """A chat that was saved and loaded gives the answers of one that was not."""
+    whole = command(*CHAT, stdin=f"{DISH}{BEACH}").stdout
+    first = command(*CHAT, stdin=f"{DISH}/save saved.json\n").stdout
+    options = [word for word in CHAT if word != "prompts/city.xml"]
+
+    assert first + command(*options, "--load", "saved.json", stdin=BEACH).stdout == whole
+
+
+def test_the_model_alone_can_be_asked(command: Command) -> None:
+    """Without a document the chat has no schema; it can be saved and loaded."""
+    result = command("chat", "--max-new-tokens", "2", stdin="Hello.\n/save plain.json\n")
+    again = command("chat", "--max-new-tokens", "2", "--load", "plain.json", stdin="Hello.\n")
+
+    assert (result.exit_code, again.exit_code) == (0, 0)
+    assert result.stdout.strip()
+    assert again.stdout.strip()
+
+
+def test_a_question_can_have_several_lines(command: Command, folder: Path) -> None:
+    """A backslash continues a line, a block is one question as it is, and a space makes a question of a command."""
+    asked = 'One\\\ntwo\n"""\n/usage\n\nlast\\\n"""\n /help\nend\\'
+
+    command("chat", "--max-new-tokens", "1", stdin=f"{asked}\n")
+    saved = command("chat", "--max-new-tokens", "1", stdin=f"{asked}\n\n/save talk.json\n")
+
+    assert saved.exit_code == 0
+    questions = [turn["question"] for turn in json.loads((folder / "talk.json").read_text())["turns"]]
+    assert questions == ["One\ntwo", "/usage\n\nlast\\", "/help", "end"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "code"),
+    [
+        ("/usages", "there is no command '/usages'; did you mean '/usage'?", 2),
+        ("/rewind 5", "the chat has 0 questions", 2),
+        ("/rewind x", "/rewind: the number of questions is expected, not 'x'", 2),
+        ("/switch", "/switch: the number of a chat is expected", 2),
+        ("/switch 2", "there is 1 chat; /fork makes one", 2),
+        ("/save", "the name of a file is expected", 2),
+        ("/save travel.xml", "travel.xml is what is read", 2),
+        ("/save gone/x.json", "No such file or directory: gone", 3),
+        ("a" * 9000, "forget the last questions", 1),
+    ],
+)
+def test_an_error_is_shown_and_the_chat_goes_on(command: Command, line: str, message: str, code: int) -> None:
+    """The error of a command or a question has its fix. Later questions are answered; the exit code tells of it."""
+    result = command(*CHAT, stdin=f"{line}\n{DISH}/quit\nnot asked\n")
+
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (result.exit_code, result.stdout.count("\n")) == (code, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("-",), 2, "standard input has the questions"),
+        (("travel.xml", "--load", "x"), 2, "--load: a saved chat has its prompt"),
+        (("travel.xml", "--schema", "travel.xml"), 2, "--schema is for prompts"),
+        (("--arg", "a=b"), 2, "name a SCHEMA or PROMPT"),
+        (("--load", "gone.json"), 2, "gone.json: cannot be read"),
+        (("travel.xml", "--temperature", "nan"), 2, "not a finite number"),
+        (("travel.xml", "--limit", "1GB"), 2, "--store DIR"),
+        (("prompts/typo.xml",), 1, "error[PC401]"),
+        (("prompts/city.xml", "--max-new-tokens", "9999"), 1, "9999 new tokens were asked for"),
+        (("tour.xml",), 1, "add <day/> or <night/>, in a prompt, and start the chat over the prompt"),
+    ],
+)
+def test_mistakes_are_shown_before_a_model_is_loaded(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, message: str
+) -> None:
+    """Documents and options are checked first. A schema whose rules require a choice needs a prompt."""
+    monkeypatch.setitem(sys.modules, "promptcache.engine", None)
+    union = '<union name="u" required="true"><module name="day">a</module><module name="night">b</module></union>'
+    (folder / "tour.xml").write_text(f'<schema name="tour">{union}</schema>')
+
+    result = command("chat", *words, stdin=DISH)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+
+
+def test_ctrl_c_in_a_pipe_ends_the_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a terminal has a prompt to go back to."""
+
+    def interrupt(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "write_text", interrupt)
+
+    assert command(*CHAT, stdin=DISH).exit_code == 130
+
+
+class _Terminal:
+    """A command on a terminal of its own, which sends it signals as a terminal does."""
+
+    _CODE = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from promptcache.cli import main; main()"
+
+    def __init__(self, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self._CODE, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        os.close(theirs)
+        self.got = ""
+
+    def type(self, keys: str) -> None:
+        """Type keys."""
+        os.write(self._ours, keys.encode())
+
+    def wait_for(self, pattern: str) -> str:
+        """Return the output up to a pattern, which must come within half a minute, and forget it."""
+        stop = time.monotonic() + 30
+        while (found := re.search(pattern, self.got)) is None:
+            assert select([self._ours], [], [], max(0.0, stop - time.monotonic()))[0], self.got
+            try:
+                piece = os.read(self._ours, 4096)
+            except OSError:
+                raise AssertionError(f"the command has ended: {self.got}") from None
+            self.got += piece.decode(errors="replace")
+        seen, self.got = self.got[: found.end()], self.got[found.end() :]
+        return seen
+
+    def close(self) -> None:
+        """End the command."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal() -> Iterator[_Terminal]:
+    """A chat on a terminal, whose answers are random words until they have all tokens that are allowed."""
+    made = _Terminal("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "200", "--temperature", "99")
+    yield made
+    made.close()
+
+
+PROMPT = r"\x1b\[\?2004h> "  # a terminal is told that a paste is one entry
+
+
+@pytest.mark.process
+def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
+    """Ctrl-C stops an answer or clears a line, earlier lines come back, a paste is one entry, and Ctrl-D ends."""
+    terminal.wait_for(rf"chat over travel; /help shows .*\n.*{PROMPT}")
+    terminal.type("One?\r")
+    terminal.wait_for(r"One\?\s+\x1b\[\?2004l\s+\w+")
+    terminal.type("\x03")
+    terminal.wait_for(rf"stopped; the chat is as before this question\s+{PROMPT}")
+    terminal.type("half a line")
+    terminal.wait_for("half a line")
+    time.sleep(0.5)  # readline sees no signal until it waits for the next key
+    terminal.type("\x03")
+    terminal.wait_for(PROMPT)
+    terminal.type("Two?\r")
+    terminal.wait_for(PROMPT)
+    terminal.type("\x1b[A\r")  # the line before
+    terminal.wait_for(PROMPT)
+    terminal.type("\x1b[200~Three\rfour?\x1b[201~\r")
+    terminal.wait_for(PROMPT)
+    terminal.type("/rewind 9\r")
+    terminal.wait_for(f"error: .*the chat has 3 questions\\s+{PROMPT}")
+    terminal.type("/save talk.json\r")
+    terminal.wait_for(PROMPT)
+    terminal.type("\x04")
+
+    assert terminal.process.wait(30) == 0
+    questions = [turn["question"] for turn in json.loads((folder / "talk.json").read_text())["turns"]]
+    assert questions == ["Two?", "Two?", "Three\nfour?"]
