@@ -26,7 +26,7 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
-from promptcache.runtime.serving import Score, logits_batch, score
+from promptcache.runtime.serving import IncrementalText, Score, logits_batch, score
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
@@ -43,6 +43,7 @@ __all__ = [
     "Executor",
     "FinishReason",
     "History",
+    "IncrementalText",
     "KVSource",
     "KVView",
     "Model",

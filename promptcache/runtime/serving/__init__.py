@@ -2,5 +2,6 @@
 
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.score import Score, logits_batch, score
+from promptcache.runtime.serving.text import IncrementalText
 
-__all__ = ["Batch", "Row", "Score", "logits_batch", "score"]
+__all__ = ["Batch", "IncrementalText", "Row", "Score", "logits_batch", "score"]
