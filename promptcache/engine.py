@@ -46,6 +46,8 @@ from promptcache.runtime import (
     PromptSource,
     Request,
     Score,
+    Service,
+    ServiceLimits,
     Stream,
     TokenQueue,
     WarmReport,
@@ -428,6 +430,22 @@ class Engine(Unpicklable):
             return answer(streaming(request, queue), self._executor)
 
         return Stream(produce, self._text)
+
+    def service(self, limits: ServiceLimits | None = None) -> Service:
+        """Return a service that answers the requests of many threads."""
+
+        def request(
+            prompt: PromptSource,
+            repair: str | None,
+            generation: Mapping[str, Any],
+            max_new_tokens: int | None,
+            started: float,
+            logprobs: int | None,
+            salt: str | None,
+        ) -> Request:
+            return self._request(prompt, repair, read_options(generation, max_new_tokens), started, logprobs, salt)
+
+        return Service(request, self._executor, limits or ServiceLimits())
 
     def chat(self, prompt: PromptSource | None = None, *, repair: str | None = None, salt: str | None = None) -> Chat:
         """Start a conversation over a prompt.

@@ -36,6 +36,7 @@ COMMANDS = {
     "test": "Check the examples of schemas, and laws over many prompts of each.",
     "run": "Answer a prompt, and say what was reused.",
     "audit": "Show how far a cached request is from plain prefill, why, and what would help.",
+    "serve": "Answer prompts over HTTP, with the API of OpenAI.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
     "cache": "Look into a store of KV: list, verify, pin, clean up, export, import.",
     "bench": "Compare Prompt Cache with the alternatives on your machine.",

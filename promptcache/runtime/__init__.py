@@ -19,7 +19,7 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link, link_batch
-from promptcache.runtime.logprobs import LOGPROBS, TokenLogprobs
+from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
@@ -27,14 +27,25 @@ from promptcache.runtime.reference import plain_logits, reference_logits, used_t
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.serving import IncrementalText, Score, logits_batch, score
+from promptcache.runtime.serving.service import (
+    Cancelled,
+    QueueFull,
+    Service,
+    ServiceClosed,
+    ServiceCounts,
+    ServiceLimits,
+    Ticket,
+)
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.warm import warm
 
 __all__ = [
     "LOGPROBS",
+    "MAX_LOGPROBS",
     "Advice",
     "AdviceKind",
     "Audit",
+    "Cancelled",
     "Catalog",
     "Cause",
     "Chat",
@@ -54,13 +65,19 @@ __all__ = [
     "Progress",
     "Promotion",
     "PromptSource",
+    "QueueFull",
     "Request",
     "RequestPositions",
     "Rung",
     "SchemaState",
     "Score",
     "Segment",
+    "Service",
+    "ServiceClosed",
+    "ServiceCounts",
+    "ServiceLimits",
     "Stream",
+    "Ticket",
     "TokenLogprobs",
     "TokenQueue",
     "Usage",
