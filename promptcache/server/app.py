@@ -48,7 +48,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
         finally:
             state.draining = True
             await warming
-            await asyncio.to_thread(state.service.close)
+            await asyncio.to_thread(state.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     install_handlers(app)

@@ -102,6 +102,9 @@ class Gate:
         except ApiError as error:
             record["error"] = error.code
             await error.response()(scope, receive, send_with_id)
+        except Exception:
+            record["status"] = record["status"] or 500
+            raise
         finally:
             record["duration_s"] = round(time.perf_counter() - started, 4)
             LOG.info(json.dumps(record))

@@ -148,7 +148,7 @@ def _plan_data(made: Plan) -> dict[str, Any]:
         name = made.layout.runs[reuse.run].module
         modules[name] = modules.get(name, 0) + reuse.part.num_tokens
     return {
-        "schema": made.selection.schema,
+        "schema": made.selection.schema.name,
         "level": made.level,
         "repair": str(made.repair),
         "num_reused_tokens": made.num_reused_tokens,

@@ -61,6 +61,11 @@ class ServerState:
         self.service: Service = engine.service(settings.limits)
         self.metrics = ServerMetrics(self.service, engine.store)
 
+    def close(self) -> None:
+        """End the service; requests that still run fail."""
+        self.service.close()
+        self.engine.remove_schema(PLAIN_SCHEMA)
+
     @property
     def reason(self) -> str | None:
         """Why no request is answered: "starting", "draining" or "worker_dead"; None if requests are."""
