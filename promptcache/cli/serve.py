@@ -25,6 +25,7 @@ from promptcache.cli.options import (
     FILE,
     Decorated,
     Size,
+    context_option,
     device_option,
     dtype_option,
     keep_option,
@@ -97,6 +98,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
 @keep_option
+@context_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port.")
 @click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line.")
@@ -112,12 +114,14 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
 @_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")
-def command(schema: tuple[str, ...], host: str, port: int, insecure: bool, **options: Any) -> None:
+def command(
+    schema: tuple[str, ...], host: str, port: int, insecure: bool, context: Path | None, **options: Any
+) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
     """
-    with ending(as_json=False) as sources:
+    with ending(as_json=False, context=context) as sources:
         checked = _read_schemas(schema, sources)
         _check_installed()
         from promptcache.server import create_app, serve
@@ -145,6 +149,7 @@ def _read_schemas(files: tuple[str, ...], sources: Sources) -> list[CheckedSchem
         checked = checked_schema(read(file, sources))
         if found.setdefault(checked.name, checked) is not checked:
             raise UsageMistake(f"--schema {file}: another file has the schema '{checked.name}' too")
+    sources.check_context()
     return list(found.values())
 
 

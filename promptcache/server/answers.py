@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime import Completion, IncrementalText, PromptSource, Ticket
 from promptcache.server.errors import ApiError, as_api_error
-from promptcache.server.events import ClientGone, Item, RowEvents
+from promptcache.server.events import ClientGone, RowEvents, RowItem
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServerState
 
@@ -209,7 +209,7 @@ class _Answer:
             self.fail(error)
             yield _event(as_api_error(error).body)
 
-    def _take(self, row: _AnswerRow, item: Item) -> str:
+    def _take(self, row: _AnswerRow, item: RowItem) -> str:
         """Take the next item of a row, and return the text that it adds.
 
         Raises:

@@ -16,7 +16,7 @@ from promptcache.language import Argument, Prompt, Reference
 from promptcache.runtime import PromptSource
 from promptcache.server.answers import Door, Question, respond
 from promptcache.server.errors import ApiError
-from promptcache.server.models import Arguments, ChatBody, ModuleBody, PlainBody
+from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
 from promptcache.server.state import PLAIN_SCHEMA, ServerState
 
 router = APIRouter()
@@ -86,7 +86,7 @@ def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str |
 def _references(asked: ModuleBody) -> tuple[Reference, ...]:
     if isinstance(asked.use, list):
         places: Mapping[str, str] = {path: f"prompt_cache.use[{index}]" for index, path in enumerate(asked.use)}
-        given: Mapping[str, Arguments | None] = dict.fromkeys(asked.use)
+        given: Mapping[str, ModuleArguments | None] = dict.fromkeys(asked.use)
     else:
         places = {path: f"prompt_cache.use.{path}" for path in asked.use}
         given = asked.use

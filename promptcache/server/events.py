@@ -17,7 +17,7 @@ from promptcache.server.errors import ApiError
 MAX_UNREAD = 512
 """Number of tokens that a client may be behind before its request is cancelled."""
 
-Item: TypeAlias = int | Completion | BaseException
+RowItem: TypeAlias = int | Completion | BaseException
 """A generated token, the end of a row, or an error."""
 
 
@@ -31,14 +31,14 @@ class RowEvents:
     def __init__(self, timeout_s: float) -> None:
         """Create the events of a request that ends after `timeout_s` seconds."""
         self._loop = asyncio.get_running_loop()
-        self._items: deque[tuple[int, Item]] = deque()
+        self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
         self._tickets: list[Ticket] = []
         self._watcher: asyncio.Task[None] | None = None
         self._deadline = self._loop.call_later(timeout_s, self._time_out, timeout_s)
         self._closed = False
 
-    def listener(self, row: int) -> Callable[[Item], None]:
+    def listener(self, row: int) -> Callable[[RowItem], None]:
         """Return the listener of a row, for `Service.submit`."""
         return partial(self._tell, row)
 
@@ -47,13 +47,13 @@ class RowEvents:
         self._tickets = tickets
         self._watcher = self._loop.create_task(self._wait_for_disconnect(receive))
 
-    async def first(self, timeout_s: float) -> Item | None:
+    async def first(self, timeout_s: float) -> RowItem | None:
         """Return the first item, which stays in its place; None if there is none within `timeout_s`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), timeout_s)
         return self._items[0][1] if self._items else None
 
-    async def next(self, timeout_s: float | None = None) -> tuple[int, Item]:
+    async def next(self, timeout_s: float | None = None) -> tuple[int, RowItem]:
         """Return the next item with its row.
 
         Raises:
@@ -75,11 +75,11 @@ class RowEvents:
         for ticket in self._tickets:
             ticket.cancel()
 
-    def _tell(self, row: int, item: Item) -> None:
+    def _tell(self, row: int, item: RowItem) -> None:
         with suppress(RuntimeError):  # the event loop is closed: the server has ended
             self._loop.call_soon_threadsafe(self._add, row, item)
 
-    def _add(self, row: int, item: Item) -> None:
+    def _add(self, row: int, item: RowItem) -> None:
         if self._closed:
             return
         self._items.append((row, item))

@@ -16,8 +16,8 @@ from promptcache.server.errors import ApiError
 MAX_CHOICES = 16
 """Limit of `n`."""
 
-Arguments: TypeAlias = dict[str, str | int | float]
-"""Arguments of a module by name."""
+ModuleArguments: TypeAlias = dict[str, str | int | float]
+"""ModuleArguments of a module by name."""
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
@@ -123,8 +123,8 @@ class ModuleBody(_Body):
     """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
 
     schema_name: str | None = Field(default=None, alias="schema")
-    use: dict[str, Arguments | None] | list[str] = Field(default_factory=dict)
-    fill: Arguments = Field(default_factory=dict)
+    use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
+    fill: ModuleArguments = Field(default_factory=dict)
     repair: str | None = None
 
 

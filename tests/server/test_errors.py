@@ -14,7 +14,7 @@ import pytest
 from promptcache import Engine
 from promptcache.runtime import QueueFull, ServiceClosed
 from promptcache.server.errors import ApiError
-from promptcache.server.events import MAX_UNREAD, Item, RowEvents
+from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
@@ -180,7 +180,7 @@ def test_slow_reader_is_cancelled() -> None:
     """A client that is too many tokens behind loses its row, and gets the reason before all other tokens."""
     service = ScriptedService()
 
-    async def read_nothing() -> tuple[int, Item]:
+    async def read_nothing() -> tuple[int, RowItem]:
         events = RowEvents(60)
         events.watch([service.submit("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
         tell = events.listener(0)
