@@ -40,7 +40,7 @@ class Door(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ServerRequest:
     """A prompt and how it is to be answered.
 
     Attributes:
@@ -72,7 +72,7 @@ class _AnswerRow:
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
 
 
-async def respond(request: Request, question: Question) -> Response:
+async def respond(request: Request, question: ServerRequest) -> Response:
     """Answer a prompt.
 
     Raises:
@@ -99,7 +99,7 @@ async def respond(request: Request, question: Question) -> Response:
     return EventStream(answer.stream(), answer.events.close)
 
 
-def _check(question: Question, state: ServerState) -> None:
+def _check(question: ServerRequest, state: ServerState) -> None:
     body, most = question.body, state.settings.max_new_tokens
     if body.limit is not None and body.limit > most:
         raise ApiError(
@@ -116,7 +116,7 @@ def _check(question: Question, state: ServerState) -> None:
 class _Answer:
     """The answer to one question, which may have several rows."""
 
-    def __init__(self, request: Request, question: Question, state: ServerState) -> None:
+    def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
         self.events = RowEvents(state.settings.request_timeout_s)
         self._question = question
         self._state = state
@@ -125,7 +125,7 @@ class _Answer:
         self._started = time.perf_counter()
         text, stop_strings = text_of(state), question.body.stop_strings
         self._rows = [_AnswerRow(text=IncrementalText(text, stop_strings)) for _ in range(question.body.num_choices)]
-        self._shape = _SHAPES[question.door]
+        self._shape = _FORMS[question.door]
         schema = f"@{question.schema}" if question.schema else ""
         self._head = {
             "id": f"{self._shape.prefix}-{uuid.uuid4().hex}",
@@ -331,7 +331,7 @@ _USUAL_NEW_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
+class _AnswerForm:
     """The form of the answers of a door.
 
     Attributes:
@@ -348,7 +348,7 @@ class _Shape:
     delta: Callable[[str], Mapping[str, Any]]
 
 
-_CHAT = _Shape(
+_CHAT = _AnswerForm(
     prefix="chatcmpl",
     whole="chat.completion",
     chunk="chat.completion.chunk",
@@ -356,10 +356,10 @@ _CHAT = _Shape(
     content=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     delta=lambda text: {"delta": {"content": text} if text else {}},
 )
-_SHAPES = {
+_FORMS = {
     Door.CHAT: _CHAT,
     Door.PROMPTS: _CHAT,
-    Door.COMPLETIONS: _Shape(
+    Door.COMPLETIONS: _AnswerForm(
         prefix="cmpl",
         whole="text_completion",
         chunk="text_completion",

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from promptcache.diagnostics import Span
 from promptcache.language import Argument, Prompt, Reference
 from promptcache.runtime import PromptSource
-from promptcache.server.answers import Door, Question, respond
+from promptcache.server.answers import Door, ServerRequest, respond
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
 from promptcache.server.state import PLAIN_SCHEMA, ServerState
@@ -32,7 +32,7 @@ async def chat(request: Request, body: ChatBody) -> Response:
         raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
     return await respond(
         request,
-        Question(
+        ServerRequest(
             door=Door.CHAT,
             prompt=prompt,
             schema=schema,
@@ -50,7 +50,7 @@ async def completions(request: Request, body: PlainBody) -> Response:
     schema = state.schema_of(body.model)
     prompt = Prompt(schema or PLAIN_SCHEMA).text(body.prompt)
     return await respond(
-        request, Question(door=Door.COMPLETIONS, prompt=prompt, schema=schema, body=body, repair=body.repair)
+        request, ServerRequest(door=Door.COMPLETIONS, prompt=prompt, schema=schema, body=body, repair=body.repair)
     )
 
 

@@ -17,7 +17,7 @@ from promptcache.diagnostics import Diagnostic, LanguageError, UnknownSchema, as
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.layout import Plan, check_length, lay_out
 from promptcache.runtime import PromptSource
-from promptcache.server.answers import Door, Question, respond
+from promptcache.server.answers import Door, ServerRequest, respond
 from promptcache.server.chat import chat_prompt
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, PromptBody
@@ -39,7 +39,7 @@ async def prompts(request: Request) -> Response:
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return await respond(
         request,
-        Question(
+        ServerRequest(
             door=Door.PROMPTS,
             prompt=parsed,
             schema=parsed.schema,
