@@ -33,11 +33,12 @@ MAY_IMPORT = {
 """The rooms that each core room may import. Doors may import all of them, and no core room imports a door."""
 
 DOORS = {
-    "cli": {"bench", "picture", "testing"},
+    "cli": {"bench", "picture", "server", "testing"},
     "__main__": {"cli"},
     "bench": {"demo", "testing"},
     "demo": set(),
     "picture": set(),
+    "server": {"picture"},
     "testing": {"demo"},
 }
 """The doors, and the other doors that each may import."""
@@ -138,6 +139,19 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
             wrong.append(f"{path.relative_to(PACKAGE)} imports transformers")
 
     assert not wrong
+
+
+def test_only_the_server_imports_web_frameworks() -> None:
+    """The libraries of the extra `server` are imported by its room only."""
+    web = {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for room, path in modules()
+        for name in imported(path)
+        if room != "server" and name.split(".")[0] in web
+    ]
+
+    assert wrong == []
 
 
 _BELOW_STORES = ("diagnostics", "locks", "kv.codec", "kv.eviction", "kv.keys", "kv.store", "kv.types")

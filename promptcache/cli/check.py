@@ -18,9 +18,9 @@ from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.options import context_option, model_option, schemas_option
-from promptcache.cli.output import as_data, print_diagnostics, write_json, write_text
+from promptcache.cli.output import print_diagnostics, write_json, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, as_data, counted
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:

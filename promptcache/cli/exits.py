@@ -14,7 +14,7 @@ from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
-from promptcache.cli.output import as_data, print_diagnostics, tell, write_json
+from promptcache.cli.output import print_diagnostics, tell, write_json
 from promptcache.cli.sources import ContextMistake, Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -23,6 +23,7 @@ from promptcache.diagnostics import (
     PromptCacheError,
     StoreError,
     UnknownSchema,
+    as_data,
 )
 
 UNREADABLE = "PC010"

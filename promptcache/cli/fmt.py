@@ -21,9 +21,9 @@ from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file
 from promptcache.cli.options import Output, context_option, with_json
-from promptcache.cli.output import as_data, print_diagnostics, tell, write_text
+from promptcache.cli.output import print_diagnostics, tell, write_text
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, LanguageError
+from promptcache.diagnostics import Diagnostic, LanguageError, as_data
 from promptcache.language import format_document, read_schema
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

@@ -29,9 +29,9 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import as_data, print_diagnostics, tell
+from promptcache.cli.output import print_diagnostics, tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import SchemaError, counted, listed, size_text
+from promptcache.diagnostics import SchemaError, as_data, counted, listed, size_text
 from promptcache.language import (
     CheckedModule,
     CheckedTurn,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from promptcache.diagnostics import Diagnostic, Span
+from promptcache.diagnostics import Diagnostic
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _REPLACED = {code: "\N{REPLACEMENT CHARACTER}" for code in _CONTROL if chr(code) not in "\n\t"}
@@ -48,25 +47,3 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], *, beside: bool = False
     console = stderr() if beside else stdout()
     for diagnostic in diagnostics:
         console.print(diagnostic_text(diagnostic), soft_wrap=True)
-
-
-def as_data(diagnostic: Diagnostic) -> dict[str, Any]:
-    """Return a diagnostic as data. Lines and columns count from 1; the stop is the first place after the span."""
-    return {
-        "code": diagnostic.code,
-        "severity": diagnostic.severity,
-        "message": diagnostic.message,
-        "help": diagnostic.help,
-        **_place(diagnostic.span),
-        "related": [{"message": message, **_place(span)} for span, message in diagnostic.related],
-    }
-
-
-def _place(span: Span) -> dict[str, Any]:
-    return {
-        "file": span.source,
-        "line": span.line,
-        "column": span.column,
-        "stop_line": span.stop_line,
-        "stop_column": span.stop_column,
-    }

@@ -29,7 +29,7 @@ from promptcache.diagnostics.errors import (
     UnsupportedModel,
 )
 from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_pieces, printable
-from promptcache.diagnostics.records import Diagnostic, Severity, Span, in_order
+from promptcache.diagnostics.records import Diagnostic, Severity, Span, as_data, in_order
 from promptcache.diagnostics.suggest import did_you_mean, num_slips, suggest
 from promptcache.diagnostics.values import (
     BYTES,
@@ -87,6 +87,7 @@ __all__ = [
     "UnknownSchema",
     "Unpicklable",
     "UnsupportedModel",
+    "as_data",
     "counted",
     "did_you_mean",
     "excerpt",

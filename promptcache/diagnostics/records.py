@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Severity(StrEnum):
@@ -62,3 +62,25 @@ class Diagnostic:
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Return diagnostics sorted by place; those of one place keep their order."""
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.span))
+
+
+def as_data(diagnostic: Diagnostic) -> dict[str, Any]:
+    """Return a diagnostic as data. Lines and columns count from 1; the stop is the first place after the span."""
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity,
+        "message": diagnostic.message,
+        "help": diagnostic.help,
+        **_place(diagnostic.span),
+        "related": [{"message": message, **_place(span)} for span, message in diagnostic.related],
+    }
+
+
+def _place(span: Span) -> dict[str, Any]:
+    return {
+        "file": span.source,
+        "line": span.line,
+        "column": span.column,
+        "stop_line": span.stop_line,
+        "stop_column": span.stop_column,
+    }

@@ -21,7 +21,7 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link, link_batch
-from promptcache.runtime.logprobs import LOGPROBS, TokenLogprobs
+from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
@@ -40,13 +40,16 @@ from promptcache.runtime.serving import (
     score,
 )
 from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.text import IncrementalText
 from promptcache.runtime.warm import warm
 
 __all__ = [
     "LOGPROBS",
+    "MAX_LOGPROBS",
     "Advice",
     "AdviceKind",
     "Audit",
+    "Cancelled",
     "Catalog",
     "Cause",
     "Chat",
@@ -56,6 +59,7 @@ __all__ = [
     "FinishReason",
     "FrequentPrefix",
     "History",
+    "IncrementalText",
     "KVSource",
     "KVView",
     "Model",
@@ -68,6 +72,7 @@ __all__ = [
     "Progress",
     "Promotion",
     "PromptSource",
+    "QueueFull",
     "Request",
     "RequestPositions",
     "Rung",

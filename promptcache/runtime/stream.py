@@ -16,8 +16,7 @@ import torch
 
 from promptcache.diagnostics import Unpicklable
 from promptcache.runtime.completion import Completion
-
-_REPLACEMENT = "�"
+from promptcache.runtime.text import IncrementalText
 
 
 class TokenQueue:
@@ -55,10 +54,7 @@ class Stream(Unpicklable, Iterator[str]):
     def __init__(self, answer: Callable[[TokenQueue], Completion], text: Callable[[Sequence[int]], str]) -> None:
         self.completion: Completion | None = None
         self._queue = TokenQueue()
-        self._text = text
-        self._pending: list[int] = []  # tokens whose text was not returned yet
-        self._before: list[int] = []  # earlier tokens: some tokenizers put spaces between tokens only
-        self._given = 0  # characters that were returned
+        self._text = IncrementalText(text)
         self._over = False
         self._thread = threading.Thread(
             target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
@@ -76,12 +72,10 @@ class Stream(Unpicklable, Iterator[str]):
             if isinstance(item, Completion):
                 self.completion = item
                 self.close()
-                piece = item.text[self._given :]
+                piece = self._text.finish(item.text)
             else:
-                self._pending.append(item)
-                piece = self._finished_text()
+                piece = self._text.add(item)
             if piece:
-                self._given += len(piece)
                 return piece
         raise StopIteration
 
@@ -98,16 +92,6 @@ class Stream(Unpicklable, Iterator[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _finished_text(self) -> str:
-        """Return the text that the pending tokens add, once it does not end inside a character."""
-        before, text = self._text(self._before), self._text([*self._before, *self._pending])
-        if text.endswith(_REPLACEMENT) or not text.startswith(before):
-            return ""
-        piece = text[len(before) :]
-        self._before = self._pending if piece else [*self._before, *self._pending]
-        self._pending = []
-        return piece
 
 
 def _produce(answer: Callable[[TokenQueue], Completion], tokens: TokenQueue) -> None:

@@ -1,0 +1,227 @@
+"""`promptcache serve`: an OpenAI-compatible HTTP server over one model.
+
+An option is taken from the command line, else from `PROMPTCACHE_NAME`, else from the file of `--config`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptcache.cli.completion import complete_schemas
+from promptcache.cli.console import progress, show_loading
+from promptcache.cli.engine import load_engine, store_config
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
+from promptcache.cli.files import checked_schema, read
+from promptcache.cli.options import (
+    FILE,
+    Decorated,
+    Size,
+    context_option,
+    device_option,
+    dtype_option,
+    keep_option,
+    limit_option,
+    model_option,
+    store_option,
+)
+from promptcache.cli.output import tell
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import CheckedSchema
+from promptcache.tokenizer import local_folder
+
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.server import ApiKeys, ServerSettings
+
+_MAX_CONFIG_BYTES = 2**20
+
+
+def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Make the values of a TOML file the defaults of all options."""
+    if path is None or ctx.resilient_parsing:
+        return
+    try:
+        with path.open("rb") as file:
+            values = tomllib.loads(file.read(_MAX_CONFIG_BYTES).decode("utf-8-sig"))
+    except OSError as error:
+        raise EnvironmentMissing(f"--config {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageMistake(f"--config {path} is not TOML: {error}") from None
+    known = {parameter.name for parameter in ctx.command.params if parameter.name not in ("config", "help")}
+    named = {name.replace("-", "_"): value for name, value in values.items()}
+    if unknown := sorted(named.keys() - known):
+        raise UsageMistake(f"--config {path}: there is no option '{unknown[0]}'")
+    if isinstance(named.get("schema"), str):
+        named["schema"] = [named["schema"]]
+    ctx.default_map = named
+
+
+def _seconds(name: str, default: float, words: str) -> Callable[[Decorated], Decorated]:
+    kind = click.FloatRange(min=0, min_open=True)
+    return click.option(name, metavar="SECONDS", type=kind, default=default, help=words)
+
+
+def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, metavar="N", type=click.IntRange(min=1), default=default, help=words)
+
+
+@click.command("serve", context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=FILE,
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+    help="TOML file with values of these options, such as: max_rows = 16.",
+)
+@click.option(
+    "--schema",
+    metavar="FILE",
+    multiple=True,
+    help="A schema to serve; may be given several times.",
+    shell_complete=complete_schemas,
+)
+@model_option()
+@device_option
+@dtype_option
+@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
+@limit_option
+@keep_option
+@context_option
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port.")
+@click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line.")
+@click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line.")
+@click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
+@_count("--max-rows", 32, "Requests that are computed together.")
+@_count("--step-tokens", 64, "Tokens of prompts in one forward pass.")
+@click.option("--tail-bytes", metavar="SIZE", type=Size(), default=2**30, help="Maximum KV of running requests.")
+@_count("--max-waiting", 256, "Requests that may wait.")
+@_count("--max-waiting-tokens", 65536, "Tokens to prefill that may wait.")
+@_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
+@click.option("--max-body", metavar="SIZE", type=Size(), default=2**20, help="Maximum size of a request.")
+@_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
+@_seconds("--request-timeout", 600.0, "Time that a request may take.")
+@_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")
+def command(
+    schema: tuple[str, ...], host: str, port: int, insecure: bool, context: Path | None, **options: Any
+) -> None:
+    """Answer prompts over HTTP, with the API of OpenAI.
+
+    Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
+    """
+    with ending(as_json=False, context=context) as sources:
+        checked = _read_schemas(schema, sources)
+        _check_installed()
+        from promptcache.server import create_app, serve
+
+        settings = _settings(options)
+        if not (insecure or settings.keys.clients or _is_loopback(host)):
+            raise UsageMistake(
+                f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
+            )
+        app = create_app(_load(checked, options), settings)
+        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+        logging.getLogger("promptcache.server").setLevel(logging.INFO)
+        serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}"))
+
+
+def _read_schemas(files: tuple[str, ...], sources: Sources) -> list[CheckedSchema]:
+    """Read and check schemas.
+
+    Raises:
+        SchemaError: All faults of the first schema that has any.
+        UsageMistake: Two schemas have one name.
+    """
+    found: dict[str, CheckedSchema] = {}
+    for file in files:
+        checked = checked_schema(read(file, sources))
+        if found.setdefault(checked.name, checked) is not checked:
+            raise UsageMistake(f"--schema {file}: another file has the schema '{checked.name}' too")
+    sources.check_context()
+    return list(found.values())
+
+
+def _check_installed() -> None:
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
+        if find_spec(package) is None:
+            raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")
+
+
+def _settings(options: dict[str, Any]) -> ServerSettings:
+    from promptcache.kv import Codec
+    from promptcache.runtime import ServiceLimits
+    from promptcache.server import ServerSettings
+
+    limits = ServiceLimits(
+        max_rows=options["max_rows"],
+        step_tokens=options["step_tokens"],
+        tail_bytes=options["tail_bytes"],
+        max_waiting=options["max_waiting"],
+        max_waiting_tokens=options["max_waiting_tokens"],
+        queue_timeout_s=options["queue_timeout"],
+    )
+    model = options["model"]
+    return ServerSettings(
+        model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
+        keys=_keys(options["api_key_file"], options["admin_key_file"]),
+        keep=Codec(options["keep"]),
+        limits=limits,
+        max_new_tokens=options["max_new_tokens"],
+        request_timeout_s=options["request_timeout"],
+        max_body_bytes=options["max_body"],
+        drain_s=options["drain"],
+    )
+
+
+def _keys(clients: Path | None, admins: Path | None) -> ApiKeys:
+    """Read the files of keys.
+
+    Raises:
+        UsageMistake: A file has no valid key.
+        OSError: A file cannot be read.
+    """
+    from promptcache.server import ApiKeys, read_keys
+
+    try:
+        return ApiKeys(
+            clients=frozenset() if clients is None else read_keys(clients),
+            admins=frozenset() if admins is None else read_keys(admins),
+        )
+    except InvalidValue as error:
+        raise UsageMistake(str(error)) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
+    """Load the model and add the schemas.
+
+    Raises:
+        PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model.
+    """
+    if options["limit"] is not None and options["store"] is None:
+        raise UsageMistake("--limit needs --store")
+    store = None if options["store"] is None else store_config(options["store"], options["limit"])
+    with progress() as show:
+        show_loading(show, options["model"])
+        engine = load_engine(options["model"], options["device"], options["dtype"], store)
+    for each in schemas:
+        engine.add_schema(each.source, keep=options["keep"])
+    return engine

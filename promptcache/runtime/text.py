@@ -1,0 +1,69 @@
+"""The text of an answer, piece by piece, from its tokens.
+
+A piece never ends inside a character, and no part of a stop string is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_REPLACEMENT = "�"
+
+
+class IncrementalText:
+    """Incremental detokenizer.
+
+    Attributes:
+        stopped: Whether a stop string was found. Nothing is returned after that.
+    """
+
+    def __init__(self, text: Callable[[Sequence[int]], str], stop_strings: Sequence[str] = ()) -> None:
+        """Create a detokenizer of one answer.
+
+        Args:
+            text: Turns token IDs into text without control tokens.
+            stop_strings: Texts that end the answer and are not part of it. None of them is empty.
+        """
+        self.stopped = False
+        self._text = text
+        self._stop_strings = tuple(stop_strings)
+        self._pending: list[int] = []  # tokens whose text is not known yet
+        self._before: list[int] = []  # earlier tokens: some tokenizers put spaces between tokens only
+        self._num_known = 0  # characters of the answer that are known
+        self._held = ""  # known text that may be the beginning of a stop string
+
+    def add(self, token_id: int) -> str:
+        """Add a token and return the text that is certain now."""
+        self._pending.append(token_id)
+        before, text = self._text(self._before), self._text([*self._before, *self._pending])
+        if text.endswith(_REPLACEMENT) or not text.startswith(before):
+            return ""
+        piece = text[len(before) :]
+        self._before = self._pending if piece else [*self._before, *self._pending]
+        self._pending = []
+        return self._known(piece, last=False)
+
+    def finish(self, text: str) -> str:
+        """Return the rest of the answer, whose whole text is `text`."""
+        return self._known(text[self._num_known :], last=True)
+
+    def _known(self, piece: str, *, last: bool) -> str:
+        if self.stopped:
+            return ""
+        self._num_known += len(piece)
+        held = self._held + piece
+        found = [place for place in map(held.find, self._stop_strings) if place >= 0]
+        self.stopped = bool(found)
+        stop = min(found, default=len(held) if last else len(held) - self._num_open(held))
+        self._held = "" if found else held[stop:]
+        return held[:stop]
+
+    def _num_open(self, text: str) -> int:
+        """Return the length of the longest end of `text` that is the beginning of a stop string."""
+        most = min(len(text), max(map(len, self._stop_strings), default=1) - 1)
+        ends = (count for count in range(most, 0, -1) if _begins(text[-count:], self._stop_strings))
+        return next(ends, 0)
+
+
+def _begins(end: str, stop_strings: Sequence[str]) -> bool:
+    return any(each.startswith(end) for each in stop_strings)

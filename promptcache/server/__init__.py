@@ -1,0 +1,11 @@
+"""An OpenAI-compatible HTTP server over one engine.
+
+`create_app` makes the ASGI application, and `serve` runs it until SIGTERM. The extra `server` has its dependencies.
+"""
+
+from promptcache.server.app import create_app
+from promptcache.server.limits import ApiKeys, read_keys
+from promptcache.server.run import serve
+from promptcache.server.state import ServerSettings
+
+__all__ = ["ApiKeys", "ServerSettings", "create_app", "read_keys", "serve"]

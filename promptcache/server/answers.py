@@ -1,0 +1,403 @@
+"""From a prompt to an answer in OpenAI's form: submit the rows, and send what they generate, at once or as a stream."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from promptcache.diagnostics import PromptCacheError
+from promptcache.runtime import Completion, IncrementalText, PromptSource, Ticket
+from promptcache.server.errors import ApiError, as_api_error
+from promptcache.server.events import ClientGone, RowEvents, RowItem
+from promptcache.server.models import GenerationBody
+from promptcache.server.state import ServerState
+
+KEEP_ALIVE_S = 15.0
+"""Seconds after which a stream without tokens gets a comment."""
+
+_CLIENT_GONE = 499  # nginx's status, for the log
+_TRACES = logging.getLogger("promptcache.server.errors")
+
+
+class Door(StrEnum):
+    """The doors that answer prompts."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    PROMPTS = "prompts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRequest:
+    """A prompt and how it is to be answered.
+
+    Attributes:
+        schema: The name of its schema, or None.
+        logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
+    """
+
+    door: Door
+    prompt: PromptSource
+    schema: str | None
+    body: GenerationBody
+    repair: str | None = None
+    logprobs: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _AnswerRow:
+    """One of the `n` answers, as it grows."""
+
+    text: IncrementalText
+    pieces: list[str] = field(default_factory=list)
+    completion: Completion | None = None
+    last_token_at: float | None = None
+
+    @property
+    def finish(self) -> str | None:
+        if self.completion is None:
+            return None
+        return "stop" if self.text.stopped else str(self.completion.finish_reason)
+
+
+async def respond(request: Request, question: ServerRequest) -> Response:
+    """Answer a prompt.
+
+    Raises:
+        ApiError: The request is refused.
+        PromptCacheError: The prompt or an option is not valid; nothing was queued.
+    """
+    state: ServerState = request.app.state.server
+    state.check_ready()
+    _check(question, state)
+    answer = _Answer(request, question, state)
+    try:
+        await answer.submit(request)
+        if not question.body.stream:
+            return await answer.whole()
+        first = await answer.events.first(KEEP_ALIVE_S)  # an error before the first token has a status of its own
+        if isinstance(first, BaseException):
+            raise first
+    except ClientGone:
+        answer.end("cancelled")
+        return Response(status_code=_CLIENT_GONE)
+    except BaseException as error:
+        answer.fail(error)
+        raise
+    return EventStream(answer.stream(), answer.events.close)
+
+
+def _check(question: ServerRequest, state: ServerState) -> None:
+    body, most = question.body, state.settings.max_new_tokens
+    if body.limit is not None and body.limit > most:
+        raise ApiError(
+            400,
+            "invalid_value",
+            f"max_tokens={body.limit} is more than {most}, the limit of this server",
+            param="max_tokens",
+        )
+    if body.stream and question.logprobs is not None:
+        message = "log-probabilities are known at the end of an answer: ask for them without 'stream'"
+        raise ApiError(400, "unsupported_parameter", message, param="logprobs")
+
+
+class _Answer:
+    """The answer to one question, which may have several rows."""
+
+    def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
+        self.events = RowEvents(state.settings.request_timeout_s)
+        self._question = question
+        self._state = state
+        self._record: dict[str, Any] = request.state.record
+        self._salt: str | None = request.state.caller.salt
+        self._started = time.perf_counter()
+        text, stop_strings = text_of(state), question.body.stop_strings
+        self._rows = [_AnswerRow(text=IncrementalText(text, stop_strings)) for _ in range(question.body.num_choices)]
+        self._shape = _FORMS[question.door]
+        schema = f"@{question.schema}" if question.schema else ""
+        self._head = {
+            "id": f"{self._shape.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": f"{state.settings.model}{schema}",
+        }
+        self._record |= {"door": str(question.door), "model": self._head["model"]}
+
+    async def submit(self, request: Request) -> None:
+        """Put all rows into the queue, or none."""
+        tickets: list[Ticket] = []
+
+        def submit_all() -> None:
+            for row in range(len(self._rows)):
+                tickets.append(self._submit(row))  # noqa: PERF401 - if a row is refused, those before it are cancelled
+
+        try:
+            await run_in_threadpool(submit_all)
+        finally:
+            self.events.watch(tickets, request.receive)
+
+    def _submit(self, row: int) -> Ticket:
+        body = self._question.body
+        default = self._state.settings.max_new_tokens
+        generation = body.generation
+        if body.seed is not None:
+            generation["seed"] = body.seed + row
+        return self._state.service.submit(
+            self._question.prompt,
+            self.events.listener(row),
+            max_new_tokens=body.limit if body.limit is not None or default >= _USUAL_NEW_TOKENS else default,
+            repair=self._question.repair,
+            salt=self._salt,
+            logprobs=self._question.logprobs,
+            **generation,
+        )
+
+    async def whole(self) -> Response:
+        """Return the answer as one JSON object."""
+        while any(row.completion is None for row in self._rows):
+            index, item = await self.events.next()
+            self._take(self._rows[index], item)
+        self._count()
+        choices = [self._choice(index, row) for index, row in enumerate(self._rows)]
+        cache = self._cache(self._first)
+        return JSONResponse(
+            {**self._head, "object": self._shape.whole, "choices": choices, "usage": self._usage, "prompt_cache": cache}
+        )
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield the answer as server-sent events. Errors become the last event."""
+        wants_usage = (options := self._question.body.stream_options) is not None and options.include_usage
+        usage = {"usage": None} if wants_usage else {}
+
+        def chunk(**fields: Any) -> str:
+            return _event({**self._head, "object": self._shape.chunk, **usage, **fields})
+
+        try:
+            for index in range(len(self._rows)):
+                if (delta := self._shape.opening) is not None:
+                    yield chunk(choices=[self._delta(index, delta)])
+            while any(row.completion is None for row in self._rows):
+                try:
+                    index, item = await self.events.next(KEEP_ALIVE_S)
+                except TimeoutError:
+                    yield ": keep-alive\n\n"
+                    continue
+                row = self._rows[index]
+                if piece := self._take(row, item):
+                    yield chunk(choices=[self._delta(index, self._shape.delta(piece))])
+                if row.completion is not None:
+                    ended = self._delta(index, self._shape.delta(""), row.finish)
+                    yield chunk(choices=[ended], prompt_cache=self._cache(row.completion))
+            self._count()
+            if wants_usage:
+                yield chunk(choices=[], usage=self._usage)
+            yield "data: [DONE]\n\n"
+        except ClientGone:
+            self.end("cancelled")
+        except Exception as error:  # noqa: BLE001 - the status is sent already, so the client gets the error as an event
+            self.fail(error)
+            yield _event(as_api_error(error).body)
+
+    def _take(self, row: _AnswerRow, item: RowItem) -> str:
+        """Take the next item of a row, and return the text that it adds.
+
+        Raises:
+            BaseException: The item, if it is an error.
+        """
+        if isinstance(item, BaseException):
+            raise item
+        if isinstance(item, Completion):
+            row.completion = item
+            piece = row.text.finish(item.text)
+        else:
+            now = time.perf_counter()
+            first = row.last_token_at is None
+            self._state.metrics.token(now - (row.last_token_at or self._started), first=first)
+            row.last_token_at = now
+            piece = row.text.add(item)
+        if not self._question.body.stream:
+            row.pieces.append(piece)
+        return piece
+
+    def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
+        assert row.completion is not None
+        content = self._shape.content("".join(row.pieces))
+        logprobs = None if row.completion.logprobs is None else self._logprobs(row.completion)
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": row.finish}
+
+    def _delta(self, index: int, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+        return {"index": index, **delta, "logprobs": None, "finish_reason": finish}
+
+    def _logprobs(self, completion: Completion) -> dict[str, Any]:
+        tokenizer = self._state.engine.tokenizer
+
+        def entry(token_id: int, logprob: float) -> dict[str, Any]:
+            token = tokenizer.detokenize([token_id])
+            return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+        tokens = [each for each in completion.logprobs or () if each.token_id not in tokenizer.control_ids]
+        top = [[entry(*pair) for pair in each.top] for each in tokens]
+        content = [
+            {**entry(each.token_id, each.logprob), "top_logprobs": others}
+            for each, others in zip(tokens, top, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    @property
+    def _first(self) -> Completion:
+        completion = self._rows[0].completion
+        assert completion is not None, "all rows have ended"
+        return completion
+
+    @property
+    def _usage(self) -> dict[str, Any]:
+        usage = self._first.usage
+        cached = usage.num_reused_tokens + usage.num_history_tokens
+        prompt = cached + usage.num_new_tokens
+        ended = [row.completion for row in self._rows if row.completion is not None]
+        generated = sum(each.usage.num_generated_tokens for each in ended)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    def _cache(self, completion: Completion) -> dict[str, Any]:
+        usage, timing = completion.usage, completion.timing
+        return {
+            "schema": self._question.schema,
+            "level": completion.level,
+            "repair": completion.repair,
+            "lossy": completion.lossy,
+            "num_repaired_tokens": usage.num_repaired_tokens,
+            "num_encoded_tokens": usage.num_encoded_tokens,
+            "modules": [asdict(each) for each in usage.modules],
+            "timing": {**asdict(timing), "ttft_s": timing.ttft_s},
+        }
+
+    def _count(self) -> None:
+        """Count a request whose rows have all ended."""
+        seconds = time.perf_counter() - self._started
+        for row in self._rows:
+            assert row.completion is not None
+            self._state.metrics.answered(
+                row.completion,
+                schema=self._question.schema,
+                finish=row.finish or "",
+                door=self._question.door,
+                seconds=seconds,
+            )
+        usage = self._usage
+        self._record |= {
+            "finish": self._rows[0].finish,
+            "prompt_tokens": usage["prompt_tokens"],
+            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "ttft_s": round(self._first.timing.ttft_s, 4),
+        }
+        self.events.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Count a request that failed, and end it."""
+        made = as_api_error(error)
+        if made.status in (429, 503):
+            self._state.metrics.rejected(made.code)
+        if not isinstance(error, ApiError | PromptCacheError):
+            _TRACES.error("request %s failed", self._record["id"], exc_info=error)
+        self._record["error"] = made.code
+        self.end("error")
+
+    def end(self, finish: str) -> None:
+        """End a request without an answer."""
+        self._record["finish"] = finish
+        self._state.metrics.ended(finish, self._question.door)
+        self.events.close()
+
+
+_USUAL_NEW_TOKENS = 256
+"""Default limit of the library (`max_new_tokens`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AnswerForm:
+    """The form of the answers of a door.
+
+    Attributes:
+        prefix: Of the ids of answers.
+        opening: The first delta of a stream; None if there is none.
+        content: Returns the fields of a choice that hold its text; `delta` those of a chunk.
+    """
+
+    prefix: str
+    whole: str
+    chunk: str
+    opening: Mapping[str, Any] | None
+    content: Callable[[str], Mapping[str, Any]]
+    delta: Callable[[str], Mapping[str, Any]]
+
+
+_CHAT = _AnswerForm(
+    prefix="chatcmpl",
+    whole="chat.completion",
+    chunk="chat.completion.chunk",
+    opening={"delta": {"role": "assistant", "content": ""}},
+    content=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+    delta=lambda text: {"delta": {"content": text} if text else {}},
+)
+_FORMS = {
+    Door.CHAT: _CHAT,
+    Door.PROMPTS: _CHAT,
+    Door.COMPLETIONS: _AnswerForm(
+        prefix="cmpl",
+        whole="text_completion",
+        chunk="text_completion",
+        opening=None,
+        content=lambda text: {"text": text},
+        delta=lambda text: {"text": text},
+    ),
+}
+
+
+class EventStream(Response):
+    """A response of server-sent events. `close` is called at its end, however it ends."""
+
+    def __init__(self, events: AsyncIterator[str], close: Callable[[], None]) -> None:
+        super().__init__(
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type="text/event-stream"
+        )
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events one by one."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._close()
+
+
+def _event(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def text_of(state: ServerState) -> Callable[[Sequence[int]], str]:
+    """Return a function that turns token IDs into text without control tokens."""
+    tokenizer = state.engine.tokenizer
+    control = tokenizer.control_ids
+    return lambda token_ids: tokenizer.detokenize([each for each in token_ids if each not in control])

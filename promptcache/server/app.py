@@ -1,0 +1,93 @@
+"""The ASGI application: its routes, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.responses import Response
+
+from promptcache.diagnostics import PromptCacheError
+from promptcache.engine import Engine
+from promptcache.server import chat, prompts, schemas
+from promptcache.server.errors import install_handlers
+from promptcache.server.limits import Gate
+from promptcache.server.state import ServerSettings, ServerState
+
+_LOG = logging.getLogger("promptcache.server.errors")
+_DOORS = """\
+Prompt Cache serves the API of OpenAI here.
+
+POST /v1/chat/completions        a chat; "prompt_cache": {"schema", "use", "fill"} puts modules before it
+POST /v1/completions             the continuation of a text
+POST /v1/prompts                 the answer to a prompt document
+POST /v1/check, /v1/plan         diagnostics of a document; what a prompt would reuse
+GET  /v1/models, /v1/schemas     what can be asked
+GET  /livez, /health, /metrics   the state of the server
+"""
+
+
+class _Stopped(Exception):
+    """The server ends while it encodes schemas."""
+
+
+def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
+    """Return the application of an engine, whose schemas were added. It encodes them when it starts."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state = ServerState(engine, settings)
+        app.state.server = state
+        warming = asyncio.create_task(asyncio.to_thread(_warm, state))
+        try:
+            yield
+        finally:
+            state.draining = True
+            await warming
+            await asyncio.to_thread(state.close)
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    install_handlers(app)
+    app.add_middleware(Gate, keys=settings.keys, max_body_bytes=settings.max_body_bytes)
+    for each in (chat, prompts, schemas):
+        app.include_router(each.router)
+    app.add_api_route("/livez", _livez)
+    app.add_api_route("/health", _health)
+    app.add_api_route("/metrics", _metrics)
+    app.add_api_route("/", _root)
+    return app
+
+
+def _warm(state: ServerState) -> None:
+    def progress(_done: int, _total: int) -> None:
+        if state.draining:
+            raise _Stopped
+
+    try:
+        state.engine.warm(progress=progress)
+    except _Stopped:
+        return
+    except PromptCacheError:
+        _LOG.exception("schemas could not be encoded in advance; requests encode what they need")
+    state.warming = False
+
+
+async def _livez() -> Response:
+    return PlainTextResponse("alive\n")
+
+
+async def _health(request: Request) -> Response:
+    reason = request.app.state.server.reason
+    return JSONResponse({"status": reason or "ready"}, 503 if reason else 200)
+
+
+async def _metrics(request: Request) -> Response:
+    return Response(request.app.state.server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _root() -> Response:
+    return PlainTextResponse(_DOORS)

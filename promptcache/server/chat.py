@@ -1,0 +1,109 @@
+"""`/v1/chat/completions` and `/v1/completions`: OpenAI's bodies as prompts.
+
+Texts of messages and arguments are data: markup in them is never parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from promptcache.diagnostics import Span
+from promptcache.language import Argument, Prompt, Reference
+from promptcache.runtime import PromptSource
+from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.errors import ApiError
+from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
+from promptcache.server.state import PLAIN_SCHEMA, ServerState
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat(request: Request, body: ChatBody) -> Response:
+    """Answer a chat, with modules of a schema before it or without."""
+    state: ServerState = request.app.state.server
+    prompt, schema = chat_prompt(body, state)
+    wanted = None if not body.logprobs else body.top_logprobs or 0
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
+    return await respond(
+        request,
+        ServerRequest(
+            door=Door.CHAT,
+            prompt=prompt,
+            schema=schema,
+            body=body,
+            repair=body.prompt_cache.repair,
+            logprobs=wanted,
+        ),
+    )
+
+
+@router.post("/v1/completions")
+async def completions(request: Request, body: PlainBody) -> Response:
+    """Continue a text, after the text of a schema if the model id names one."""
+    state: ServerState = request.app.state.server
+    schema = state.schema_of(body.model)
+    prompt = Prompt(schema or PLAIN_SCHEMA).text(body.prompt)
+    return await respond(
+        request, ServerRequest(door=Door.COMPLETIONS, prompt=prompt, schema=schema, body=body, repair=body.repair)
+    )
+
+
+def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str | None]:
+    """Return the prompt of a chat, and the name of its schema. Diagnostics of the prompt carry JSON paths.
+
+    Raises:
+        ApiError: There is no such model, or two schemas are named.
+        InvalidValue: A message is not supported; names its place.
+    """
+    asked = body.prompt_cache
+    named = state.schema_of(body.model)
+    if named is not None and asked.schema_name not in (None, named):
+        message = f"the model names the schema '{named}', and prompt_cache.schema another one"
+        raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
+    schema = named or asked.schema_name
+    if schema is None:
+        if asked.use or asked.fill:
+            message = "modules and arguments need a schema: prompt_cache.schema, or the model id base@schema"
+            raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
+        return body.messages, None
+    messages = Prompt.from_messages(schema, body.messages).messages if body.messages else ()
+    prompt = Prompt(
+        schema,
+        references=_references(asked),
+        arguments=_arguments(asked.fill, "prompt_cache.fill"),
+        messages=messages,
+        span=_place("prompt_cache"),
+    )
+    return prompt, schema
+
+
+def _references(asked: ModuleBody) -> tuple[Reference, ...]:
+    if isinstance(asked.use, list):
+        places: Mapping[str, str] = {path: f"prompt_cache.use[{index}]" for index, path in enumerate(asked.use)}
+        given: Mapping[str, ModuleArguments | None] = dict.fromkeys(asked.use)
+    else:
+        places = {path: f"prompt_cache.use.{path}" for path in asked.use}
+        given = asked.use
+    return tuple(
+        Reference(
+            path=path.removeprefix("/"),
+            span=_place(places[path]),
+            absolute=True,
+            arguments=_arguments(arguments or {}, places[path]),
+        )
+        for path, arguments in given.items()
+    )
+
+
+def _arguments(given: Mapping[str, Any], place: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name=name, text=str(value), span=_place(f"{place}.{name}")) for name, value in given.items())
+
+
+def _place(path: str) -> Span:
+    return Span(path, 0, 0, 0, 0)

@@ -1,0 +1,159 @@
+"""Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status.
+
+The status decides which class the `openai` client raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    LanguageError,
+    ModelError,
+    PromptCacheError,
+    QueueFull,
+    ServiceClosed,
+    StoreError,
+    UnknownSchema,
+    as_data,
+)
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
+_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+}
+
+
+class ApiError(Exception):
+    """An error that a client gets as OpenAI's error object."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        diagnostics: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Create an error.
+
+        Args:
+            status: HTTP status.
+            code: For programs, as "context_length_exceeded".
+            message: For people.
+            param: The parameter of the body that is wrong.
+            headers: Headers of the answer.
+            diagnostics: All diagnostics of a document.
+        """
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.headers = dict(headers or {})
+        self.diagnostics = diagnostics
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": _TYPES.get(self.status, usual),
+            "param": self.param,
+            "code": self.code,
+        }
+        if self.diagnostics:
+            error["diagnostics"] = list(self.diagnostics)
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        """Return the answer to the client."""
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Return the error that a client gets for an error of the library. Unexpected errors keep their text to the log."""
+    match error:
+        case ApiError():
+            return error
+        case LanguageError():
+            found = [as_data(each) for each in error.diagnostics]
+            first = error.diagnostics[0]
+            return ApiError(400, first.code, str(error), param=_param(first.span.source), diagnostics=found)
+        case UnknownSchema():
+            return ApiError(404, "schema_not_found", str(error))
+        case ContextLengthExceeded():
+            return ApiError(400, "context_length_exceeded", str(error))
+        case QueueFull():
+            return ApiError(429, error.reason, str(error), headers={"retry-after": "1"})
+        case ServiceClosed():
+            retry = {"x-should-retry": "false"} if error.reason == "worker_dead" else {"retry-after": "1"}
+            return ApiError(503, error.reason, str(error), headers=retry)
+        case InvalidGeneration() | InvalidValue():
+            return ApiError(400, "invalid_value", str(error), param=_param(str(error)))
+        case StoreError() | ModelError():
+            return ApiError(500, "internal_error", str(error))
+        case PromptCacheError():
+            return ApiError(400, "invalid_request", str(error))
+        case _:
+            return ApiError(500, "internal_error", "the request failed; the log of the server has the reason")
+
+
+_JSON_PATH = re.compile(r"(messages|prompt_cache|prompt)\b[^\s=:]*")
+
+
+def _param(place: str) -> str | None:
+    """Return the JSON path that a place or message begins with: "messages[0].content"."""
+    found = _JSON_PATH.match(place)
+    return found[0] if found else None
+
+
+def _of_validation(error: RequestValidationError) -> ApiError:
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"] if each != "body")
+    more = len(error.errors()) - 1
+    others = f" (and {more} more)" if more else ""
+    words = "is not known" if first["type"] == "extra_forbidden" else f"is not allowed: {first['msg']}"
+    message = f"{place or 'the body'} {words}{others}"
+    return ApiError(400, "invalid_value", message, param=place or None)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Answer every error of an application in OpenAI's shape."""
+
+    async def refused(_request: Request, error: Exception) -> JSONResponse:
+        return as_api_error(error).response()
+
+    async def invalid(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return _of_validation(error).response()
+
+    async def of_framework(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code = _CODES.get(error.status_code, "invalid_request")
+        return ApiError(error.status_code, code, str(error.detail), headers=error.headers).response()
+
+    app.add_exception_handler(ApiError, refused)
+    app.add_exception_handler(PromptCacheError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, of_framework)
+    app.add_exception_handler(Exception, refused)

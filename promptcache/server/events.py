@@ -1,0 +1,103 @@
+"""The way of tokens from the worker thread to the event loop, for the rows of one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
+
+from starlette.types import Receive
+
+from promptcache.runtime import Completion, Ticket
+from promptcache.server.errors import ApiError
+
+MAX_UNREAD = 512
+"""Number of tokens that a client may be behind before its request is cancelled."""
+
+RowItem: TypeAlias = int | Completion | BaseException
+"""A generated token, the end of a row, or an error."""
+
+
+class ClientGone(Exception):
+    """The client has closed its connection. Nobody gets an answer."""
+
+
+class RowEvents:
+    """What happens to the rows of one request, in order. Used in one event loop, filled by the worker thread."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """Create the events of a request that ends after `timeout_s` seconds."""
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[tuple[int, RowItem]] = deque()
+        self._ready = asyncio.Event()
+        self._tickets: list[Ticket] = []
+        self._watcher: asyncio.Task[None] | None = None
+        self._deadline = self._loop.call_later(timeout_s, self._time_out, timeout_s)
+        self._closed = False
+
+    def listener(self, row: int) -> Callable[[RowItem], None]:
+        """Return the listener of a row, for `Service.submit`."""
+        return partial(self._tell, row)
+
+    def watch(self, tickets: list[Ticket], receive: Receive) -> None:
+        """Cancel these tickets once the client has gone."""
+        self._tickets = tickets
+        self._watcher = self._loop.create_task(self._wait_for_disconnect(receive))
+
+    async def first(self, timeout_s: float) -> RowItem | None:
+        """Return the first item, which stays in its place; None if there is none within `timeout_s`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        return self._items[0][1] if self._items else None
+
+    async def next(self, timeout_s: float | None = None) -> tuple[int, RowItem]:
+        """Return the next item with its row.
+
+        Raises:
+            TimeoutError: There is none within `timeout_s`.
+        """
+        if not self._items:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        item = self._items.popleft()
+        if not self._items:
+            self._ready.clear()
+        return item
+
+    def close(self) -> None:
+        """End the request: rows that still run leave the batch."""
+        self._closed = True
+        self._deadline.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        for ticket in self._tickets:
+            ticket.cancel()
+
+    def _tell(self, row: int, item: RowItem) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._add, row, item)
+
+    def _add(self, row: int, item: RowItem) -> None:
+        if self._closed:
+            return
+        self._items.append((row, item))
+        self._ready.set()
+        if len(self._items) > MAX_UNREAD:
+            self._fail(ApiError(408, "client_too_slow", f"the client is {MAX_UNREAD} tokens behind"))
+
+    def _fail(self, error: BaseException) -> None:
+        """Put an error before all other items, and cancel the rows."""
+        self._items.appendleft((0, error))
+        self._ready.set()
+        self.close()
+
+    def _time_out(self, timeout_s: float) -> None:
+        self._fail(ApiError(408, "request_timeout", f"the request took longer than {timeout_s:g} s, the limit here"))
+
+    async def _wait_for_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._watcher = None  # it must not cancel itself
+        self._fail(ClientGone())

@@ -1,0 +1,157 @@
+"""The first stop of a request: its id, its key, the size of its body, and its line in the log.
+
+It is plain ASGI: Starlette's middleware class loses disconnects of clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from promptcache.diagnostics import InvalidValue, size_text
+from promptcache.server.errors import ApiError
+
+LOG = logging.getLogger("promptcache.server")
+"""One line of JSON for each request, without any text of prompts and answers."""
+
+_OPEN = ("/livez", "/health")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeys:
+    """Digests of the keys of a server. The keys themselves are not kept.
+
+    Attributes:
+        clients: Keys of clients; without any, no key is needed.
+        admins: Keys that may also change schemas; without any, nobody may.
+    """
+
+    clients: frozenset[str] = frozenset()
+    admins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The sender of a request. `salt` separates the history of callers."""
+
+    salt: str | None
+    is_admin: bool
+
+
+def digests(keys: Iterable[str]) -> frozenset[str]:
+    """Return the digests of keys. Comparing digests takes a time that tells nothing about the keys."""
+    return frozenset(hashlib.sha256(key.encode()).hexdigest() for key in keys)
+
+
+def read_keys(path: Path) -> frozenset[str]:
+    """Return the digests of the keys in a file: one key a line; empty lines and lines with # are skipped.
+
+    Raises:
+        InvalidValue: The file has no key, or a key with a space in it.
+        OSError: The file cannot be read.
+    """
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys or any(len(key.split()) != 1 for key in keys):
+        raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own, without spaces")
+    return digests(keys)
+
+
+class Gate:
+    """ASGI middleware: request id, key, size of the body, log."""
+
+    def __init__(self, app: ASGIApp, *, keys: ApiKeys, max_body_bytes: int) -> None:
+        self._app = app
+        self._keys = keys
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it before its body is read."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        record: dict[str, Any] = {"id": request_id, "method": scope["method"], "path": scope["path"], "status": None}
+        scope["state"] = {**scope.get("state", {}), "record": record}
+        started = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record["status"] = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            scope["state"]["caller"] = self._caller(scope, headers)
+            body = await self._body(headers, receive)
+            await self._app(scope, _replaying(body, receive), send_with_id)
+        except ApiError as error:
+            record["error"] = error.code
+            await error.response()(scope, receive, send_with_id)
+        except Exception:
+            record["status"] = record["status"] or 500
+            raise
+        finally:
+            record["duration_s"] = round(time.perf_counter() - started, 4)
+            LOG.info(json.dumps(record))
+
+    def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        (digest,) = digests([key.strip()])
+        bearer = scheme.lower() == "bearer"
+        if bearer and digest in self._keys.admins:
+            return Caller(salt=digest, is_admin=True)
+        if bearer and digest in self._keys.clients:
+            return Caller(salt=digest, is_admin=False)
+        if self._keys.clients and scope["path"] not in _OPEN:
+            message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
+            raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
+        return Caller(salt=None, is_admin=False)
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_body_bytes:
+            raise self._too_large()
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ApiError(400, "disconnected", "the client left before it had sent its request")
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_body_bytes:
+                raise self._too_large()
+        return bytes(body)
+
+    def _too_large(self) -> ApiError:
+        message = f"the body is larger than {size_text(self._max_body_bytes)}, the limit of this server"
+        return ApiError(413, "body_too_large", message, headers={"connection": "close"})
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body that was read already, and then what `receive` gives."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,162 @@
+"""Bodies of requests, checked by pydantic.
+
+A field that this server does not know is refused, because an answer that ignores it would be another answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from promptcache.runtime import MAX_LOGPROBS
+from promptcache.server.errors import ApiError
+
+MAX_CHOICES = 16
+"""Limit of `n`."""
+
+ModuleArguments: TypeAlias = dict[str, str | int | float]
+"""ModuleArguments of a module by name."""
+
+_REFUSED: Mapping[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "suffix": ("",),
+    "echo": (False,),
+    "best_of": (1,),
+}
+"""Parameters that OpenAI has and this server does not, with the values that change nothing."""
+
+_IGNORED = (
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"),
+)
+"""Parameters that never change an answer."""
+
+_StopString: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(_Body):
+    """`stream_options` of OpenAI's body."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class GenerationBody(_Body):
+    """The part of a body that all answers have."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    min_tokens: int | None = Field(None, ge=0)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stop: _StopString | Annotated[list[_StopString], Field(max_length=16)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_others(cls, data: Any) -> Any:
+        """Drop parameters that change nothing, and refuse those that this server does not have."""
+        if not isinstance(data, dict):
+            return data
+        for name, neutral in _REFUSED.items():
+            if (value := data.get(name)) is not None and value not in neutral:
+                message = f"'{name}' is not supported by this server; leave it out"
+                raise ApiError(400, "unsupported_parameter", message, param=name)
+        return {name: value for name, value in data.items() if name not in (*_REFUSED, *_IGNORED)}
+
+    @property
+    def num_choices(self) -> int:
+        """The number of answers."""
+        return self.n or 1
+
+    @property
+    def limit(self) -> int | None:
+        """The maximum number of generated tokens, or None."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """Options of `Service.submit`. Without a temperature the generation settings of the model apply."""
+        options: dict[str, Any] = {}
+        if self.temperature == 0:
+            options["do_sample"] = False
+        elif (self.temperature, self.top_p, self.top_k) != (None, None, None):
+            sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+            options = {"do_sample": True, **{name: value for name, value in sampling.items() if value is not None}}
+        others = {
+            "repetition_penalty": self.repetition_penalty,
+            "min_new_tokens": self.min_tokens,
+            "stop_strings": list(self.stop_strings) or None,
+        }
+        return {**options, **{name: value for name, value in others.items() if value is not None}}
+
+
+class ModuleBody(_Body):
+    """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
+
+    schema_name: str | None = Field(default=None, alias="schema")
+    use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
+    fill: ModuleArguments = Field(default_factory=dict)
+    repair: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """The body of `/v1/chat/completions`. `read_messages` checks the messages."""
+
+    model: str
+    messages: list[Any]
+    prompt_cache: ModuleBody = Field(default_factory=ModuleBody)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+
+class PlainBody(GenerationBody):
+    """The body of `/v1/completions`."""
+
+    model: str
+    prompt: str
+    repair: str | None = None
+    logprobs: None = None
+
+
+class PromptBody(GenerationBody):
+    """The body of `/v1/prompts` as JSON: a prompt document and options."""
+
+    prompt: str
+    repair: str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+
+class CheckBody(_Body):
+    """The body of `/v1/check` as JSON: a schema or prompt document."""
+
+    document: str

@@ -1,0 +1,163 @@
+"""`/v1/prompts`, `/v1/check` and `/v1/plan`: prompt documents, answered, checked or planned.
+
+Documents come as `application/xml`, or in JSON with options. They are parsed as text and never name a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from promptcache.diagnostics import Diagnostic, LanguageError, UnknownSchema, as_data
+from promptcache.language import check_schema, parse_prompt, parse_schema
+from promptcache.layout import Plan, check_length, lay_out
+from promptcache.runtime import PromptSource
+from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.chat import chat_prompt
+from promptcache.server.errors import ApiError
+from promptcache.server.models import ChatBody, CheckBody, PromptBody
+from promptcache.server.state import ServerState
+
+XML_TYPES = ("application/xml", "text/xml")
+
+router = APIRouter()
+_Read = TypeVar("_Read", bound=BaseModel)
+
+
+@router.post("/v1/prompts")
+async def prompts(request: Request) -> Response:
+    """Answer a prompt document."""
+    body = await _read(request, PromptBody, "prompt")
+    parsed = parse_prompt(body.prompt)
+    state: ServerState = request.app.state.server
+    if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
+        raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
+    return await respond(
+        request,
+        ServerRequest(
+            door=Door.PROMPTS,
+            prompt=parsed,
+            schema=parsed.schema,
+            body=body,
+            repair=body.repair,
+            logprobs=None if not body.logprobs else body.top_logprobs or 0,
+        ),
+    )
+
+
+@router.post("/v1/check")
+async def check(request: Request) -> dict[str, Any]:
+    """Return the diagnostics of a document: a schema by itself, a prompt against its schema."""
+    body = await _read(request, CheckBody, "document")
+    kind, found = await run_in_threadpool(_diagnostics, body.document, request.app.state.server)
+    return {
+        "kind": kind,
+        "valid": not any(each.severity == "error" for each in found),
+        "diagnostics": list(map(as_data, found)),
+    }
+
+
+@router.post("/v1/plan")
+async def plan(request: Request) -> dict[str, Any]:
+    """Return what a prompt would reuse and prefill. The model does not run."""
+    state: ServerState = request.app.state.server
+    source: PromptSource
+    if "messages" in await _json(request):
+        chat = await _read(request, ChatBody, "messages")
+        source, _ = chat_prompt(chat, state)
+        repair = chat.prompt_cache.repair
+    else:
+        body = await _read(request, PromptBody, "prompt")
+        source, repair = parse_prompt(body.prompt), body.repair
+    return _plan_data(await run_in_threadpool(lambda: state.engine.plan(source, repair=repair)))
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    if _is_xml(request):
+        return {}
+    try:
+        data = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ApiError(400, "invalid_json", "the body is not a JSON object")
+    return data
+
+
+def _is_xml(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (*XML_TYPES, "application/json"):
+        raise ApiError(415, "unsupported_media_type", "the body is expected as application/json or application/xml")
+    return kind in XML_TYPES
+
+
+async def _read(request: Request, kind: type[_Read], field: str) -> _Read:
+    """Return the body. A body in XML is the text of `field`."""
+    data = {field: await xml_text(request)} if _is_xml(request) else await _json(request)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+async def xml_text(request: Request) -> str:
+    """Return the text of a body in XML.
+
+    Raises:
+        ApiError: It is not UTF-8.
+    """
+    try:
+        return (await request.body()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
+
+
+def _diagnostics(document: str, state: ServerState) -> tuple[str, tuple[Diagnostic, ...]]:
+    """Return the kind of a document, and what is wrong with it."""
+    engine = state.engine
+    try:
+        prompt = parse_prompt(document)
+    except LanguageError as fault:
+        if not any(each.code == "PC107" for each in fault.diagnostics):  # it begins with another element
+            return "prompt", fault.diagnostics
+    else:
+        try:
+            engine.plan(prompt)
+        except UnknownSchema as error:
+            raise ApiError(404, "schema_not_found", str(error)) from None
+        except LanguageError as fault:
+            return "prompt", fault.diagnostics
+        return "prompt", prompt.warnings
+    try:
+        checked = check_schema(parse_schema(document))
+        layout = lay_out(checked, engine.tokenizer)
+        check_length(layout, engine.model.context_length)
+    except LanguageError as fault:
+        return "schema", fault.diagnostics
+    return "schema", checked.warnings
+
+
+def _plan_data(made: Plan) -> dict[str, Any]:
+    modules: dict[str, int] = {}
+    for reuse in made.reuse:
+        name = made.layout.runs[reuse.run].module
+        modules[name] = modules.get(name, 0) + reuse.part.num_tokens
+    return {
+        "schema": made.selection.schema.name,
+        "level": made.level,
+        "repair": str(made.repair),
+        "num_reused_tokens": made.num_reused_tokens,
+        "num_new_tokens": made.num_new_tokens,
+        "num_repaired_tokens": made.num_repaired_tokens,
+        "next_position": made.stop,
+        "modules": [{"module": name, "num_tokens": count} for name, count in modules.items()],
+        "prefill": [
+            {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}
+            for each in made.prefill
+        ],
+    }

@@ -1,0 +1,76 @@
+"""A uvicorn server that drains on SIGTERM: it refuses new requests, finishes running ones, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from promptcache.server.state import ServerState
+
+_LAST_BYTES_S = 5
+"""Seconds that connections have to take their last bytes after the drain."""
+
+
+class _DrainingServer(uvicorn.Server):
+    """Ends when nothing runs any more. A second signal ends it at once."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, started: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._app = app
+        self._started = started
+        self._is_draining = False
+        self._drain: asyncio.Task[None] | None = None  # the loop has weak references to tasks only
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and report the address."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain. A second signal, or one before the start, ends the server at once."""
+        if self._loop is None or self._is_draining:
+            super().handle_exit(sig, frame)
+        else:
+            self._is_draining = True
+            self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        state: ServerState = self._app.state.server
+        state.draining = True
+        self._drain = asyncio.create_task(self._finish(state))
+
+    async def _finish(self, state: ServerState) -> None:
+        await asyncio.to_thread(state.service.drain, state.settings.drain_s)
+        self.should_exit = True
+
+
+def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> None:
+    """Serve an application until SIGTERM or SIGINT.
+
+    Args:
+        host: Address to listen on.
+        port: 0 takes a free one.
+        started: Called with the URL once the server listens.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=_LAST_BYTES_S,
+    )
+    _DrainingServer(config, app, started).run()

@@ -1,0 +1,157 @@
+"""`/v1/models` and `/v1/schemas`: what this server can answer, and changes of it with the admin key."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from promptcache.language import CheckedSchema, parse_schema, print_schema, prompt_grammar
+from promptcache.picture import layout_svg
+from promptcache.server.errors import ApiError
+from promptcache.server.prompts import XML_TYPES, xml_text
+from promptcache.server.state import PLAIN_SCHEMA, ServerState
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> dict[str, Any]:
+    """List the base model, and a model for each schema."""
+    return {"object": "list", "data": _models(request.app.state.server)}
+
+
+@router.get("/v1/models/{model:path}")
+async def model(request: Request, model: str) -> dict[str, Any]:
+    """Return one model."""
+    state: ServerState = request.app.state.server
+    state.schema_of(model)
+    return next(each for each in _models(state) if each["id"] == model)
+
+
+@router.get("/v1/schemas")
+async def schemas(request: Request) -> dict[str, Any]:
+    """List the schemas."""
+    state: ServerState = request.app.state.server
+    return {"object": "list", "data": [_summary(_find(state, name)) for name in state.schema_names]}
+
+
+@router.get("/v1/schemas/{name:path}/layout.svg")
+async def layout(request: Request, name: str) -> Response:
+    """Draw the layout of a schema."""
+    state: ServerState = request.app.state.server
+    _find(state, name)
+    picture = await run_in_threadpool(lambda: layout_svg(state.engine.layout(name)))
+    return Response(
+        picture,
+        media_type="image/svg+xml",
+        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
+    )
+
+
+@router.get("/v1/schemas/{name:path}/grammar")
+async def grammar(request: Request, name: str) -> Response:
+    """Return the RELAX NG grammar of the prompts of a schema."""
+    checked = _find(request.app.state.server, name)
+    return Response(await run_in_threadpool(prompt_grammar, checked), media_type="application/xml")
+
+
+@router.get("/v1/schemas/{name:path}")
+async def schema(request: Request, name: str) -> dict[str, Any]:
+    """Return the modules and parameters of a schema, and its document."""
+    state: ServerState = request.app.state.server
+    checked = _find(state, name)
+    modules = [
+        {"path": path, "parameters": [_parameter(each) for each in checked.parameters[path].values()]}
+        for path in ("", *checked.modules)
+    ]
+    return {**_summary(checked), "modules": modules, "xml": print_schema(checked.source)}
+
+
+@router.put("/v1/schemas/{name:path}")
+async def put_schema(request: Request, name: str) -> Response:
+    """Add or replace a schema. Running requests keep the old one."""
+    state = _as_admin(request)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in XML_TYPES:
+        raise ApiError(415, "unsupported_media_type", "a schema is expected as application/xml")
+    document = await xml_text(request)
+    is_new = name not in state.schema_names
+
+    def add() -> CheckedSchema:
+        parsed = parse_schema(document)
+        if parsed.name != name or name == PLAIN_SCHEMA:
+            raise ApiError(
+                400, "invalid_value", f"the document is the schema '{parsed.name}', not '{name}'", param="name"
+            )
+        return state.engine.add_schema(parsed, keep=state.settings.keep)
+
+    return JSONResponse(_summary(await run_in_threadpool(add)), 201 if is_new else 200)
+
+
+@router.delete("/v1/schemas/{name:path}")
+async def delete_schema(request: Request, name: str) -> dict[str, Any]:
+    """Remove a schema. Running requests keep it."""
+    state = _as_admin(request)
+    _find(state, name)
+    state.engine.remove_schema(name)
+    return {"id": name, "object": "schema", "deleted": True}
+
+
+@router.post("/v1/schemas/{name:path}/warm")
+async def warm(request: Request, name: str) -> dict[str, Any]:
+    """Encode a schema."""
+    state = _as_admin(request)
+    _find(state, name)
+    (report,) = await run_in_threadpool(state.engine.warm, name)
+    return asdict(report)
+
+
+def _as_admin(request: Request) -> ServerState:
+    if not request.state.caller.is_admin:
+        raise ApiError(403, "admin_key_needed", "changes of schemas need a key of --admin-key-file")
+    state: ServerState = request.app.state.server
+    return state
+
+
+def _find(state: ServerState, name: str) -> CheckedSchema:
+    checked = state.engine.schemas.get(name)
+    if checked is None or name == PLAIN_SCHEMA:
+        known = ", ".join(state.schema_names) or "none"
+        raise ApiError(404, "schema_not_found", f"there is no schema '{name}' here; schemas are {known}")
+    return checked
+
+
+def _models(state: ServerState) -> list[dict[str, Any]]:
+    base = {
+        "id": state.settings.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "promptcache",
+        "parent": None,
+        "max_model_len": state.engine.model.context_length,
+    }
+    found = [_find(state, name) for name in state.schema_names]
+    made = [
+        {**base, "id": f"{base['id']}@{each.name}", "parent": base["id"], "schema_version": each.version}
+        for each in found
+    ]
+    return [base, *made]
+
+
+def _summary(checked: CheckedSchema) -> dict[str, Any]:
+    return {"id": checked.name, "object": "schema", "version": checked.version, "num_modules": len(checked.modules)}
+
+
+def _parameter(parameter: Any) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "length": parameter.length,
+        "type": parameter.type,
+        "choices": list(parameter.choices),
+        "required": parameter.required,
+        "default": parameter.default,
+    }

@@ -1,0 +1,160 @@
+"""A server on the demo model in this process, under uvicorn, and fakes of its service."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from openai import OpenAI
+
+from promptcache import Engine
+from promptcache.server import ApiKeys, ServerSettings, create_app
+from promptcache.server.limits import digests
+from promptcache.server.state import ServerState
+
+TRAVEL = Path(__file__).parents[2] / "schemas" / "travel.xml"
+QUESTION = {"role": "user", "content": "What is the best dish of Miami?"}
+KEYS = ApiKeys(clients=digests(["alice", "bob"]), admins=digests(["root"]))
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    url: str
+    app: FastAPI
+    clients: ExitStack
+
+    @property
+    def state(self) -> ServerState:
+        """Its state."""
+        state: ServerState = self.app.state.server
+        return state
+
+    def http(self, key: str | None = "alice") -> httpx.Client:
+        """Return a client for raw requests."""
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    def openai(self, key: str = "alice") -> OpenAI:
+        """Return OpenAI's client as it is."""
+        return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30))
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The demo model with the travel schema, warm."""
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema(TRAVEL)
+    engine.warm()
+    return engine
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """A server with keys of two clients and of an administrator, on an engine of its own."""
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema(TRAVEL)
+    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
+
+
+def running(app: FastAPI) -> Iterator[Served]:
+    """Run an application under uvicorn in a thread."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        _wait(lambda: server.started and httpx.get(f"{url}/health").status_code == 200)
+        with ExitStack() as clients:
+            yield Served(url, app, clients)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for something that another thread does."""
+    _wait(condition, timeout_s)
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    event = threading.Event()
+    for _ in range(int(timeout_s / 0.02)):
+        if condition():
+            return
+        event.wait(0.02)
+    raise AssertionError("this took too long")
+
+
+def in_process(app: FastAPI, work: Callable[[httpx.AsyncClient], Awaitable[_Made]]) -> _Made:
+    """Run requests on an application without a network."""
+
+    async def run() -> _Made:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+        ):
+            while (await client.get("/health")).json()["status"] == "starting":
+                await asyncio.sleep(0.01)
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+class ScriptedService:
+    """A service that tells each listener what a script says, from a thread of its own."""
+
+    def __init__(self, *script: object) -> None:
+        """Create a service. An exception as the whole script is raised by `submit`; `Event`s are waited for."""
+        self.state = "ready"
+        self.counts = type("Counts", (), {"num_running": 0, "num_waiting": 0, "num_waiting_tokens": 0, "tail_bytes": 0})
+        self.cancelled = threading.Event()
+        self._script = script
+
+    def submit(self, _prompt: object, listener: Callable[[Any], None], **_options: object) -> Any:
+        """Run the script."""
+        match self._script:
+            case (Exception() as error,):
+                raise error
+
+        def tell() -> None:
+            for item in self._script:
+                if isinstance(item, threading.Event):
+                    item.wait(10)
+                else:
+                    listener(item)
+
+        threading.Thread(target=tell, daemon=True).start()
+        return type("Ticket", (), {"cancel": staticmethod(self.cancelled.set)})
+
+    def drain(self, timeout_s: float) -> bool:
+        """Nothing runs."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def scripted(engine: Engine, service: ScriptedService, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> FastAPI:
+    """Return an application over a scripted service."""
+    monkeypatch.setattr(type(engine), "service", lambda *_: service)
+    return create_app(engine, ServerSettings(model="demo", **settings))
+
+
+CHAT = {"model": "demo@travel", "messages": [QUESTION], "temperature": 0, "prompt_cache": {"use": ["miami"]}}
+"""A valid body."""

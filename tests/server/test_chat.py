@@ -1,0 +1,204 @@
+"""Answers over HTTP are those of the engine, in OpenAI's form, for OpenAI's unchanged client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from promptcache import Engine, Prompt
+from tests.server.conftest import CHAT, QUESTION, Served
+
+ANSWER = "The best dish of Miami is stone crab."
+USE: dict[str, Any] = {"prompt_cache": {"use": {"miami": {}, "trip-plan": {"duration": "four days", "budget": 500}}}}
+
+
+def test_chat_is_the_answer_of_the_engine(served: Served, engine: Engine) -> None:
+    """A chat over modules has the text and the counts of `Engine.generate`."""
+    made = served.openai().chat.completions.create(
+        model="demo@travel", messages=[QUESTION], temperature=0, extra_body=USE
+    )
+    prompt = Prompt("travel").use("miami").use("trip-plan", duration="four days", budget=500).user(QUESTION["content"])
+    engine.clear_history()
+    expected = engine.generate(prompt, do_sample=False)
+
+    assert made.choices[0].message.content == expected.text == ANSWER
+    assert made.choices[0].finish_reason == "stop"
+    assert made.usage
+    assert made.usage.prompt_tokens_details
+    usage = expected.usage
+    assert made.usage.prompt_tokens == usage.num_reused_tokens + usage.num_new_tokens
+    assert made.usage.prompt_tokens_details.cached_tokens >= usage.num_reused_tokens > 0
+    assert made.usage.completion_tokens == usage.num_generated_tokens
+    assert made.model_extra
+    assert made.model_extra["prompt_cache"]["level"] == "modular"
+
+
+def test_stream_is_the_whole_answer(served: Served) -> None:
+    """The pieces of a stream are the answer; the last chunk has the usage and no choices."""
+    client = served.openai()
+    stream = client.chat.completions.create(
+        model="demo",
+        messages=[QUESTION],
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"prompt_cache": {"schema": "travel", "use": ["miami"]}},
+    )
+    chunks = list(stream)
+
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == ANSWER
+    assert len(chunks) > 5
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
+    assert chunks[-1].choices == []
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert chunks[-1].usage
+    assert chunks[-1].usage.prompt_tokens_details
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_stream_has_the_frames_of_openai(served: Served) -> None:
+    """Each frame is one `data:` line, the last one is [DONE], and no usage comes unasked."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+
+    frames = response.text.split("\n\n")
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert frames.pop() == ""
+    assert frames.pop() == "data: [DONE]"
+    chunks = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_are_not_part_of_the_text(served: Served, stream: bool) -> None:
+    """The text ends before a stop string, also if the string ends inside a token."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", json={**CHAT, "stream": stream, "stop": ["Miami is sto"]})
+
+    if stream:
+        chunks = [json.loads(each[6:]) for each in response.text.split("\n\n") if each.startswith("data: {")]
+        choices = [chunk["choices"][0] for chunk in chunks]
+        text, finish = "".join(each["delta"].get("content", "") for each in choices), choices[-1]["finish_reason"]
+    else:
+        choice = response.json()["choices"][0]
+        text, finish = choice["message"]["content"], choice["finish_reason"]
+    assert (text, finish) == ("The best dish of ", "stop")
+
+
+def test_callers_share_history_only_with_themselves(served: Served) -> None:
+    """A second turn reuses the first one under the same key, and nothing of it under another key."""
+    chat = [{"role": "user", "content": "The best dish of Lima is ceviche. What is the best dish of Lima?"}]
+
+    def cached(key: str) -> int:
+        made = served.openai(key).chat.completions.create(model="demo", messages=chat, temperature=0, max_tokens=4)
+        assert made.usage
+        assert made.usage.prompt_tokens_details
+        return made.usage.prompt_tokens_details.cached_tokens or 0
+
+    first, again, other = cached("alice"), cached("alice"), cached("bob")
+
+    assert again > first == other
+
+
+def test_completions_continue_text(served: Served, engine: Engine) -> None:
+    """`/v1/completions` continues a text as it is, without turns."""
+    made = served.openai().completions.create(
+        model="demo", prompt="The best dish of Oslo is cod. The best dish of", temperature=0, max_tokens=6
+    )
+    pieces = served.openai().completions.create(
+        model="demo", prompt="The best dish of Oslo is cod. The best dish of", temperature=0, max_tokens=6, stream=True
+    )
+
+    assert made.choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in pieces) == made.choices[0].text
+    assert made.choices[0].finish_reason == "length"
+
+
+def test_several_choices_of_one_prompt(served: Served) -> None:
+    """`n` answers are counted together, and a seed makes them the same again."""
+    client = served.openai()
+
+    def texts() -> list[str | None]:
+        made = client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "zx qv"}], n=3, temperature=2, seed=7, max_tokens=12
+        )
+        assert [choice.index for choice in made.choices] == [0, 1, 2]
+        assert made.usage
+        assert made.usage.completion_tokens > 12
+        return [choice.message.content for choice in made.choices]
+
+    first = texts()
+    assert texts() == first
+    assert len(set(first)) > 1
+
+
+def test_log_probabilities(served: Served, engine: Engine) -> None:
+    """Tokens have the log-probabilities of the engine, and the texts of the tokens are the answer."""
+    made = served.openai().chat.completions.create(
+        model="demo@travel",
+        messages=[QUESTION],
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+        extra_body={"prompt_cache": {"use": ["miami"]}},
+    )
+    expected = engine.generate(Prompt("travel").use("miami").user(QUESTION["content"]), do_sample=False, logprobs=2)
+
+    content = made.choices[0].logprobs and made.choices[0].logprobs.content
+    assert content
+    assert expected.logprobs
+    assert "".join(each.token for each in content) == made.choices[0].message.content
+    assert [each.logprob for each in content] == pytest.approx(
+        [each.logprob for each in expected.logprobs][:-1], abs=1e-3
+    )
+    assert {len(each.top_logprobs) for each in content} == {2}
+
+
+def test_models_are_the_base_and_one_for_each_schema(served: Served) -> None:
+    """OpenAI's client lists and retrieves models; each is accepted by chats."""
+    client = served.openai()
+    ids = [each.id for each in client.models.list()]
+
+    assert ids[:2] == ["demo", "demo@travel"]
+    assert [client.models.retrieve(each).id for each in ids] == ids
+
+
+def test_parameters_that_change_nothing_are_accepted(served: Served) -> None:
+    """Clients send these without being asked."""
+    harmless = {
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": False,
+        "prompt_cache_key": "k",
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "logit_bias": {},
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "n": 1,
+        "max_completion_tokens": 2,
+        "parallel_tool_calls": True,
+    }
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", json={**CHAT, **harmless})
+
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["completion_tokens"] == 2
+
+
+def test_markup_in_messages_is_text(served: Served, engine: Engine) -> None:
+    """A message with markup is the same text in the prompt, and names no module."""
+    body = {**CHAT, "messages": [{"role": "developer", "content": [{"type": "text", "text": "<miami/>"}]}, QUESTION]}
+    body["prompt_cache"] = {"use": ["paris"]}
+    with served.http() as client:
+        response = client.post("/v1/plan", json=body)
+
+    prompt = Prompt("travel").use("paris").system("<miami/>").user(QUESTION["content"])
+    assert response.json()["num_new_tokens"] == engine.plan(prompt).num_new_tokens
+    assert {each["module"] for each in response.json()["modules"]} == {"", "paris"}

@@ -1,0 +1,49 @@
+"""docs/serving.md: its examples run, and it names every endpoint and metric."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from promptcache.server import chat, prompts, schemas
+from tests.server.conftest import Served
+
+PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CURL = re.findall(r"curl http://127.0.0.1:8000(\S+) -H 'content-type: application/json' -d '(.*?)'\n", PAGE, re.DOTALL)
+
+
+def test_python_runs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example with OpenAI's client answers the question."""
+    (code,) = PYTHON
+    names: dict[str, object] = {}
+    exec(code.replace("http://127.0.0.1:8000", served.url).replace('"none"', '"alice"'), names)
+    names["client"].close()  # type: ignore[attr-defined]
+
+    assert capsys.readouterr().out.startswith("The best dish of Miami is stone crab.\n")
+
+
+@pytest.mark.parametrize(("path", "body"), CURL)
+def test_curl_runs(served: Served, path: str, body: str) -> None:
+    """The bodies of the examples are answered."""
+    with served.http() as client:
+        response = client.post(path, json=json.loads(body))
+
+    assert response.json()["choices"][0]["message"]["content"]
+
+
+def test_page_names_every_endpoint_and_metric(served: Served) -> None:
+    """No route and no metric is missing, and none is invented."""
+    routes = [
+        route.path for each in (chat, prompts, schemas) for route in each.router.routes if isinstance(route, APIRoute)
+    ]
+    shown = PAGE.replace("`…/grammar`", "`/v1/schemas/{name}/grammar`")
+    with served.http() as client:
+        metrics = set(re.findall(r"^# HELP (promptcache_\w+)", client.get("/metrics").text, re.MULTILINE))
+
+    assert [path for path in routes if re.sub(r"\{model:path\}", "{id}", path).replace(":path", "") not in shown] == []
+    assert {each for each in metrics if not each.endswith("_created")} == set(re.findall(r"`(promptcache_\w+)", PAGE))

@@ -1,0 +1,99 @@
+"""Prompt documents over HTTP: answered, checked and planned as text, and never as the name of a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from promptcache import Engine
+from tests.server.conftest import QUESTION, TRAVEL, Served
+
+PROMPT = f'<prompt schema="travel"><miami/><user>{QUESTION["content"]}</user></prompt>'
+XML = {"content-type": "application/xml"}
+DTD = '<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><prompt schema="travel"><miami/>&x;</prompt>'
+
+
+def test_xml_and_json_have_one_answer(served: Served, engine: Engine) -> None:
+    """A document by itself and in JSON is answered like a chat; JSON takes options."""
+    with served.http() as client:
+        plain = client.post("/v1/prompts", content=PROMPT, headers=XML)
+        made = client.post("/v1/prompts", json={"prompt": PROMPT, "temperature": 0, "max_tokens": 3})
+
+    assert plain.status_code == 200, plain.text
+    assert plain.json()["object"] == "chat.completion"
+    assert (
+        made.json()["choices"][0]["message"]["content"]
+        == engine.generate(PROMPT, max_new_tokens=3, do_sample=False).text
+    )
+    assert made.json()["prompt_cache"]["schema"] == "travel"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", str(TRAVEL), "schemas/travel.xml", "file:///etc/passwd"])
+@pytest.mark.parametrize("door", ["/v1/prompts", "/v1/plan"])
+def test_a_path_is_no_prompt(served: Served, door: str, path: str) -> None:
+    """The name of a file is refused as text that is no XML; the file is not opened."""
+    with served.http() as client:
+        answers = [client.post(door, json={"prompt": path}), client.post(door, content=path, headers=XML)]
+
+    for each in answers:
+        assert each.status_code == 400
+        assert each.json()["error"]["code"].startswith("PC0")
+        assert "root:" not in each.text
+        assert "Blue Harbour" not in each.text
+
+
+@pytest.mark.parametrize("door", ["/v1/prompts", "/v1/plan"])
+def test_document_types_are_refused(served: Served, door: str) -> None:
+    """A DTD is a fault, so that no entity reads a file."""
+    with served.http() as client:
+        response = client.post(door, content=DTD, headers=XML)
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "PC002")
+
+
+def test_bodies_that_are_no_text(served: Served) -> None:
+    """Bytes that are not UTF-8, lone surrogates, broken and deep JSON are bad requests."""
+    deep = "[" * 100_000
+    with served.http() as client:
+        found = [
+            client.post("/v1/prompts", content=b"<prompt schema='travel'>\xff</prompt>", headers=XML),
+            client.post("/v1/prompts", content=b'{"prompt": "\\ud800"}', headers={"content-type": "application/json"}),
+            client.post("/v1/prompts", content=b"{", headers={"content-type": "application/json"}),
+            client.post("/v1/prompts", content=deep, headers={"content-type": "application/json"}),
+            client.post("/v1/chat/completions", content=deep, headers={"content-type": "application/json"}),
+            client.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"}),
+            client.post("/v1/chat/completions", content=b"[]", headers={"content-type": "application/json"}),
+        ]
+        other = client.post("/v1/prompts", content=PROMPT, headers={"content-type": "text/plain"})
+
+    assert [each.status_code for each in found] == [400] * len(found)
+    assert all("message" in each.json()["error"] for each in found)
+    assert other.status_code == 415
+
+
+def test_check_returns_diagnostics_with_places(served: Served) -> None:
+    """Prompts are checked against their schema, schemas by themselves; documents with faults are no errors of HTTP."""
+    typo = PROMPT.replace("<miami/>", "\n<maimi/>")
+    with served.http() as client:
+        good, bad = (client.post("/v1/check", content=each, headers=XML).json() for each in (PROMPT, typo))
+        schema = client.post(
+            "/v1/check", json={"document": '<schema name="x"><module name="a" requires="b"/></schema>'}
+        )
+        dtd = client.post("/v1/check", json={"document": DTD})
+
+    assert good == {"kind": "prompt", "valid": True, "diagnostics": []}
+    assert (bad["kind"], bad["valid"]) == ("prompt", False)
+    (fault,) = bad["diagnostics"]
+    assert (fault["code"], fault["line"], fault["column"]) == ("PC401", 2, 2)
+    assert (schema.json()["kind"], schema.json()["valid"]) == ("schema", False)
+    assert [each["code"] for each in dtd.json()["diagnostics"]] == ["PC002"]
+
+
+def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
+    """The plan of a document says what would be reused and prefilled."""
+    expected = engine.plan(PROMPT)
+    with served.http() as client:
+        made = client.post("/v1/plan", content=PROMPT, headers=XML).json()
+
+    assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
+    assert made["next_position"] == expected.stop
+    assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens

@@ -1,0 +1,214 @@
+"""Every refusal has a status, a code and a shape for which OpenAI's client raises its own classes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from promptcache import Engine
+from promptcache.diagnostics import QueueFull, ServiceClosed
+from promptcache.server.errors import ApiError
+from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
+from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
+
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+BAD: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"prompt_cache": {"use": ["maimi"]}}, "PC401", "prompt_cache.use[0]"),
+    ({"prompt_cache": {"use": {"miami": {"days": "1"}}}}, "PC402", "prompt_cache.use.miami.days"),
+    ({"prompt_cache": {"use": ["miami", "paris"]}}, "PC408", None),
+    ({"prompt_cache": {"schema": "other"}}, "invalid_value", "prompt_cache.schema"),
+    ({"prompt_cache": {"use": ["miami"], "repair": "most"}}, "invalid_value", None),
+    ({"prompt_cache": {"use": 3}}, "invalid_value", None),
+    ({"messages": [IMAGE]}, "invalid_value", "messages[0].content[0].type"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
+    ({"messages": "hello"}, "invalid_value", "messages"),
+    ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    ({"logit_bias": {"1": 2}}, "unsupported_parameter", "logit_bias"),
+    ({"frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
+    ({"logprobs": True, "stream": True}, "unsupported_parameter", "logprobs"),
+    ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),
+    ({"temperature": 3}, "invalid_value", "temperature"),
+    ({"temperature": "0"}, "invalid_value", "temperature"),
+    ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    ({"max_tokens": 2000}, "invalid_value", "max_tokens"),
+    ({"n": 17}, "invalid_value", "n"),
+    ({"stop": [""]}, "invalid_value", None),
+    ({"max_token": 3}, "invalid_value", "max_token"),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "param"), BAD, ids=lambda each: str(each)[:60])
+def test_bad_requests(served: Served, changes: dict[str, Any], code: str, param: str | None) -> None:
+    """What a server cannot answer as asked is refused with its place, and nothing is queued."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", json={**CHAT, **changes})
+
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, code), error
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    if param is not None:
+        assert error["param"] == param
+
+
+def test_bad_request_is_openais_class(served: Served) -> None:
+    """The client's error carries the code, and all diagnostics of the prompt."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        served.openai().chat.completions.create(
+            model="demo@travel", messages=[QUESTION], extra_body={"prompt_cache": {"use": ["maimi", "romee"]}}
+        )
+
+    assert caught.value.code == "PC401"
+    assert [each["code"] for each in caught.value.body["diagnostics"]] == ["PC401", "PC401"]  # type: ignore[index]
+    assert "did you mean <miami>?" in caught.value.message
+
+
+def test_too_long_prompt_is_refused_with_both_numbers(served: Served) -> None:
+    """A prompt beyond the positions of the model is a bad request, before anything is queued."""
+    long = [{"role": "user", "content": "word " * 6000}]
+    with pytest.raises(openai.BadRequestError, match=r"positions.*4096") as caught:
+        served.openai().chat.completions.create(model="demo", messages=long)
+
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_wrong_keys_models_and_schemas(served: Served) -> None:
+    """401, 403 and 404 are the client's own classes."""
+    with pytest.raises(openai.AuthenticationError) as wrong:
+        served.openai("eve").models.list()
+    with pytest.raises(openai.PermissionDeniedError):
+        served.openai().put("/schemas/x", cast_to=object, body={})
+    with pytest.raises(openai.NotFoundError) as model:
+        served.openai().chat.completions.create(model="gpt-4", messages=[QUESTION])
+    with pytest.raises(openai.NotFoundError) as schema:
+        served.openai().chat.completions.create(
+            model="demo", messages=[QUESTION], extra_body={"prompt_cache": {"schema": "../etc"}}
+        )
+
+    assert [each.value.code for each in (wrong, model, schema)] == [
+        "invalid_api_key",
+        "model_not_found",
+        "schema_not_found",
+    ]
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_unknown_paths_and_methods_have_the_shape(served: Served, method: str) -> None:
+    """404 and 405 of the framework are error objects, too."""
+    with served.http() as client:
+        response = client.request(method, "/v1/nothing" if method == "GET" else "/v1/models")
+
+    assert response.status_code in (404, 405)
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "header"),
+    [
+        (QueueFull("full", "queue_full"), 429, "queue_full", ("retry-after", "1")),
+        (QueueFull("full", "queue_tokens_full"), 429, "queue_tokens_full", ("retry-after", "1")),
+        (ServiceClosed("ends", "draining"), 503, "draining", ("retry-after", "1")),
+        (ServiceClosed("dead", "worker_dead"), 503, "worker_dead", ("x-should-retry", "false")),
+        (ZeroDivisionError("secret"), 500, "internal_error", ("content-type", "application/json")),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("when", ["submit", "first token"])
+def test_refusals_of_the_service(
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: int,
+    code: str,
+    header: tuple[str, str],
+    stream: bool,
+    when: str,
+) -> None:
+    """A refusal of the service, or an error before the first token, has a status, also of a stream."""
+    soon = threading.Event()
+    soon.set()
+    app = scripted(engine, ScriptedService(*((error,) if when == "submit" else (soon, error))), monkeypatch)
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+
+    response = in_process(app, ask)
+
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.headers[header[0]] == header[1]
+    assert "secret" not in response.text
+
+
+def test_error_in_a_stream_is_its_last_event(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first token an error is an event, for which the client raises; there is no [DONE]."""
+    app = scripted(engine, ScriptedService(265, 2757, RuntimeError("secret")), monkeypatch)
+    for server in running(app):
+        with pytest.raises(openai.APIError, match="the log of the server"):
+            list(server.openai().chat.completions.create(model="demo", messages=[QUESTION], stream=True))
+        with server.http() as client:
+            text = client.post("/v1/chat/completions", json={**CHAT, "stream": True}).text
+
+    assert "[DONE]" not in text
+    assert "secret" not in text
+
+
+def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that takes too long is 408, and its row is cancelled."""
+    service = ScriptedService(threading.Event())
+    app = scripted(engine, service, monkeypatch, request_timeout_s=0.1)
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/chat/completions", json=CHAT)
+
+    started = time.perf_counter()
+    response = in_process(app, ask)
+
+    assert (response.status_code, response.json()["error"]["code"]) == (408, "request_timeout")
+    assert service.cancelled.is_set()
+    assert time.perf_counter() - started < 5
+
+
+def test_slow_reader_is_cancelled() -> None:
+    """A client that is too many tokens behind loses its row, and gets the reason before all other tokens."""
+    service = ScriptedService()
+
+    async def read_nothing() -> tuple[int, RowItem]:
+        events = RowEvents(60)
+        events.watch([service.submit("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
+        tell = events.listener(0)
+        for _ in range(MAX_UNREAD + 1):
+            tell(2757)
+        await asyncio.sleep(0.01)
+        return await events.next()
+
+    _, item = asyncio.run(read_nothing())
+
+    assert isinstance(item, ApiError)
+    assert item.code == "client_too_slow"
+    assert service.cancelled.is_set()
+
+
+def test_dead_worker_is_unhealthy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health is 503 once the worker is dead, while the process is alive; requests are refused at once."""
+    service = ScriptedService()
+    app = scripted(engine, service, monkeypatch)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        service.state = "dead"
+        posted = await client.post("/v1/chat/completions", json=CHAT)
+        return [posted, await client.get("/health"), await client.get("/livez"), await client.get("/metrics")]
+
+    posted, health, alive, metrics = in_process(app, ask)
+
+    assert (posted.status_code, posted.headers["x-should-retry"]) == (503, "false")
+    assert (health.status_code, health.json()) == (503, {"status": "worker_dead"})
+    assert alive.status_code == 200
+    assert 'promptcache_rejected_total{reason="worker_dead"} 1.0' in metrics.text

@@ -1,0 +1,127 @@
+"""Keys, sizes, ids and the log: what a request meets before anything else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from promptcache import Engine
+from promptcache.diagnostics import InvalidValue
+from promptcache.server import ApiKeys, ServerSettings, create_app, read_keys
+from promptcache.server.limits import digests
+from tests.server.conftest import CHAT, ScriptedService, Served, in_process, scripted
+
+
+def test_everything_but_health_needs_the_key(served: Served) -> None:
+    """Each door is 401 without a key and with a wrong one, except the two that tell the state of the process."""
+    paths = {route.path: next(iter(route.methods)) for route in served.app.routes if isinstance(route, APIRoute)}
+    paths |= dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/check"), "POST")
+    paths |= dict.fromkeys(("/v1/models", "/v1/schemas", "/metrics", "/", "/nowhere", "/livez", "/health"), "GET")
+    refused: dict[str, set[int]] = {}
+    for key in (None, "eve", "x y"):
+        with served.http(key) as client:
+            for path, method in paths.items():
+                response = client.request(method, path.replace("{name:path}", "x"))
+                refused.setdefault(path, set()).add(response.status_code)
+
+    assert {path for path, codes in refused.items() if codes != {401}} == {"/livez", "/health"}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_too_large_bodies_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch, chunked: bool) -> None:
+    """A body beyond the limit is 413, whether its length is announced or not."""
+    app = scripted(engine, ScriptedService(), monkeypatch, max_body_bytes=1000)
+
+    async def body():  # type: ignore[no-untyped-def]
+        for _ in range(20):
+            yield b" " * 100
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        content = body() if chunked else b" " * 2000
+        return await client.post("/v1/chat/completions", content=content)
+
+    response = in_process(app, ask)
+
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_request_ids(served: Served) -> None:
+    """A plain id of the client is taken over; any other is replaced."""
+    with served.http() as client:
+        ids = [
+            client.get("/livez", headers={"x-request-id": each}).headers["x-request-id"]
+            for each in ("a.b-1", "a b", "x" * 200)
+        ]
+
+    assert ids[0] == "a.b-1"
+    assert all(len(each) == 32 for each in ids[1:])
+
+
+def test_log_has_one_line_for_each_request_and_no_text(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """A line is JSON with the id and the counts; neither prompt nor answer nor key is in it."""
+    secret = {**CHAT, "messages": [{"role": "user", "content": "xyzzy: what is the best dish of Miami?"}]}
+    with caplog.at_level(logging.INFO, "promptcache.server"), served.http() as client:
+        client.post("/v1/chat/completions", json=secret, headers={"x-request-id": "one"})
+        client.post("/v1/chat/completions", json={**secret, "temperature": "xyzzy"}, headers={"x-request-id": "two"})
+
+    lines = [json.loads(each.message) for each in caplog.records if each.name == "promptcache.server"]
+    assert [(each["id"], each["status"]) for each in lines] == [("one", 200), ("two", 400)]
+    assert lines[0]["completion_tokens"] > 0
+    assert not any(word in caplog.text for word in ("xyzzy", "crab", "alice"))
+
+
+def test_admin_key_serves_clients_and_no_key_is_needed_without_keys(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With admin keys only, clients need none, and changes of schemas need one."""
+    app = scripted(engine, ScriptedService(), monkeypatch, keys=ApiKeys(admins=digests(["root"])))
+
+    async def ask(client: httpx.AsyncClient) -> list[int]:
+        admin = {"authorization": "Bearer root"}
+        answers = [
+            await client.get("/v1/models"),
+            await client.get("/v1/models", headers={"authorization": "Bearer anything"}),
+            await client.get("/v1/models", headers=admin),
+            await client.post("/v1/schemas/travel/warm"),
+            await client.post("/v1/schemas/travel/warm", headers=admin),
+        ]
+        return [each.status_code for each in answers]
+
+    assert in_process(app, ask) == [200, 200, 200, 403, 200]
+
+
+def test_files_of_keys(tmp_path: Path) -> None:
+    """A key a line; comments and empty lines are skipped; a file without keys, or with spaces in one, is refused."""
+    path = tmp_path / "keys"
+    path.write_text("# two\n\nalice\n  bob \n", encoding="utf-8")
+
+    assert read_keys(path) == digests(["alice", "bob"])
+    for text in ("", "# none\n", "two words\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InvalidValue, match="keys"):
+            read_keys(path)
+
+
+def test_metrics_count_tokens_by_origin(engine: Engine) -> None:
+    """Counters add up to the usage that clients see."""
+    engine.clear_history()
+
+    async def ask(client: httpx.AsyncClient) -> tuple[dict[str, int], str]:
+        made = await client.post("/v1/chat/completions", json=CHAT)
+        return made.json()["usage"], (await client.get("/metrics")).text
+
+    usage, text = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    cached = usage["prompt_tokens_details"]["cached_tokens"]  # type: ignore[index]
+
+    assert f'promptcache_prompt_tokens_total{{source="reused"}} {float(cached)}' in text
+    assert f'source="prefilled"}} {float(usage["prompt_tokens"] - cached)}' in text
+    assert f"promptcache_generation_tokens_total {float(usage['completion_tokens'])}" in text
+    assert 'promptcache_requests_total{door="chat",finish="stop"} 1.0' in text
+    assert "promptcache_time_to_first_token_seconds_count 1.0" in text
+    assert f"inter_token_latency_seconds_count {float(usage['completion_tokens'] - 1)}" in text
+    assert "promptcache_requests_running " in text

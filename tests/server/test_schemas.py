@@ -1,0 +1,96 @@
+"""Schemas over HTTP: what clients see, and what only the admin key may change."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from lxml import etree
+
+from promptcache.language import parse_schema
+from tests.server.conftest import Served
+
+XML = {"content-type": "application/xml"}
+DOCUMENT = '<schema name="{}"><module name="one">The colour of the car is {}.</module></schema>'
+
+
+def test_clients_see_schemas(served: Served) -> None:
+    """A schema has its modules and parameters, its document, its picture and its grammar."""
+    with served.http() as client:
+        listed = client.get("/v1/schemas").json()["data"]
+        schema = client.get("/v1/schemas/travel").json()
+        picture = client.get("/v1/schemas/travel/layout.svg")
+        grammar = client.get("/v1/schemas/travel/grammar")
+        missing = [client.get(f"/v1/schemas/{each}") for each in ("nothing", "..%2F..%2Fetc", "nothing/grammar")]
+
+    assert "travel" in [each["id"] for each in listed]
+    assert not any("/plain" in each["id"] for each in listed)
+    assert {"path": "city/miami", "parameters": []} in schema["modules"] or {
+        "path": "miami",
+        "parameters": [],
+    } in schema["modules"]
+    assert parse_schema(schema["xml"]).name == "travel"
+    assert (picture.headers["content-type"], etree.fromstring(picture.content).tag) == (
+        "image/svg+xml",
+        "{http://www.w3.org/2000/svg}svg",
+    )
+    assert etree.RelaxNG(etree.fromstring(grammar.content))
+    assert [each.status_code for each in missing] == [404] * 3
+
+
+@pytest.mark.parametrize("name", ["cars", "fleet/cars", "autos-ü"])
+def test_administrator_changes_schemas(served: Served, name: str) -> None:
+    """A schema is added, answered, replaced and removed, also if its name has a slash."""
+    path = f"/v1/schemas/{quote(name, safe='')}"
+    body = {"model": f"demo@{name}", "prompt_cache": {"use": ["one"]}, "messages": [{"role": "user", "content": "Hi"}]}
+    with served.http("root") as client:
+        made = client.put(path, content=DOCUMENT.format(name, "red").encode(), headers=XML)
+        warmed = client.post(f"{path}/warm")
+        asked = client.post("/v1/chat/completions", json={**body, "max_tokens": 2})
+        again = client.put(path, content=DOCUMENT.format(name, "blue").encode(), headers=XML)
+        document = client.get(path).json()["xml"]
+        gone = client.delete(path)
+        after = client.post("/v1/chat/completions", json=body)
+
+    assert (made.status_code, made.json()["id"]) == (201, name), made.text
+    assert (warmed.status_code, warmed.json()["num_encoded"] > 0) == (200, True)
+    assert asked.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert again.status_code == 200
+    assert "blue" in document
+    assert gone.json() == {"id": name, "object": "schema", "deleted": True}
+    assert after.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        (DOCUMENT.format("trucks", "red"), "invalid_value"),
+        ('<schema name="cars"><include href="/etc/passwd"/></schema>', "PC"),
+        ('<schema name="cars"><module name="a" src="/etc/passwd"/></schema>', "PC"),
+        ('<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><schema name="cars">&x;</schema>', "PC002"),
+        ("/etc/passwd", "PC"),
+        ("", "PC"),
+    ],
+)
+def test_schemas_are_text_and_read_no_file(served: Served, document: str, code: str) -> None:
+    """A document of another name, an include, a DTD and a path are refused."""
+    with served.http("root") as client:
+        response = client.put("/v1/schemas/cars", content=document, headers=XML)
+        listed = client.get("/v1/schemas").json()["data"]
+
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["code"].startswith(code)
+    assert "root:" not in response.text
+    assert "cars" not in [each["id"] for each in listed]
+
+
+def test_clients_change_nothing(served: Served) -> None:
+    """Without the admin key every change is 403, before the document is read."""
+    with served.http() as client:
+        found = [
+            client.put("/v1/schemas/cars", content=DOCUMENT.format("cars", "red"), headers=XML),
+            client.delete("/v1/schemas/travel"),
+            client.post("/v1/schemas/travel/warm"),
+        ]
+
+    assert [(each.status_code, each.json()["error"]["type"]) for each in found] == [(403, "permission_error")] * 3

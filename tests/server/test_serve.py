@@ -1,0 +1,134 @@
+"""`promptcache serve`: its options, and a process that ends without breaking an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from promptcache.cli.app import app
+from tests.server.conftest import CHAT, TRAVEL, wait_until
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The calls of `serve`, which serves nothing here."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr("promptcache.cli.serve._load", lambda *_: None)
+    monkeypatch.setattr("promptcache.server.create_app", lambda _engine, settings: settings)
+    monkeypatch.setattr("promptcache.server.serve", lambda app, **given: calls.append({"settings": app, **given}))
+    return calls
+
+
+def _serve(*words: str, **environment: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["serve", *words], env=environment)
+    return result.exit_code, result.stderr
+
+
+def test_options_come_from_flags_then_the_environment_then_the_file(
+    started: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """A flag wins over a variable, and a variable over the file of --config."""
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        f'max-rows = 3\nmax_waiting = 4\nport = 5\nschema = "{TRAVEL}"\ntail-bytes = "2 MiB"\n', encoding="utf-8"
+    )
+
+    code, errors = _serve("--config", str(config), "--port", "7", PROMPTCACHE_MAX_WAITING="6", PROMPTCACHE_PORT="8")
+
+    assert code == 0, errors
+    (call,) = started
+    limits = call["settings"].limits
+    assert (limits.max_rows, limits.max_waiting, call["port"], limits.tail_bytes) == (3, 6, 7, 2 * 2**20)
+    assert call["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--host", "0.0.0.0"], 2, "everyone could use the model"),
+        (["--host", "example.org"], 2, "everyone could use the model"),
+        (["--host", "0.0.0.0", "--insecure"], 0, ""),
+        (["--host", "::1"], 0, ""),
+        (["--host", "0.0.0.0", "--api-key-file", "keys"], 0, ""),
+        (["--host", "0.0.0.0", "--admin-key-file", "keys"], 2, "everyone could use the model"),
+        (["--api-key-file", "empty"], 2, "at least one key"),
+        (["--api-key-file", "nowhere"], 3, "No such file"),
+        (["--config", "wrong.toml"], 2, "no option 'max_row'"),
+        (["--config", "broken.toml"], 2, "is not TOML"),
+        (["--config", "nowhere.toml"], 3, "No such file"),
+        (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
+        (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
+        (["--max-rows", "0"], 2, "0 is not in the range"),
+    ],
+    ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,
+)
+def test_options_are_checked_before_the_model_is_loaded(
+    started: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    message: str,
+) -> None:
+    """Public addresses need keys, and files have to be right."""
+    files = {"keys": "alice\n", "empty": "\n", "wrong.toml": "max_row = 3\n", "broken.toml": "max_row =\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    found, errors = _serve(*words)
+
+    assert (found, len(started)) == (code, int(code == 0)), errors
+    assert message in errors
+
+
+@pytest.fixture
+def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and its URL."""
+    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        found = re.search(r"http://127.0.0.1:\d+", running.stderr.readline())
+        assert found
+        lines: list[str] = []
+        threading.Thread(target=lambda: lines.extend(running.stderr or ()), daemon=True).start()
+        try:
+            wait_until(lambda: httpx.get(f"{found[0]}/health").status_code == 200, 30)
+            yield running, found[0]
+        finally:
+            running.kill()
+
+
+@pytest.mark.process
+def test_sigterm_finishes_running_answers(process: tuple[subprocess.Popen[str], str]) -> None:
+    """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
+    running, url = process
+    body = {**CHAT, "stream": True, "min_tokens": 200, "max_tokens": 200}
+    with (
+        httpx.Client(base_url=url, timeout=30) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        running.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 503, 3)
+        health = httpx.get(f"{url}/health").json()
+        refused = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
+        data = [line for line in lines if line.startswith("data: ")]
+
+    assert health == {"status": "draining"}
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert data[-1] == "data: [DONE]"
+    assert json.loads(data[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    assert running.wait(60) == 0
