@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import Request, answer, answer_batch, streaming
+from promptcache.runtime.answer import Request, answer, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
@@ -33,6 +33,7 @@ from promptcache.runtime.serving import (
     ServiceLimits,
     ServiceState,
     Ticket,
+    answer_batch,
     logits_batch,
     score,
 )

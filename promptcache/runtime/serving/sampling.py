@@ -36,7 +36,7 @@ _IGNORED = frozenset(
             "max_length",
             "min_length",
         ),
-        *("use_cache", "cache_implementation", "return_dict_in_generate", "_from_model_config"),
+        *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "_from_model_config"),
     }
 )
 """Settings that every request overrides."""
