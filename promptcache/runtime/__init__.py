@@ -13,12 +13,12 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.generate import generate, generate_together
+from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
-from promptcache.runtime.link import link, link_batch
+from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
@@ -93,9 +93,7 @@ __all__ = [
     "demoted",
     "dynamic_cache_inputs",
     "generate",
-    "generate_together",
     "link",
-    "link_batch",
     "linked_inputs",
     "load_model",
     "logits_batch",

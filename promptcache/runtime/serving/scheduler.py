@@ -264,7 +264,7 @@ class Scheduler:
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        is_finite = (logits.amax(-1) < math.inf) & ~logits.isnan().any(-1)
+        is_finite = logits.amax(-1) < math.inf  # the largest of numbers with NaN is NaN
         for job, good in zip(jobs, is_finite.tolist(), strict=True):
             if not good:
                 self._end(job, FloatingPointError("the model returned logits that are not finite"))
