@@ -384,23 +384,26 @@ class Engine(Unpicklable):
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
-        KV that several prompts reuse is held once, and attended to once per layer.
+        KV that several prompts reuse is held once, and attended to once per layer. With options that the shared
+        forward pass does not have, such as beams or a logits processor, prompts are answered one after another.
 
         Args:
-            prompts: Any number; they are cut into batches that fit into `batch_bytes`.
+            prompts: Any number. As many are computed together as fit into `batch_bytes`; the others follow as these
+                end.
             max_new_tokens: As for `generate`, for each prompt.
             repair: As for `generate`, for each prompt.
             logprobs: As for `generate`, for each prompt.
             salt: As for `generate`, for each prompt.
-            batch_bytes: Limit of the KV of own tokens, prompt and answer, of one batch.
-            generation: As for `generate`, without beams, several sequences, assistants and streamers.
+            batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
+            generation: As for `generate`, without a streamer.
 
         Raises:
-            As `generate`, for the first prompt that is not valid, before anything is computed.
+            As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
+            runs ends the batch.
         """
         BYTES.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
-        check_for_batch(options, self.model)
+        check_for_batch(options)
         requests = [
             self._request(each, repair, options, time.perf_counter(), logprobs, salt) for each in several(prompts)
         ]

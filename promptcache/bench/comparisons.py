@@ -32,7 +32,7 @@ from promptcache.bench.harness import (
 from promptcache.bench.workload import LetterTokenizer, Sizes, Workload, documents, workload
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.runtime import Model, Pool, generate_together, link, link_batch, token_tensor, used_tokens
+from promptcache.runtime import Model, link, token_tensor, used_tokens
 
 MIB = 2**20
 
@@ -145,13 +145,13 @@ def compare_batch(
     model: Model, sizes: Sizes, num_rows: int, num_tokens: int, repeats: int, progress: Progress = silent
 ) -> BenchReport:
     """Compare decoding of rows that share linked modules with decoding of rows that have copies of their own."""
-    work = workload(model, sizes)
-    options = {"do_sample": False, "min_new_tokens": num_tokens}
-    pool = Pool(model.shape)  # shared by all rounds, as an engine's pool is
+    schema, prompt = documents(sizes)
+    engine = Engine(model, LetterTokenizer(), history_bytes=0)
+    engine.add_schema(schema)
+    engine.warm()
 
     def together() -> Any:
-        batch = link_batch([work.tokens] * num_rows, work.runs, model, pool)
-        return generate_together(model, batch, eos_ids=(), max_new_tokens=num_tokens, options=options)
+        return engine.generate_batch([prompt] * num_rows, max_new_tokens=num_tokens, do_sample=False, eos_token_id=[])
 
     def cells(_benchmark: Benchmark, samples: Mapping[str, Samples]) -> tuple[str, ...]:
         copied, linked = (num_rows * num_tokens / each.median for each in samples.values())
@@ -162,7 +162,7 @@ def compare_batch(
         title=sizes.title,
         data={**sizes.data, "rows": num_rows, "decoded_tokens": num_tokens},
         alternatives={
-            "own copies": partial(_generate_copies, model, work, num_rows, num_tokens),
+            "own copies": partial(_generate_copies, model, workload(model, sizes), num_rows, num_tokens),
             "prompt cache": together,
         },
     )

@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import Request, answer, answer_batch, streaming
+from promptcache.runtime.answer import Request, answer, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
@@ -15,12 +15,12 @@ from promptcache.runtime.completion import Completion, FinishReason, KVSource, U
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
-from promptcache.runtime.generate import generate, generate_together
+from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
 from promptcache.runtime.history import History, open_history
-from promptcache.runtime.link import link, link_batch
+from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import Planner, PromptSource, check_room, several
@@ -36,6 +36,7 @@ from promptcache.runtime.serving import (
     ServiceLimits,
     ServiceState,
     Ticket,
+    answer_batch,
     logits_batch,
     score,
 )
@@ -104,9 +105,7 @@ __all__ = [
     "dynamic_cache_inputs",
     "frequent_prefixes",
     "generate",
-    "generate_together",
     "link",
-    "link_batch",
     "linked_inputs",
     "load_model",
     "logits_batch",

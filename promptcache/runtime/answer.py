@@ -6,7 +6,7 @@ This file works on plans. It reads no XML.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,10 +16,9 @@ from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.generate import Generated, generate, generate_together
-from promptcache.runtime.hf.options import sees_padding, takes_history
+from promptcache.runtime.generate import generate
+from promptcache.runtime.hf.options import takes_history
 from promptcache.runtime.history import OwnKV
-from promptcache.runtime.link import link_batch
 from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.stream import TokenQueue
 
@@ -84,90 +83,7 @@ def answer(request: Request, executor: Executor) -> Completion:
     )
     own = OwnKVUsage(0 if recalled is None else recalled.num_found, linked.copied_bytes, kept_bytes)
     made = completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
-    return _with_logprobs(made, generated, 0)
-
-
-def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
-    """Answer planned requests together, in batches whose own tokens take at most `batch_bytes` of KV.
-
-    A model that links by concatenation answers them one after another. The timings of a completion are those of its
-    batch.
-
-    Args:
-        requests: All have the same options.
-    """
-    model = executor.model
-    if not model.linking.takes_rows:
-        return tuple(answer(request, executor) for request in requests)
-    answers: list[Completion] = []
-    padded = not (requests and sees_padding(requests[0].options, model))
-    for batch in _batches(requests, model.shape.token_bytes, batch_bytes, padded):
-        answers.extend(_answer_together(batch, executor))
-    return tuple(answers)
-
-
-def _batches(
-    requests: Sequence[Request], token_bytes: int, batch_bytes: int, padded: bool
-) -> Iterator[tuple[Request, ...]]:
-    """Cut requests, in order, into batches whose padded rows stay within `batch_bytes`.
-
-    One request always fits. All rows of a batch generate at most the same number of tokens: near the end of the
-    context a request may have room for fewer tokens than another.
-
-    Args:
-        padded: Whether shorter rows may be padded. If not, a batch has rows of equal length only.
-    """
-    batch: list[Request] = []
-    longest = 0
-    for request in requests:
-        own = request.plan.num_new_tokens + request.max_new_tokens
-        alike = not batch or (request.max_new_tokens == batch[0].max_new_tokens and (padded or own == longest))
-        if batch and not (alike and (len(batch) + 1) * max(longest, own) * token_bytes <= batch_bytes):
-            yield tuple(batch)
-            batch, longest = [], 0
-        batch.append(request)
-        longest = max(longest, own)
-    if batch:
-        yield tuple(batch)
-
-
-def _answer_together(batch: tuple[Request, ...], executor: Executor) -> Iterator[Completion]:
-    planned = time.perf_counter()
-    rows_of_tokens = [request.plan.tokens for request in batch]
-    fetched = [executor.fetch(part.encoding for part in tokens.parts) for tokens in rows_of_tokens]
-    fetched_at = time.perf_counter()
-    runs = {encoding: run for each in fetched for encoding, run in each.runs.items()}
-    recalled = [executor.recall(each.plan.tokens, each.salt, only_prefix=True) for each in batch]
-    known = [each for each in recalled if each is not None]
-    linked = link_batch(rows_of_tokens, runs, executor.model, executor.pool, known or None)
-    linked_at = time.perf_counter()
-    made = generate_together(
-        executor.model,
-        linked,
-        eos_ids=batch[0].eos_ids,
-        max_new_tokens=batch[0].max_new_tokens,
-        options=batch[0].options,
-        logprobs=batch[0].logprobs,
-    )
-    done = time.perf_counter()
-    rows = zip(batch, fetched, recalled, linked.copied_bytes, made.sequences, made.ended, strict=True)
-    for index, (request, each, found, copied_bytes, sequence, ended) in enumerate(rows):
-        own = own_kv(linked.cache, index, linked.num_pads[index])
-        kept_bytes = executor.keep(found, sequence, own)
-        timing = Timing(
-            plan_s=planned - request.started,
-            fetch_s=fetched_at - planned,
-            link_s=linked_at - fetched_at,
-            prefill_s=made.first_token_at - linked_at,
-            decode_s=done - made.first_token_at,
-        )
-        used = OwnKVUsage(0 if found is None else found.num_found, copied_bytes, kept_bytes)
-        output = made.row(index, request.plan.num_new_tokens - used.num_found)
-        yield _with_logprobs(completion(request, each, used, (sequence,), ended, timing, output), made, index)
-
-
-def _with_logprobs(completion: Completion, generated: Generated, row: int) -> Completion:
-    return completion if generated.logprobs is None else replace(completion, logprobs=generated.logprobs[row])
+    return replace(made, logprobs=generated.logprobs)
 
 
 class OwnKVUsage(NamedTuple):
@@ -178,15 +94,11 @@ class OwnKVUsage(NamedTuple):
     kept_bytes: int
 
 
-def own_kv(cache: Any, row: int = 0, pad: int = 0) -> OwnKV:
-    """Return the KV of the own tokens in one row of a cache that links in segments.
-
-    Args:
-        pad: Number of padding tokens in front of the row.
-    """
+def own_kv(cache: Any) -> OwnKV:
+    """Return the KV of the own tokens in a cache that links in segments."""
     layers = [layer.tail() for layer in cache.layers]
     stop = min(keys.shape[2] for keys, _ in layers)  # layers differ if a forward pass failed
-    return tuple((keys[row, :, pad:stop], values[row, :, pad:stop]) if stop else _NO_KV for keys, values in layers)
+    return tuple((keys[0, :, :stop], values[0, :, :stop]) if stop else _NO_KV for keys, values in layers)
 
 
 _NO_KV = (torch.empty(0, 0, 0), torch.empty(0, 0, 0))

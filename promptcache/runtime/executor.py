@@ -129,11 +129,11 @@ class Executor:
         """Link KV that was fetched already, with what history has of the request."""
         return link(tokens, fetched.runs, self.model, self.pool, recalled)
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None, *, only_prefix: bool = False) -> Recalled | None:
+    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
         if self.history is None or not self.model.linking.takes_rows:
             return None
-        return self.history.recall(tokens, salt, only_prefix=only_prefix)
+        return self.history.recall(tokens, salt)
 
     def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Keep the own tokens that a request computed, as far as there is room.

@@ -23,7 +23,7 @@ from promptcache.runtime.hf.options import (
     pop_stopping_criteria,
     refused,
 )
-from promptcache.runtime.link import Linked, LinkedBatch
+from promptcache.runtime.link import Linked
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
 
 
@@ -37,39 +37,21 @@ class Generated:
         first_token_at: Time of the first new token, by `time.perf_counter`.
         output: The output object of transformers if the options ask for it. Its `sequences` hold new tokens only, and
             it has no cache.
-        logprobs: For each returned sequence its log-probabilities, if they were asked for.
+        logprobs: Those of the only sequence, if they were asked for.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     ended: tuple[bool, ...]
     first_token_at: float
     output: Any = None
-    logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
-
-    def row(self, index: int, num_given: int) -> Any:
-        """Return the output object of one batch row: its own steps, without the padding of longer rows.
-
-        Args:
-            num_given: Number of prompt tokens of the row that were fed.
-        """
-        if self.output is None:
-            return None
-        num_steps = len(self.sequences[index])
-
-        def cut(value: Any, name: str = "") -> Any:
-            if isinstance(value, torch.Tensor):
-                row = value[index : index + 1]
-                return row[:, :num_steps] if name == "sequences" else row[:, -num_given:] if row.ndim == 3 else row
-            return tuple(cut(each) for each in value[:num_steps]) if name else tuple(cut(each) for each in value)
-
-        return type(self.output)(**{name: cut(value, name) for name, value in self.output.items()})
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class StopRecorder:
     """The caller's stopping criteria as one; records the time of the first new token and where each row was stopped.
 
-    A stopped row of a batch is padded until the last row is done. Padding and tokens of the model look the same in the
-    result, so the position of the stop is recorded here.
+    A row is one of several sequences. A stopped one is padded until the last one is done. Padding and tokens of the
+    model look the same in the result, so the position of the stop is recorded here.
     """
 
     def __init__(self, criteria: Sequence[Callable[..., Any]]) -> None:
@@ -122,79 +104,28 @@ def generate(
         num_before=linked.num_before,
         num_rows=_num_rows(model, options),
     )
+    cache = linked.cache
     given = slice(None) if model.linking.takes_rows else slice(start, None)
-    return _decode(
-        model,
-        linked.cache,
-        token_tensor(linked.token_ids[given], model.device),
-        token_tensor(linked.position_ids[given], model.device),
-        linked.cache.get_seq_length() + len(linked.missing) - start,
-        eos_ids,
-        max_new_tokens,
-        dict(options),
-        logprobs,
-    )
-
-
-@torch.no_grad()
-def generate_together(
-    model: Model,
-    linked: LinkedBatch,
-    *,
-    eos_ids: Sequence[int],
-    max_new_tokens: int,
-    options: Mapping[str, Any],
-    logprobs: int | None = None,
-) -> Generated:
-    """Decode from a batch of linked requests; like `generate`, with one sequence for each row."""
-    width = linked.token_ids.shape[1]
-    return _decode(
-        model,
-        linked.cache,
-        linked.token_ids,
-        linked.position_ids,
-        width,
-        eos_ids,
-        max_new_tokens,
-        dict(options),
-        logprobs,
-    )
-
-
-def _decode(
-    model: Model,
-    cache: Any,
-    token_ids: torch.Tensor,
-    position_ids: torch.Tensor,
-    num_seen: int,
-    eos_ids: Sequence[int],
-    max_new_tokens: int,
-    options: dict[str, Any],
-    logprobs: int | None,
-) -> Generated:
-    """Call transformers' `generate` with own tokens `[B, N]`.
-
-    Args:
-        num_seen: Length of the mask. If it is N, `generate` prefills the tokens that the cache does not count, else
-            all of them.
-    """
-    recorder = StopRecorder(pop_stopping_criteria(options, model))
-    ends = end_ids(options, eos_ids)
-    options["eos_token_id"] = list(ends) or None
-    if options.get("pad_token_id") is None:
-        options["pad_token_id"] = _pad_token_id(model, ends)
+    token_ids = token_tensor(linked.token_ids[given], model.device)
     num_held = cache.get_seq_length()
+    num_seen = num_held + len(linked.missing) - start  # if all own tokens, `generate` prefills those not in the cache
+    chosen = dict(options)
+    recorder = StopRecorder(pop_stopping_criteria(chosen, model))
+    ends = end_ids(options, eos_ids)
+    chosen["eos_token_id"] = list(ends) or None
+    if chosen.get("pad_token_id") is None:
+        chosen["pad_token_id"] = _pad_token_id(model, ends)
     kept = None if logprobs is None else LogprobRecorder(logprobs)
     hf = model.hf if kept is None else kept.watched(model.hf, cache)
     try:
         made: Any = hf.generate(
             token_ids,
-            position_ids=position_ids,
-            attention_mask=torch.ones((len(token_ids), num_seen), dtype=torch.long, device=model.device),
+            position_ids=token_tensor(linked.position_ids[given], model.device),
+            attention_mask=torch.ones((1, num_seen), dtype=torch.long, device=model.device),
             past_key_values=cache,
             max_new_tokens=max_new_tokens,
             stopping_criteria=[recorder],
-            **{**options, **forced_options(model)},
+            **{**chosen, **forced_options(model)},
         )
     except REFUSALS as error:
         if cache.get_seq_length() != num_held or not is_refusal(error):  # the model ran, or the caller's code
@@ -210,7 +141,7 @@ def _decode(
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),
         first_token_at=recorder.first_token_at or time.perf_counter(),  # `custom_generate` may call no criterion
         output=None if isinstance(made, torch.Tensor) else _without_cache(made, new_ids),
-        logprobs=None if kept is None else kept.rows(new_ids, [len(sequence) for sequence, _ in cut]),
+        logprobs=None if kept is None else kept.tokens(new_ids),
     )
 
 

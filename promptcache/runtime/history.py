@@ -147,22 +147,19 @@ class History:
             self._buffers.clear()
             self._forget_taken()
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None, *, only_prefix: bool = False) -> Recalled:
+    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled:
         """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
 
         Args:
             tokens: The request as planned.
             salt: Requests share history only with requests of the same salt.
-            only_prefix: Whether the found tokens must come before all other own tokens.
         """
         found: list[OwnStretch] = []
         with self._lock:
             self._forget_taken()
             for stretch in stretches(tokens, salt):
-                if not (only_prefix and found and found[-1].num_found < found[-1].stop - found[-1].start):
-                    is_last = stretch.stop == len(tokens.token_ids)
-                    stretch = self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last])
-                found.append(stretch)
+                is_last = stretch.stop == len(tokens.token_ids)
+                found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
         return Recalled(tokens=tokens, stretches=tuple(found))
 
     def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:

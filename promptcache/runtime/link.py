@@ -1,7 +1,7 @@
-"""Linking: put stored KV and new tokens into a cache for a forward pass, for one request or a batch.
+"""Linking: put stored KV and new tokens into a cache for a forward pass.
 
-The segments of a cache are views of stored KV; nothing is copied but small segments, which a pool coalesces. In a
-batch, KV that several rows reuse is attended to once per layer. Rows may differ in selection, schema and length.
+The segments of a cache are views of stored KV; nothing is copied but small segments, which a pool coalesces. For
+requests that are computed together, segments are cut so that KV that several rows reuse is attended to once per layer.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime.attention import ForwardMask, PositionArray, RequestPositions, SegmentMask
+from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import Recalled
@@ -115,143 +112,11 @@ def linked_segments(
     return stored, segments_of(last.parts, last.runs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LinkedBatch:
-    """Stored KV and new tokens of several requests that are generated together.
-
-    Attributes:
-        cache: A transformers cache over all rows.
-        token_ids: Own tokens, left-padded, `[B, N]`.
-        position_ids: As `token_ids`.
-        num_pads: For each row the number of padding tokens among those that are prefilled.
-        copied_bytes: For each row the bytes of KV that were copied. Shared copies count for the first row that uses
-            them.
-    """
-
-    cache: Any
-    token_ids: torch.Tensor
-    position_ids: torch.Tensor
-    num_pads: tuple[int, ...]
-    copied_bytes: tuple[int, ...]
-
-
 class SharedSegment(NamedTuple):
     """A segment with the batch rows that attend to it."""
 
     segment: Segment
     rows: tuple[int, ...]
-
-
-class BatchPositions:
-    """The positions of several requests, one row each; as `RequestPositions`, with masks that name their rows.
-
-    Own tokens are left-padded to the longest row. A padding token attends to itself only, and no other token attends
-    to it.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[RequestPositions],
-        lengths: Sequence[int],
-        shared: Sequence[SharedSegment],
-        device: torch.device,
-        num_given: int = 0,
-    ) -> None:
-        self.rows = tuple(rows)
-        self.num_cached = max(row.num_cached for row in rows)
-        self.num_given = num_given
-        self.pads = tuple(max(lengths) - length for length in lengths)
-        self._device = device
-        self.segments = tuple(each.segment for each in shared)
-        self._rows_of = tuple(each.rows for each in shared)
-
-    def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
-        """Return the mask of the last `num_queries` of `num_own` own tokens, row by row."""
-        own = np.stack([self._own_positions(row, num_own) for row in range(len(self.rows))])  # [B, n]; -1 is padding
-        queries = own[:, num_own - num_queries :]
-        masks = tuple(
-            self._segment_mask(segment, rows, queries[list(rows)], window)
-            for segment, rows in zip(self.segments, self._rows_of, strict=True)
-        )
-        order = np.arange(num_own)
-        seen = order[None, None, :] <= order[None, num_own - num_queries :, None]
-        seen = seen & (own[:, None, :] >= 0)
-        if window is not None:
-            seen = seen & (queries[:, :, None] - own[:, None, :] < window)
-        itself = order[None, None, :] == order[None, num_own - num_queries :, None]
-        own_mask = torch.from_numpy(seen | itself)[:, None].to(self._device)  # [B, 1, T, n]
-        return ForwardMask(segments=self.segments, masks=masks, own_mask=own_mask)
-
-    def _own_positions(self, row: int, num_own: int) -> PositionArray:
-        pad = min(self.pads[row], num_own)
-        return np.concatenate([np.full(pad, -1, dtype=np.int64), self.rows[row].of_own_tokens(0, num_own - pad)])
-
-    def _segment_mask(
-        self, segment: Segment, rows: tuple[int, ...], queries: PositionArray, window: int | None
-    ) -> SegmentMask | None:
-        above = queries > segment.last  # [R, T]
-        if not above.any():
-            return None
-        mask = None
-        if window is not None and queries.max() - segment.first >= window:
-            near = queries[:, :, None] - segment.position_array() < window
-            mask = torch.from_numpy(above[:, :, None] & near).to(self._device)  # [R, T, S]
-        hidden = None if above.all() else torch.from_numpy(~above).to(self._device)
-        some = None if len(rows) == len(self.rows) else torch.tensor(rows, device=self._device)
-        return SegmentMask(first_query=0, start=0, stop=segment.num_tokens, mask=mask, rows=some, hidden=hidden)
-
-
-def link_batch(
-    requests: Sequence[RequestTokens],
-    runs: Mapping[Encoding, KVHandle],
-    model: Model,
-    pool: Pool | None = None,
-    recalled: Sequence[Recalled] | None = None,
-) -> LinkedBatch:
-    """Link several requests with their stored KV in one cache, and left-pad their own tokens.
-
-    Args:
-        requests: One for each row.
-        runs: KV of at least every encoding that they have parts of.
-        model: Links in segments.
-        pool: Buffers for small segments; None links every segment as a view.
-        recalled: For each row what history has of its first own tokens.
-    """
-    for request in requests:
-        model.check_vocabulary(request.token_ids)
-    width = max(len(request.token_ids) for request in requests)
-    known: Sequence[Recalled | None] = [None] * len(requests) if recalled is None else recalled
-    num_found = [0 if each is None else each.num_found for each in known]
-    new_positions = [each.position_ids[count:] for each, count in zip(requests, num_found, strict=True)]
-    lengths = [len(each) for each in new_positions]
-    both = [
-        linked_segments(request, runs, new, found)
-        for request, new, found in zip(requests, new_positions, known, strict=True)
-    ]
-    rows = [
-        RequestPositions((*stored, *growing), new, model.device)
-        for (stored, growing), new in zip(both, new_positions, strict=True)
-    ]
-    shared = tuple(shared_segments([stored for stored, _ in both]))
-    copied = [0] * len(rows)
-    if pool is not None:
-        shared, copied = coalesced_segments(shared, new_positions, pool)
-    shared = (*shared, *shared_segments([growing for _, growing in both]))
-    positions = BatchPositions(rows, lengths, shared, model.device, num_given=width - max(lengths))
-    # A row is padded with a token of its own: repetition penalties count the tokens that a row has.
-    token_ids = [_padded(request.token_ids, width) for request in requests]
-    position_ids = [_padded(request.position_ids, width) for request in requests]
-    return LinkedBatch(
-        cache=model.cache(positions),
-        token_ids=torch.tensor(token_ids, device=model.device),
-        position_ids=torch.tensor(position_ids, device=model.device),
-        num_pads=positions.pads,
-        copied_bytes=tuple(num_tokens * model.shape.token_bytes for num_tokens in copied),
-    )
-
-
-def _padded(row: Sequence[int], width: int) -> list[int]:
-    return [row[0]] * (width - len(row)) + list(row)
 
 
 def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment]:

@@ -6,7 +6,6 @@ Of each step only the chosen token and the most probable ones are kept, not the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -46,21 +45,21 @@ def token_logprobs(logits: torch.Tensor, token_id: int, num_top: int) -> TokenLo
 
 
 class LogprobRecorder:
-    """Keeps log-probabilities of the rows of a generation, step by step."""
+    """Keeps log-probabilities of the only row of a generation, step by step."""
 
     def __init__(self, num_top: int) -> None:
         """Create a recorder for the `num_top` most probable tokens of each step."""
         self._num_top = num_top
-        self._pending: torch.Tensor | None = None  # [B, V], of the step whose tokens are not chosen yet
-        self._steps: list[tuple[torch.Tensor, ...]] = []  # of each step: [B], [B], [B, K], [B, K]
+        self._pending: torch.Tensor | None = None  # [1, V], of the step whose tokens are not chosen yet
+        self._steps: list[tuple[torch.Tensor, ...]] = []  # of each step: [1], [1], [1, K], [1, K]
 
     def add(self, logits: torch.Tensor) -> None:
-        """Add the logits `[B, V]` of a step."""
+        """Add the logits `[1, V]` of a step."""
         dtype = torch.promote_types(logits.dtype, torch.float32)
         self._pending = torch.log_softmax(logits, dim=-1, dtype=dtype)
 
     def choose(self, token_ids: torch.Tensor) -> None:
-        """Set the tokens `[B]` that were chosen in the step that was added last; does nothing before the first one."""
+        """Set the token `[1]` that was chosen in the step that was added last; does nothing before the first one."""
         if self._pending is None:
             return
         chosen = self._pending.gather(1, token_ids[:, None])[:, 0]
@@ -87,24 +86,12 @@ class LogprobRecorder:
         view.forward = watched_forward
         return view
 
-    def rows(self, new_ids: torch.Tensor, lengths: Sequence[int]) -> tuple[tuple[TokenLogprobs, ...], ...]:
-        """Return the log-probabilities of each row.
-
-        Args:
-            new_ids: The generated tokens `[B, n]`.
-            lengths: For each row the number of its tokens; the others are padding.
-        """
+    def tokens(self, new_ids: torch.Tensor) -> tuple[TokenLogprobs, ...]:
+        """Return the log-probabilities of the generated tokens `[1, n]`."""
         if len(self._steps) < new_ids.shape[1]:
             self.choose(new_ids[:, len(self._steps)])  # the last token was not fed
-        token_ids, chosen, top_ids, top = (torch.stack(each, dim=1).tolist() for each in zip(*self._steps, strict=True))
+        steps = (torch.cat(each).tolist() for each in zip(*self._steps, strict=True))
         return tuple(
-            tuple(
-                TokenLogprobs(
-                    token_id=token_ids[row][step],
-                    logprob=chosen[row][step],
-                    top=tuple(zip(top_ids[row][step], top[row][step], strict=True)),
-                )
-                for step in range(length)
-            )
-            for row, length in enumerate(lengths)
+            TokenLogprobs(token_id=token_id, logprob=logprob, top=tuple(zip(top_ids, top, strict=True)))
+            for token_id, logprob, top_ids, top in zip(*steps, strict=True)
         )

@@ -14,11 +14,9 @@ from transformers.generation import utils as generation_utils
 
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError
 from promptcache.engine import Engine
-from promptcache.kv import KVHandle, Slab
 from promptcache.language import Prompt
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import link_batch
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
@@ -175,10 +173,15 @@ def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "options",
-    [{"repetition_penalty": 3.0}, {"no_repeat_ngram_size": 2}, {"logits_processor": [by_length]}],
+    [
+        {"repetition_penalty": 3.0},
+        {"min_new_tokens": 9, "eos_token_id": PLAIN[3]},
+        {"no_repeat_ngram_size": 2},
+        {"logits_processor": [by_length]},
+    ],
     ids=lambda options: next(iter(options)),
 )
-def test_processors_see_no_padding(options: dict[str, Any]) -> None:
+def test_processors_see_the_tokens_of_one_row(options: dict[str, Any]) -> None:
     """Options that depend on a row's tokens give the same answers in a batch as alone."""
     options = {"max_new_tokens": 12, **options, **GREEDY}
 
@@ -209,14 +212,14 @@ def test_a_single_prompt_is_no_batch(single: Any) -> None:
         ENGINE.generate_batch(single)
 
 
-@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
-def test_a_models_own_beams_are_refused_in_a_batch(name: str) -> None:
-    """Beams from the model's own configuration are refused in a batch."""
+def test_a_models_own_beams_hold_in_a_batch() -> None:
+    """Beams from the model's own configuration give the same answers in a batch as alone."""
     engine = engine_of(tiny_model())
-    setattr(engine.model.hf.generation_config, name, 2)
+    engine.model.hf.generation_config.num_beams = 2
 
-    with pytest.raises(InvalidGeneration, match=f"{name}.*the model's generation configuration sets it"):
-        engine.generate_batch([PROMPT])
+    together = engine.generate_batch([PROMPT, LONGER], max_new_tokens=6, **GREEDY)
+
+    assert facts(together) == facts([engine.generate(each, max_new_tokens=6, **GREEDY) for each in (PROMPT, LONGER)])
 
 
 def test_inference_mode_leaves_no_trace() -> None:
@@ -231,21 +234,6 @@ def test_inference_mode_leaves_no_trace() -> None:
 
     assert outside.token_ids == again.token_ids == PLAIN
     assert inside.token_ids == ENGINE.generate(LONGER, max_new_tokens=12, **GREEDY).token_ids
-
-
-def run_of(num_tokens: int) -> KVHandle:
-    """Return KV of a number of tokens."""
-    return KVHandle(slab=Slab.empty(ENGINE.model.shape, num_tokens), start=0, stop=num_tokens)
-
-
-def test_padding_is_made_of_a_rows_own_tokens() -> None:
-    """Padding uses a row's own tokens, so that penalties on tokens of a row do not change."""
-    rows = [ENGINE.plan(each).tokens for each in (PROMPT, LONGER)]
-    runs = {part.encoding: run_of(part.encoding.num_tokens) for row in rows for part in row.parts}
-
-    linked = link_batch(rows, runs, ENGINE.model)
-
-    assert [set(row) for row in linked.token_ids.tolist()] == [set(row.token_ids) for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from promptcache.engine import Engine
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.linking import SEGMENTED
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import SharedSegment, coalesced_segments, link_batch, shared_segments
+from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.runtime.stream import TokenQueue
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -104,12 +106,77 @@ def test_batches_are_cut_by_memory() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"num_beams": 2}, {"num_return_sequences": 2}, {"streamer": TokenQueue()}, {"prompt_lookup_num_tokens": 3}],
+    [{"num_beams": 2}, {"num_beams": 2, "num_return_sequences": 2}, {"prompt_lookup_num_tokens": 3}],
+    ids=lambda option: " ".join(option),
 )
-def test_options_for_single_prompts_are_refused(option: dict[str, object]) -> None:
-    """Options that make several rows of one prompt are refused in a batch."""
-    with pytest.raises(InvalidGeneration, match=next(iter(option)) if "streamer" not in option else "streamed"):
-        ENGINE.generate_batch(PROMPTS[:1], **option)
+def test_options_that_no_row_expresses_give_the_answers_of_single_requests(option: dict[str, Any]) -> None:
+    """Requests that need rows or forward passes of their own are answered one after another."""
+    options = {"max_new_tokens": 6, **option, **GREEDY}
+
+    together = ENGINE.generate_batch(PROMPTS[1:4], **options)
+
+    alone = [ENGINE.generate(prompt, **options) for prompt in PROMPTS[1:4]]
+    assert [(each.token_ids, each.alternatives) for each in together] == [
+        (each.token_ids, each.alternatives) for each in alone
+    ]
+
+
+def test_a_streamer_is_refused() -> None:
+    """A streamer takes the tokens of one answer."""
+    with pytest.raises(InvalidGeneration, match="use stream"):
+        ENGINE.generate_batch(PROMPTS[:1], streamer=TokenQueue())
+
+
+def test_sampling_repeats_with_the_random_state_of_torch() -> None:
+    """`torch.manual_seed` makes sampled answers repeatable; greedy answers leave the random state as it is."""
+
+    def answers(**options: Any) -> list[tuple[int, ...]]:
+        found = ENGINE.generate_batch(PROMPTS[:3], max_new_tokens=8, **options)
+        return [each.token_ids for each in found]
+
+    torch.manual_seed(7)
+    first, other = answers(do_sample=True), answers(do_sample=True)
+    torch.manual_seed(7)
+    answers(**GREEDY)
+
+    assert answers(do_sample=True) == first != other
+
+
+@pytest.mark.parametrize("failing", ["criterion", "model"])
+def test_an_error_ends_the_batch(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the caller's code or of a forward pass is raised as it is, and the next batch is answered."""
+    calls = iter(range(100))
+
+    def fail(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if next(calls) == 3:
+            raise ValueError("mine")
+        return torch.tensor([False]) if failing == "criterion" else forward(*args, **kwargs)
+
+    forward = ENGINE.model.forward
+    criteria = [fail] if failing == "criterion" else []
+    with monkeypatch.context() as patch:
+        if failing == "model":
+            patch.setattr(ENGINE.model, "forward", fail)
+        with pytest.raises(ValueError, match=r"^mine$"):
+            ENGINE.generate_batch(PROMPTS[:3], max_new_tokens=8, stopping_criteria=criteria, **GREEDY)
+
+    again = ENGINE.generate_batch(PROMPTS[:3], max_new_tokens=8, **GREEDY)
+    assert [each.token_ids for each in again] == [
+        ENGINE.generate(prompt, max_new_tokens=8, **GREEDY).token_ids for prompt in PROMPTS[:3]
+    ]
+
+
+def test_a_cold_batch_encodes_before_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch on a cold store takes as many forward passes as on a warm store, beside those that encode."""
+    cold, counts = engine_of(tiny_model()), []
+    forward = cold.model.forward
+    monkeypatch.setattr(cold.model, "forward", lambda *args, **kwargs: counts.append(1) or forward(*args, **kwargs))
+    prompts = [PROMPTS[0], PROMPTS[5], PROMPTS[-1]]
+
+    found = cold.generate_batch(prompts, max_new_tokens=4, eos_token_id=[], **GREEDY)
+
+    assert found[0].usage.num_encoded_tokens > 0 < found[-1].usage.num_encoded_tokens
+    assert len(counts) == 4
 
 
 def test_an_empty_batch_has_no_answers() -> None:
@@ -166,21 +233,14 @@ SMALL = '<schema name="small">Root.{}</schema>'.format(
 
 def test_small_pieces_that_the_same_rows_see_are_one() -> None:
     """Small segments of the same rows are one buffer, copied once; the next batch copies nothing."""
-    engine = engine_of(tiny_model())
+    engine = Engine(tiny_model(), ByteTokenizer(), history_bytes=0)
     engine.add_schema(SMALL)
     prompts = [f'<prompt schema="small"><m1/><m3/><m5/>{own}Go?</prompt>' for own in ("<m7/>", "", "")]
-    executor = engine._executor
-    rows = [engine.plan(each).tokens for each in prompts]
-    runs = executor.fetch(part.encoding for tokens in rows for part in tokens.parts).runs
+    first, again = (engine.generate_batch(prompts, max_new_tokens=2, eos_token_id=[]) for _ in range(2))
 
-    apart = link_batch(rows, runs, engine.model)
-    first, again = (link_batch(rows, runs, engine.model, executor.pool) for _ in range(2))
-
-    pieces = [linked.cache.layers[0].attention.positions.segments for linked in (apart, first)]
-    assert (len(pieces[0]), len(pieces[1])) == (5, 2)
-    assert first.copied_bytes == (engine.plan(prompts[1]).num_reused_tokens * engine.model.shape.token_bytes, 0, 0)
-    assert again.copied_bytes == (0, 0, 0)
-    assert [each.usage.copied_bytes for each in engine.generate_batch(prompts, max_new_tokens=1)] == [0, 0, 0]
+    shared_bytes = engine.plan(prompts[1]).num_reused_tokens * engine.model.shape.token_bytes
+    assert [each.usage.copied_bytes for each in first] == [shared_bytes, 0, 0]
+    assert [each.usage.copied_bytes for each in again] == [0, 0, 0]
 
 
 def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segments

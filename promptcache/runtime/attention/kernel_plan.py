@@ -131,7 +131,7 @@ class KernelPlan:
         if query.shape[2] == 1 and queries.num_groups > 1:  # heads of a group are rows over the same keys
             query = query.reshape(queries.batch, queries.num_kv_heads, queries.num_groups, -1)
             if mask is not None:
-                mask = mask.expand(*mask.shape[:-2], queries.num_groups, -1)
+                mask = mask.expand(queries.num_groups, -1)
         out, lse = self._attend_masked(query, keys, values, scale, mask, causal)
         heads = (queries.batch, queries.num_kv_heads * queries.num_groups, queries.num_tokens)
         return PartialAttention(queries.group(out.reshape(*heads, -1)), queries.group_lse(lse.reshape(heads)))
@@ -147,9 +147,6 @@ class KernelPlan:
             grouped = queries.by_row(grouped).index_select(2, mask.rows).flatten(2, 3)
         by_key = None if mask.mask is None else queries.group_mask(mask.mask)
         out, lse = self._attend_masked(grouped, keys, values, scale, by_key)
-        if mask.hidden is not None:
-            hidden = mask.hidden[:, :, None].expand(-1, -1, queries.num_groups).flatten()
-            lse = lse.masked_fill(hidden, -torch.inf)
         return PartialAttention(out, lse, mask.rows)
 
     def _attend_masked(

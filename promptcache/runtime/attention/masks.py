@@ -59,16 +59,13 @@ class KVView(Protocol):
 class SegmentMask:
     """The queries that attend to a segment, and the keys that they attend to.
 
-    Queries from `first_query` on attend to keys `[start, stop)`, or to those of them that `mask` marks. The other
-    attributes are for batches of several requests.
+    Queries from `first_query` on attend to keys `[start, stop)`, or to those of them that `mask` marks.
 
     Attributes:
-        first_query: 0 in a batch of several requests.
+        first_query: 0 if there are several batch rows.
         start, stop: Tokens of the segment; the queries attend to no others.
         mask: Bool `[T', S]` or `[R, T', S]`, True where a query attends to a key; None means everywhere.
         rows: Indices of the R batch rows that attend; None means all.
-        hidden: Bool `[R, T']`, True for queries that attend to no key of the segment; None means that all queries
-            attend.
     """
 
     first_query: int
@@ -76,12 +73,11 @@ class SegmentMask:
     stop: int
     mask: torch.Tensor | None = None
     rows: torch.Tensor | None = None
-    hidden: torch.Tensor | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether every query of every row attends to every key from `start` to `stop`."""
-        return self.first_query == 0 and self.mask is None and self.rows is None and self.hidden is None
+        return self.first_query == 0 and self.mask is None and self.rows is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,7 +87,7 @@ class ForwardMask:
     Attributes:
         segments: The segments of stored KV.
         masks: One for each segment; None if no query attends to it.
-        own_mask: Bool `[T, n]` or `[B, 1, T, n]` over the n own tokens; None means causal by index.
+        own_mask: Bool `[T, n]` over the n own tokens; None means causal by index.
     """
 
     segments: tuple[KVView, ...]
@@ -105,7 +101,7 @@ class ForwardMask:
 
 
 class Positions(Protocol):
-    """The positions of stored and own tokens, of one request or a batch of requests."""
+    """The positions of stored and own tokens of a request."""
 
     @property
     def segments(self) -> Sequence[KVView]:

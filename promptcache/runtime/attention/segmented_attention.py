@@ -44,7 +44,7 @@ def choose_kernel(spec: AttentionSpec) -> Kernel:
 
 
 class SegmentedAttention:
-    """Attention over the segments and own tokens of one request, or of a batch, in all layers.
+    """Attention over the segments and own tokens of one request in all layers.
 
     Not thread-safe, like the cache that it belongs to.
     """

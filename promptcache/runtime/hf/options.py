@@ -44,18 +44,6 @@ _FORCED: Mapping[str, Any] = {
 wrong.
 """
 
-_SEES_PADDING = (
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "bad_words_ids",
-    "sequence_bias",
-    "prefix_allowed_tokens_fn",
-    "logits_processor",
-    "watermarking_config",
-)
-"""Options that depend on the order of tokens, and therefore on the padding of shorter rows in a batch."""
-
-
 _FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
 """Options under which tokens are fed that may not stay in the answer, or by code of the caller."""
 
@@ -161,21 +149,14 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
     return options
 
 
-def check_for_batch(options: Mapping[str, Any], model: Model) -> None:
-    """Refuse options that work for single prompts only.
+def check_for_batch(options: Mapping[str, Any]) -> None:
+    """Refuse a streamer, which takes the tokens of one answer.
 
     Raises:
-        InvalidGeneration: Names the option.
+        InvalidGeneration: The options have one.
     """
-    for name in ("num_beams", "num_return_sequences"):
-        if number_of(name, options, model) != 1:
-            where = "" if name in options else ", and the model's generation configuration sets it"
-            raise InvalidGeneration(f"'{name}' works for single prompts only{where}; use generate() for each")
-    for name in ("assistant_model", "prompt_lookup_num_tokens"):
-        if options.get(name) is not None:
-            raise InvalidGeneration(f"'{name}' works for single prompts only; use generate() for each")
     if options.get("streamer") is not None:
-        raise InvalidGeneration("a batch cannot be streamed (transformers streams one sequence); use stream() for each")
+        raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
 
 
 def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
@@ -220,11 +201,6 @@ def forced_options(model: Model) -> dict[str, Any]:
     """
     own = setting("min_length", {}, model)
     return {name: value for name, value in _FORCED.items() if own or name != "min_length"}
-
-
-def sees_padding(options: Mapping[str, Any], model: Model) -> bool:
-    """Whether a chosen option would change the answer of a padded row."""
-    return any(setting(name, options, model) for name in _SEES_PADDING)
 
 
 def takes_history(options: Mapping[str, Any], model: Model) -> bool:

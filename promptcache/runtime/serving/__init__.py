@@ -1,6 +1,7 @@
 """Many requests on one model: one forward pass over tokens of any of them, a service, and scoring."""
 
 from promptcache.runtime.serving.admission import ServiceLimits
+from promptcache.runtime.serving.answer_batch import answer_batch
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.score import Score, logits_batch, score
 from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
@@ -14,6 +15,7 @@ __all__ = [
     "ServiceLimits",
     "ServiceState",
     "Ticket",
+    "answer_batch",
     "logits_batch",
     "score",
 ]

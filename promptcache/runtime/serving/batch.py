@@ -42,6 +42,8 @@ class Row:
         positions: The positions of its own tokens.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
+        num_copied: The number of tokens of small segments that were copied. Copies for several rows count for the
+            first of them.
     """
 
     tokens: RequestTokens
@@ -49,6 +51,7 @@ class Row:
     positions: RequestPositions
     tail: Tail
     num_own: int = 0
+    num_copied: int = 0
 
 
 class Batch:
@@ -147,7 +150,10 @@ class Batch:
         if self._shared is None:
             shared = tuple(shared_segments([row.segments for row in self._rows]))
             if self._pool is not None:
-                shared, _ = coalesced_segments(shared, [row.tokens.position_ids for row in self._rows], self._pool)
+                positions = [row.tokens.position_ids for row in self._rows]
+                shared, copied = coalesced_segments(shared, positions, self._pool)
+                for row, num_copied in zip(self._rows, copied, strict=True):
+                    row.num_copied += num_copied
             self._shared = _Shared(self._rows, shared)
         return self._shared
 

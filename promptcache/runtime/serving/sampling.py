@@ -36,7 +36,7 @@ _IGNORED = frozenset(
             "max_length",
             "min_length",
         ),
-        *("use_cache", "cache_implementation", "return_dict_in_generate", "_from_model_config"),
+        *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "_from_model_config"),
     }
 )
 """Settings that every request overrides."""
@@ -118,6 +118,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
     Args:
         logits: `[R, V]`. Not changed.
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # as transformers; also faster than bfloat16
     groups: dict[SamplingSettings, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row.settings, []).append(index)
@@ -134,7 +135,7 @@ def _sample_group(logits: torch.Tensor, settings: SamplingSettings, rows: Sequen
     scores = penalized(logits, settings, rows)
     if not settings.temperature:
         return [int(each) for each in scores.argmax(-1).tolist()]
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / settings.temperature
+    scores = scores / settings.temperature
     draws = [torch.rand((), generator=row.generator, dtype=torch.float64) for row in rows]
     tokens, weights = candidates(scores, settings)
     return [int(each) for each in _drawn(tokens, weights, torch.stack(draws).to(scores.device)).tolist()]

@@ -82,9 +82,16 @@ class Scheduler:
         num_failed: Forward passes that failed since the last one that did not.
     """
 
-    def __init__(self, executor: Executor, limits: ServiceLimits) -> None:
+    def __init__(self, executor: Executor, limits: ServiceLimits, *, fetches_first: bool = False) -> None:
+        """Create a scheduler without jobs.
+
+        Args:
+            fetches_first: Compute nothing while admitted requests wait for their KV. Without new arrivals this takes
+                fewer forward passes.
+        """
         self._executor = executor
         self._limits = limits
+        self._fetches_first = fetches_first
         self._batch = Batch(executor.model, executor.pool) if executor.model.linking.takes_rows else None
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
@@ -118,19 +125,28 @@ class Scheduler:
         Args:
             seed: Seed of the random generator; None draws one from the random state of torch.
         """
+        (job,) = self.jobs([request], [listener], seed)
+        return job
+
+    def jobs(
+        self, requests: Sequence[Request], listeners: Sequence[Listener], seed: int | None = None
+    ) -> tuple[Job, ...]:
+        """Return jobs for `add`, as `job`, of requests with the same options. Criteria are made once for all."""
         model = self._executor.model
-        options = dict(request.options)
+        options = dict(requests[0].options)
         criteria = pop_stopping_criteria(options, model)
-        ends = end_ids(options, request.eos_ids)
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-        return Job(
-            request=request,
-            listener=listener,
-            settings=None if self._batch is None else sampling_settings(options, model, ends),
-            generator=generator,
-            criteria=criteria,
-            ends=ends,
+        ends = end_ids(options, requests[0].eos_ids)
+        settings = None if self._batch is None else sampling_settings(options, model, ends)
+        return tuple(
+            Job(
+                request=request,
+                listener=listener,
+                settings=settings,
+                generator=_generator(settings, seed),
+                criteria=criteria,
+                ends=ends,
+            )
+            for request, listener in zip(requests, listeners, strict=True)
         )
 
     def add(self, job: Job) -> None:
@@ -223,7 +239,7 @@ class Scheduler:
 
     def _compute(self) -> bool:
         """Compute one step: a token of each decoding row, then parts of prompts."""
-        if not self._running or self._batch is None:
+        if not self._running or self._batch is None or (self._fetches_first and self._fetching):
             return False
         work: list[tuple[Job, list[int]]] = [(job, [job.seen[-1]]) for job in self._running if not job.pending]
         room = self._limits.step_tokens if work else CHUNK_TOKENS
@@ -248,7 +264,7 @@ class Scheduler:
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        is_finite = (logits.amax(-1) < math.inf) & ~logits.isnan().any(-1)
+        is_finite = logits.amax(-1) < math.inf  # the largest of numbers with NaN is NaN
         for job, good in zip(jobs, is_finite.tolist(), strict=True):
             if not good:
                 self._end(job, FloatingPointError("the model returned logits that are not finite"))
@@ -295,7 +311,13 @@ class Scheduler:
             decode_s=now - job.first_token_at,
         )
         made = completion(
-            request, job.fetched, OwnKVUsage(found, 0, kept_bytes), (tuple(job.token_ids),), ended, timing, None
+            request,
+            job.fetched,
+            OwnKVUsage(found, _row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
+            (tuple(job.token_ids),),
+            ended,
+            timing,
+            None,
         )
         return made if request.logprobs is None else replace(made, logprobs=tuple(job.logprobs))
 
@@ -367,6 +389,14 @@ def _row(job: Job) -> Row:
 def _settings(job: Job) -> SamplingSettings:
     assert job.settings is not None, "a running job has settings"
     return job.settings
+
+
+def _generator(settings: SamplingSettings | None, seed: int | None) -> torch.Generator:
+    """Return a random generator. Greedy decoding draws no seed, so it leaves the random state of torch as it is."""
+    generator = torch.Generator()
+    if seed is None and settings is not None and settings.temperature:
+        seed = int(torch.randint(2**62, ()))
+    return generator if seed is None else generator.manual_seed(seed)
 
 
 def _timeout(waited_s: float) -> QueueTimeout:

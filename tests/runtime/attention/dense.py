@@ -44,8 +44,6 @@ def segment_matrix(mask: SegmentMask | None, batch: int, num_queries: int, num_k
     seen = torch.ones((len(rows), num_queries - mask.first_query, mask.stop - mask.start), dtype=torch.bool)
     if mask.mask is not None:
         seen &= mask.mask.cpu()
-    if mask.hidden is not None:
-        seen &= ~mask.hidden.cpu()[:, :, None]
     matrix[rows, mask.first_query :, mask.start : mask.stop] = seen
     return matrix
 

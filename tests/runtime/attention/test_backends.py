@@ -92,7 +92,7 @@ def cases(draw: st.DrawFn) -> Case:
 def segment_masks(
     draw: st.DrawFn, queries: GroupedQueries, length: int, generator: torch.Generator
 ) -> SegmentMask | None:
-    """Draw a mask: whole, from some query on, some keys, some rows, hidden from some queries, random, or none."""
+    """Draw a mask: whole, from some query on, some keys, some rows, random, or none."""
     if not draw(st.integers(0, 4)):
         return None
     start = draw(st.just(0) | st.integers(0, length))
@@ -101,14 +101,12 @@ def segment_masks(
     num_rows, num_queries = queries.batch if rows is None else len(rows), queries.num_tokens - first_query
     shapes = [(num_queries, length - start), (num_rows, num_queries, length - start)]
     masked = draw(st.none() | st.sampled_from(shapes if rows is None else shapes[1:]))
-    hides = draw(st.booleans()) and queries.batch > 1
     return SegmentMask(
         first_query=first_query,
         start=start,
         stop=length,
         mask=None if masked is None else torch.rand(masked, generator=generator) < 0.6,
         rows=None if rows is None else torch.tensor(sorted(rows)),
-        hidden=torch.rand((num_rows, num_queries), generator=generator) < 0.4 if hides else None,
     )
 
 
@@ -116,14 +114,13 @@ def segment_masks(
 def own_masks(
     draw: st.DrawFn, queries: GroupedQueries, num_own: int, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Draw a mask of own tokens: causal, or random except for the query itself; one for all rows, or one for each."""
+    """Draw a mask of own tokens: causal, or random except for the query itself."""
     shape = (queries.num_tokens, num_own)
-    chosen = draw(st.none() | st.sampled_from([shape, (queries.batch, 1, *shape)]))
-    if chosen is None:
+    if draw(st.booleans()):
         return None
     causal = torch.ones(shape, dtype=torch.bool).tril(num_own - queries.num_tokens)
     itself = causal & ~torch.ones(shape, dtype=torch.bool).tril(num_own - queries.num_tokens - 1)
-    return (torch.rand(chosen, generator=generator) < 0.6) & causal | itself
+    return (torch.rand(shape, generator=generator) < 0.6) & causal | itself
 
 
 def kv_shape(queries: GroupedQueries, device: str, dtype: torch.dtype) -> KVShape:
@@ -149,8 +146,7 @@ def on_device(mask: ForwardMask, device: str) -> ForwardMask:
         return None if states is None else states.to(device)
 
     masks = [
-        None if each is None else replace(each, mask=moved(each.mask), rows=moved(each.rows), hidden=moved(each.hidden))
-        for each in mask.masks
+        None if each is None else replace(each, mask=moved(each.mask), rows=moved(each.rows)) for each in mask.masks
     ]
     slabs = {each.slab: replace(each.slab, keys=each.slab.keys.to(device), values=each.slab.values.to(device))
              for each in mask.segments}  # fmt: skip
