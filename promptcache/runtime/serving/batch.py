@@ -7,7 +7,7 @@ Stored KV that several rows use is attended to once for all their tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 import numpy as np
@@ -27,8 +27,9 @@ from promptcache.runtime.attention import (
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
-from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
-from promptcache.runtime.segments import Segment, segments_of
+from promptcache.runtime.history import Recalled
+from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, shared_segments
+from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
 
 
@@ -37,8 +38,8 @@ class Row:
     """One request in a batch. `Batch` changes it.
 
     Attributes:
-        tokens: The request as it joined.
-        segments: Its stored KV.
+        tokens: The request as it joined, without own tokens of history.
+        stored, growing: Its stored KV: segments that may be coalesced, and those of its last stretch in history.
         positions: The positions of its own tokens.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
@@ -47,7 +48,8 @@ class Row:
     """
 
     tokens: RequestTokens
-    segments: tuple[Segment, ...]
+    stored: tuple[Segment, ...]
+    growing: tuple[Segment, ...]
     positions: RequestPositions
     tail: Tail
     num_own: int = 0
@@ -80,19 +82,28 @@ class Batch:
         """The rows, in the order in which they joined."""
         return tuple(self._rows)
 
-    def join(self, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle]) -> Row:
+    def join(self, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], recalled: Recalled | None = None) -> Row:
         """Add a request. Nothing is computed.
 
         Args:
             tokens: Its new tokens are not computed before they are passed to `step`.
             runs: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+            recalled: What history has of the request; the other own tokens are its new ones.
         """
         self._model.check_vocabulary(tokens.token_ids)
-        segments = segments_of(tokens.parts, runs, tokens.position_ids)
+        if recalled is not None:
+            ids, positions = tokens.token_ids, tokens.position_ids
+            tokens = replace(
+                tokens,
+                token_ids=tuple(ids[index] for index in recalled.missing),
+                position_ids=tuple(positions[index] for index in recalled.missing),
+            )
+        stored, growing = linked_segments(tokens, runs, tokens.position_ids, recalled)
         row = Row(
             tokens=tokens,
-            segments=segments,
-            positions=RequestPositions(segments, tokens.position_ids, self._model.device),
+            stored=stored,
+            growing=growing,
+            positions=RequestPositions((*stored, *growing), tokens.position_ids, self._model.device),
             tail=self.tails.take(len(tokens.token_ids)),
         )
         self._rows.append(row)
@@ -148,12 +159,14 @@ class Batch:
 
     def _shared_segments(self) -> _Shared:
         if self._shared is None:
-            shared = tuple(shared_segments([row.segments for row in self._rows]))
+            shared = tuple(shared_segments([row.stored for row in self._rows]))
             if self._pool is not None:
                 positions = [row.tokens.position_ids for row in self._rows]
                 shared, copied = coalesced_segments(shared, positions, self._pool)
                 for row, num_copied in zip(self._rows, copied, strict=True):
                     row.num_copied += num_copied
+            if any(row.growing for row in self._rows):
+                shared += tuple(shared_segments([row.growing for row in self._rows]))
             self._shared = _Shared(self._rows, shared)
         return self._shared
 

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.diagnostics import Cancelled, QueueTimeout
-from promptcache.layout import RequestTokens
 from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
@@ -216,24 +215,15 @@ class Scheduler:
     def _join(self, job: Job, fetched: Fetched) -> None:
         assert self._batch is not None
         job.fetched, job.fetched_at = fetched, time.perf_counter()
-        tokens, runs = job.request.plan.tokens, dict(fetched.runs)
+        tokens = job.request.plan.tokens
         job.seen = list(tokens.token_ids)
         job.recalled = self._executor.recall(tokens, job.request.salt)
-        if job.recalled is not None and job.recalled.num_found:
-            kept = [part for stretch in job.recalled.stretches for part in stretch.parts]
-            missing = job.recalled.missing
-            runs.update(job.recalled.runs)
-            tokens = RequestTokens(
-                parts=tuple(sorted((*tokens.parts, *kept), key=lambda part: part.first)),
-                token_ids=tuple(tokens.token_ids[index] for index in missing),
-                position_ids=tuple(tokens.position_ids[index] for index in missing),
-            )
         try:
-            job.row = self._batch.join(tokens, runs)
+            job.row = self._batch.join(tokens, fetched.runs, job.recalled)
         except Exception as error:  # noqa: BLE001 - told to the request's listener
             self._end(job, error)
             return
-        job.pending.extend(tokens.token_ids)
+        job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self._running.append(job)
 
