@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -9,14 +10,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from promptcache.engine import Engine
 from promptcache.language import Doc, Schema, check_schema, load_prompt, resolve_prompt
+from tests import notebook
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
+MEASURED = re.compile(r"\d[\d,]*\.\d+|\d+(?= times| ms)")
 PROMPTS = sorted(path for path in ROOT.glob("examples/*/*.xml") if path not in SCHEMAS)
 
 
@@ -99,8 +103,24 @@ def test_pages_run(
         assert capsys.readouterr().out.startswith(printed)
 
 
+@pytest.mark.law
+def test_the_tour_shows_what_its_cells_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stored outputs of the notebook are those of a run. Times may differ, and figures with decimals."""
+    stored = notebook.read(notebook.TOUR)
+    monkeypatch.chdir(notebook.TOUR.parent)
+    num_threads = torch.get_num_threads()
+    try:
+        shown = notebook.outputs(stored)
+    finally:
+        torch.set_num_threads(num_threads)
+
+    outputs = [cell["outputs"] for cell in stored["cells"] if cell["cell_type"] == "code"]
+    assert MEASURED.sub("N", json.dumps(shown)) == MEASURED.sub("N", json.dumps(outputs))
+    assert notebook.TOUR.stat().st_size < 300_000
+
+
 def test_every_example_is_listed() -> None:
     """The page of the examples names every script and prompt."""
     page = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 
-    assert [path.name for path in [*ROOT.glob("examples/*.py"), *PROMPTS] if path.name not in page] == []
+    assert [path.name for path in [*ROOT.glob("examples/*.[pi]*"), *PROMPTS] if path.name not in page] == []
