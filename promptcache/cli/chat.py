@@ -317,14 +317,14 @@ def usage_lines(answer: Completion) -> list[str]:
     return [*lines, " · ".join(each for each in (f"TTFT {answer.timing.ttft_s * 1000:.1f} ms", level, new) if each)]
 
 
-class _Typed(NamedTuple):
+class _UserInput(NamedTuple):
     """What the user entered: a command or a question."""
 
     text: str
     is_command: bool
 
 
-_QUIT = _Typed("/quit", is_command=True)
+_QUIT = _UserInput("/quit", is_command=True)
 
 
 class _Lines:
@@ -343,7 +343,7 @@ class _Lines:
             if "libedit" not in (readline.__doc__ or ""):
                 readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
 
-    def read(self, prompt: str) -> _Typed | None:
+    def read(self, prompt: str) -> _UserInput | None:
         """Return the next entry, or None at the end of the input. Its text may be empty.
 
         Ctrl-C on a terminal drops what was entered.
@@ -358,9 +358,9 @@ class _Lines:
             if not self._on_terminal:
                 raise
             tell("")
-            return _Typed("", is_command=False)
+            return _UserInput("", is_command=False)
 
-    def _entry(self, prompt: str) -> _Typed:
+    def _entry(self, prompt: str) -> _UserInput:
         first = self._line(prompt)
         lines = list[str]()
         with suppress(EOFError):  # the end of the input also ends an entry
@@ -373,7 +373,7 @@ class _Lines:
                     lines[-1] = lines[-1][:-1]
                     lines.append(self._line("... "))
         text = "\n".join(lines)
-        return _Typed(text.strip(), is_command=text == first and text.startswith("/") and "\n" not in text)
+        return _UserInput(text.strip(), is_command=text == first and text.startswith("/") and "\n" not in text)
 
     def _line(self, prompt: str) -> str:
         """Return a line without its end.
