@@ -22,6 +22,7 @@ from promptcache.diagnostics import (
     ModelError,
     PromptCacheError,
     QueueFull,
+    QueueTimeout,
     ServiceClosed,
     StoreError,
     UnknownSchema,
@@ -105,6 +106,8 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(400, "context_length_exceeded", str(error))
         case QueueFull():
             return ApiError(429, error.reason, str(error), headers={"retry-after": "1"})
+        case QueueTimeout():
+            return ApiError(408, "queue_timeout", str(error), headers={"retry-after": "1"})
         case ServiceClosed():
             retry = {"x-should-retry": "false"} if error.reason == "worker_dead" else {"retry-after": "1"}
             return ApiError(503, error.reason, str(error), headers=retry)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.runtime import IncrementalText
+from promptcache.runtime.text import IncrementalText
 
 _TEXTS = st.text(alphabet="abé🌴", max_size=12)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,6 +104,28 @@ def test_callers_share_history_only_with_themselves(served: Served) -> None:
     first, again, other = cached("alice"), cached("alice"), cached("bob")
 
     assert again > first == other
+
+
+def test_many_clients_at_once(served: Served) -> None:
+    """Requests that are computed together get their own answers."""
+    facts = {"miami": "stone crab", "paris": "onion soup", "tokyo": "sushi"}
+    client = served.openai()
+
+    def ask(city: str) -> str | None:
+        question = f"What is the best dish of {city.title()}?"
+        made = client.chat.completions.create(
+            model="demo@travel",
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            extra_body={"prompt_cache": {"use": [city]}},
+        )
+        return made.choices[0].message.content
+
+    cities = [*facts] * 6
+    with ThreadPoolExecutor(len(cities)) as threads:
+        texts = list(threads.map(ask, cities))
+
+    assert texts == [f"The best dish of {city.title()} is {facts[city]}." for city in cities]
 
 
 def test_completions_continue_text(served: Served, engine: Engine) -> None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from promptcache import Engine
-from promptcache.diagnostics import QueueFull, ServiceClosed
+from promptcache.diagnostics import QueueFull, QueueTimeout, ServiceClosed
 from promptcache.server.errors import ApiError
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
@@ -114,6 +114,7 @@ def test_unknown_paths_and_methods_have_the_shape(served: Served, method: str) -
     [
         (QueueFull("full", "queue_full"), 429, "queue_full", ("retry-after", "1")),
         (QueueFull("full", "queue_tokens_full"), 429, "queue_tokens_full", ("retry-after", "1")),
+        (QueueTimeout("waited"), 408, "queue_timeout", ("retry-after", "1")),
         (ServiceClosed("ends", "draining"), 503, "draining", ("retry-after", "1")),
         (ServiceClosed("dead", "worker_dead"), 503, "worker_dead", ("x-should-retry", "false")),
         (ZeroDivisionError("secret"), 500, "internal_error", ("content-type", "application/json")),

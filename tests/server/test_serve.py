@@ -99,9 +99,13 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
-        found = re.search(r"http://127.0.0.1:\d+", running.stderr.readline())
-        assert found
         lines: list[str] = []
+        found = None
+        for line in running.stderr:
+            lines.append(line)
+            if found := re.search(r"http://127.0.0.1:\d+", line):
+                break
+        assert found, lines
         threading.Thread(target=lambda: lines.extend(running.stderr or ()), daemon=True).start()
         try:
             wait_until(lambda: httpx.get(f"{found[0]}/health").status_code == 200, 30)
@@ -114,7 +118,7 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_sigterm_finishes_running_answers(process: tuple[subprocess.Popen[str], str]) -> None:
     """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
     running, url = process
-    body = {**CHAT, "stream": True, "min_tokens": 200, "max_tokens": 200}
+    body = {**CHAT, "stream": True, "min_tokens": 120, "max_tokens": 120}
     with (
         httpx.Client(base_url=url, timeout=30) as client,
         client.stream("POST", "/v1/chat/completions", json=body) as answer,
