@@ -195,6 +195,18 @@ class _Terminal:
         """Type keys."""
         os.write(self._ours, keys.encode())
 
+    def press_until(self, key: str, pattern: str) -> None:
+        """Press a key, again after every second, until a pattern comes."""
+        for _ in range(15):
+            self.type(key)
+            stop = time.monotonic() + 1
+            while select([self._ours], [], [], max(0.0, stop - time.monotonic()))[0]:
+                self.got += os.read(self._ours, 4096).decode(errors="replace")
+                if re.search(pattern, self.got):
+                    self.wait_for(pattern)
+                    return
+        raise AssertionError(self.got)
+
     def wait_for(self, pattern: str) -> str:
         """Return the output up to a pattern, which must come within half a minute, and forget it."""
         stop = time.monotonic() + 30
@@ -232,8 +244,7 @@ def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     terminal.wait_for(rf"chat over travel; /help shows .*\n.*{PROMPT}")
     terminal.type("One?\r")
     terminal.wait_for(r"One\?\s+\x1b\[\?2004l\s+\w+")
-    terminal.type("\x03")
-    terminal.wait_for(rf"stopped; the chat is as before this question\s+{PROMPT}")
+    terminal.press_until("\x03", rf"stopped; the chat is as before this question\s+{PROMPT}")
     terminal.type("half a line")
     terminal.wait_for("half a line")
     time.sleep(0.5)  # readline sees no signal until it waits for the next key
