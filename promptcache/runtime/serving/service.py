@@ -77,8 +77,9 @@ class Service(Unpicklable):
         self._request = request
         self._loop = _Loop(Scheduler(executor, self.limits))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
-        # The thread has no reference to the service, so a service that is dropped ends.
-        weakref.finalize(self, self._loop.close)
+        # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
+        # if a thread is inside torch.
+        self._end = weakref.finalize(self, _end, self._loop, self._thread)
         self._thread.start()
 
     @property
@@ -136,9 +137,13 @@ class Service(Unpicklable):
 
     def close(self) -> None:
         """End the service. Requests that have not ended get `ServiceClosed`."""
-        self._loop.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._end()
+
+
+def _end(loop: _Loop, thread: threading.Thread) -> None:
+    loop.close()
+    if threading.current_thread() is not thread:
+        thread.join()
 
 
 class _Loop:
