@@ -164,7 +164,7 @@ class SmallHistories(Histories):
 
 
 for _machine in (Histories, SmallHistories):
-    _machine.TestCase.settings = settings(max_examples=law_examples(0.1), stateful_step_count=20, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
 
 TestHistories = pytest.mark.law(Histories.TestCase)
 TestSmallHistories = pytest.mark.law(SmallHistories.TestCase)

@@ -124,6 +124,7 @@ class Agreement(RuleBasedStateMachine):
         self.plain = MemoryStore(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
         self.on_remote: set[str] = set()  # only a fault can lose these
+        self.damaged: set[str] = set()  # a file that is there is not written again before a read has found the damage
         self.held: list[tuple[str, KVHandle]] = []
         self.restart()
 
@@ -159,7 +160,7 @@ class Agreement(RuleBasedStateMachine):
         self.check(name, run)
         self.plain.put(RECIPES[name], *kv(name))
         self.expected.add(name)
-        if "write" not in self.remote.failing:
+        if "write" not in self.remote.failing and name not in self.damaged:
             self.on_remote.add(name)
         if hold:
             self.held.append((name, run))
@@ -235,6 +236,7 @@ class Agreement(RuleBasedStateMachine):
             data = self.remote_files.cat_file(path)
             self.remote_files.pipe_file(path, data[: size % max(1, len(data))])
             self.on_remote.discard(NAME_OF[Path(path).stem])
+            self.damaged.add(NAME_OF[Path(path).stem])
 
     @rule()
     def finish_requests(self) -> None:

@@ -216,6 +216,7 @@ def _tail_loses(patch: Patch) -> None:
         return keys, values
 
     patch.setattr(SegmentedLayer, "update", update)
+    patch.setattr(module_of("promptcache.runtime.hf.segmented"), "_FIRST_CAPACITY", 1)  # short answers grow, too
 
 
 class _WrongScores(CpuBackend):

@@ -106,7 +106,7 @@ def filled(row: Sequence[int]) -> DynamicCache:
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.5))
+@settings(max_examples=law_examples(0.25))
 @given(seed=st.integers(0, 2**32))
 def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
     """Uneven rows, paddings, evictions, prefixes built before and KV added from elsewhere change no logits."""
