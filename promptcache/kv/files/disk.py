@@ -57,7 +57,8 @@ class DiskTier(BlobTier):
     Args:
         folder: Path of the folder, created if it is missing. A read-only folder is only read.
         budget_bytes: Limit for encodings, files being written and files in quarantine together. Files above it are
-            evicted, by the uses in this process and the access times of the files. None: no limit.
+            evicted, by the uses in this process and the access times of the files. The log of the quarantine is not
+            counted. None: no limit.
         verify: When checksums of payloads are verified: "first" use in this process, "always" or "never".
         mmap: Whether to memory-map files. Processes then share memory, and bytes are read when they are used. Choose
             False if other programs write to the folder: a mapped file that is truncated kills the process.
