@@ -124,7 +124,7 @@ class QueueTimeout(ServiceError):
 
 
 class ServiceClosed(ServiceError):
-    """The service takes no requests. `reason` is "draining" or "worker_dead"."""
+    """The service takes no requests. `reason` is "draining" or "worker_dead", or "starting" for a server."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

@@ -17,8 +17,9 @@ from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
 from promptcache.language.syntax.files import no_template
 
-CHAT_SCHEMA = "messages"
-"""Name of the empty schema of prompts that are chat messages only. An engine has it beside the schemas of its user."""
+CHAT_SCHEMA = "no schema"
+"""Name of the empty schema of prompts without one, such as chat messages. No schema of a user has a name with a space.
+"""
 
 _SUFFIXES = (".xml", ".xml.j2")
 

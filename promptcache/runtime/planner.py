@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +19,6 @@ from promptcache.language import (
     Prompt,
     Repair,
     Schema,
-    are_messages,
     check_schema,
     is_markup,
     open_prompt,
@@ -43,7 +43,7 @@ MAX_REMEMBERED = 1024
 class Planner:
     """Plans prompts against the schemas of a catalog. Thread-safe.
 
-    Prompts that are chat messages are planned against an empty schema of the planner, which is not in the catalog.
+    Prompts without a schema are planned against an empty one of the planner, `CHAT_SCHEMA`, which no catalog has.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class Planner:
     @cached_property
     def _chat(self) -> SchemaState:
         """The state of the empty schema; BOS is its only text."""
-        return schema_state(check_schema(Schema(CHAT_SCHEMA)), self._tokenizer, self._context_length)
+        empty = replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
+        return schema_state(empty, self._tokenizer, self._context_length)
 
     def plan(self, prompt: PromptSource, repair: str | None = None) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
@@ -81,7 +82,7 @@ class Planner:
     def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, repair: str | None) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
         asked = None if repair is None else Repair.parse(repair)
-        state = self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
+        state = self._state(prompt)
         selection = resolve_prompt(prompt, state.schema)
         selection, answers = with_turns(selection, state.layout, turns, question, self._tokenizer, self._end_ids())
         return state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair, answers)
@@ -101,12 +102,15 @@ class Planner:
         if isinstance(prompt, str) and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
-        state = self._chat if are_messages(prompt) else self._catalog.find(read.schema)
+        state = self._state(read)
         selection = resolve_prompt(read, state.schema)
         plan = state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair)
         if is_markup(prompt):  # the file of a path may change
             self._remember((prompt, asked), (state, plan))
         return state, plan
+
+    def _state(self, prompt: Prompt) -> SchemaState:
+        return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
 
     def _recall(self, key: tuple[str, Repair | None]) -> tuple[SchemaState, Plan] | None:
         with self._lock:

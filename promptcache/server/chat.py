@@ -12,12 +12,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from promptcache.diagnostics import Span
-from promptcache.language import Argument, Prompt, Reference
+from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.runtime import PromptSource
 from promptcache.server.answers import Door, ServerRequest, respond
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
-from promptcache.server.state import PLAIN_SCHEMA, ServerState
+from promptcache.server.state import ServerState
 
 router = APIRouter()
 
@@ -48,7 +48,7 @@ async def completions(request: Request, body: PlainBody) -> Response:
     """Continue a text, after the text of a schema if the model id names one."""
     state: ServerState = request.app.state.server
     schema = state.schema_of(body.model)
-    prompt = Prompt(schema or PLAIN_SCHEMA).text(body.prompt)
+    prompt = Prompt(schema or CHAT_SCHEMA).text(body.prompt)
     return await respond(
         request, ServerRequest(door=Door.COMPLETIONS, prompt=prompt, schema=schema, body=body, repair=body.repair)
     )

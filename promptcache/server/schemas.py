@@ -14,7 +14,7 @@ from promptcache.language import CheckedSchema, parse_schema, print_schema, prom
 from promptcache.picture import layout_svg
 from promptcache.server.errors import ApiError
 from promptcache.server.prompts import XML_TYPES, xml_text
-from promptcache.server.state import PLAIN_SCHEMA, ServerState
+from promptcache.server.state import ServerState
 
 router = APIRouter()
 
@@ -37,7 +37,7 @@ async def model(request: Request, model: str) -> dict[str, Any]:
 async def schemas(request: Request) -> dict[str, Any]:
     """List the schemas."""
     state: ServerState = request.app.state.server
-    return {"object": "list", "data": [_summary(_find(state, name)) for name in state.schema_names]}
+    return {"object": "list", "data": [_summary(each) for each in state.engine.schemas.values()]}
 
 
 @router.get("/v1/schemas/{name:path}/layout.svg")
@@ -79,11 +79,11 @@ async def put_schema(request: Request, name: str) -> Response:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in XML_TYPES:
         raise ApiError(415, "unsupported_media_type", "a schema is expected as application/xml")
     document = await xml_text(request)
-    is_new = name not in state.schema_names
+    is_new = name not in state.engine.schemas
 
     def add() -> CheckedSchema:
         parsed = parse_schema(document)
-        if parsed.name != name or name == PLAIN_SCHEMA:
+        if parsed.name != name:
             raise ApiError(
                 400, "invalid_value", f"the document is the schema '{parsed.name}', not '{name}'", param="name"
             )
@@ -119,8 +119,8 @@ def _as_admin(request: Request) -> ServerState:
 
 def _find(state: ServerState, name: str) -> CheckedSchema:
     checked = state.engine.schemas.get(name)
-    if checked is None or name == PLAIN_SCHEMA:
-        known = ", ".join(state.schema_names) or "none"
+    if checked is None:
+        known = ", ".join(state.engine.schemas) or "none"
         raise ApiError(404, "schema_not_found", f"there is no schema '{name}' here; schemas are {known}")
     return checked
 
@@ -134,10 +134,9 @@ def _models(state: ServerState) -> list[dict[str, Any]]:
         "parent": None,
         "max_model_len": state.engine.model.context_length,
     }
-    found = [_find(state, name) for name in state.schema_names]
     made = [
         {**base, "id": f"{base['id']}@{each.name}", "parent": base["id"], "schema_version": each.version}
-        for each in found
+        for each in state.engine.schemas.values()
     ]
     return [base, *made]
 

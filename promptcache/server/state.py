@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import ServiceClosed
 from promptcache.engine import Engine
 from promptcache.kv import Codec
-from promptcache.language import Schema
 from promptcache.runtime import Service, ServiceLimits
 from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys
 from promptcache.server.metrics import ServerMetrics
-
-PLAIN_SCHEMA = "promptcache.server/plain"
-"""The empty schema of `/v1/completions`: in a schema without turns, text is continued as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +47,16 @@ class ServerState:
     """
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
-        if PLAIN_SCHEMA in engine.schemas:
-            raise InvalidValue(f"a schema is named '{PLAIN_SCHEMA}', which is the server's own; rename it")
         self.engine = engine
         self.settings = settings
         self.warming = True
         self.draining = False
-        engine.add_schema(Schema(PLAIN_SCHEMA))
         self.service: Service = engine.service(settings.limits)
         self.metrics = ServerMetrics(self.service, engine.store)
 
     def close(self) -> None:
         """End the service; requests that still run fail."""
         self.service.close()
-        self.engine.remove_schema(PLAIN_SCHEMA)
 
     @property
     def reason(self) -> str | None:
@@ -79,22 +71,16 @@ class ServerState:
         """Refuse a request while the server cannot answer it.
 
         Raises:
-            ApiError: 503 with the reason.
+            ServiceClosed: It cannot, with the reason.
         """
         if reason := self.reason:
-            retry = {"x-should-retry": "false"} if reason == "worker_dead" else {"retry-after": "1"}
             words = {
                 "starting": "the server is starting: it encodes its schemas",
                 "draining": "the server is about to end",
                 "worker_dead": "the thread that runs the model has ended; the server has to be restarted",
             }[reason]
             self.metrics.rejected(reason)
-            raise ApiError(503, reason, words, headers=retry)
-
-    @property
-    def schema_names(self) -> tuple[str, ...]:
-        """Names of the schemas that clients see."""
-        return tuple(name for name in self.engine.schemas if name != PLAIN_SCHEMA)
+            raise ServiceClosed(words, reason)
 
     def schema_of(self, model: str) -> str | None:
         """Return the schema of a model id, `base@schema`; None for the base model.
@@ -105,8 +91,8 @@ class ServerState:
         base, at, schema = model.partition(f"{self.settings.model}@")
         if model == self.settings.model:
             return None
-        if base or not at or schema not in self.schema_names:
-            known = ", ".join([self.settings.model, *(f"{self.settings.model}@{each}" for each in self.schema_names)])
+        if base or not at or schema not in self.engine.schemas:
+            known = ", ".join([self.settings.model, *(f"{self.settings.model}@{each}" for each in self.engine.schemas)])
             raise ApiError(
                 404, "model_not_found", f"there is no model '{model}' here; models are {known}", param="model"
             )

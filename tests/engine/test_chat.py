@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, PromptError, UnknownSchema
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.language import Prompt, Role
+from promptcache.language import Prompt, Role, Schema
 from promptcache.layout import Origin
 from promptcache.runtime import Chat, Completion
 from promptcache.runtime.turns import closed
@@ -218,6 +218,19 @@ def test_a_plain_chat_has_no_schema() -> None:
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
     assert made.generate(messages, max_new_tokens=3, **GREEDY).token_ids == first.token_ids
     assert made.chat().say("Hello", max_new_tokens=2).text is not None
+
+
+@pytest.mark.parametrize("name", ["messages", "empty", "chat"])
+def test_a_schema_of_any_name_is_used_by_its_chats(name: str, tmp_path: Path) -> None:
+    """A chat over a schema has its modules, whatever its name is, and a saved chat as well."""
+    made = engine()
+    made.add_schema(Schema(name).module("rules", "Answer in one word. " * 4))
+    chat = made.chat(Prompt(name).use("rules"))
+    chat.say("Hello", max_new_tokens=2, **GREEDY)
+    chat.save(tmp_path / "chat.json")
+
+    for each in (chat, made.load_chat(tmp_path / "chat.json")):
+        assert "rules" in [module.module for module in each.say("And?", max_new_tokens=1).usage.modules]
 
 
 def test_forks_do_not_see_each_other() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from transformers import AutoTokenizer
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.diagnostics import InvalidValue, UnknownSchema
+from promptcache.diagnostics import InvalidValue, SchemaError
 from promptcache.engine import Engine
-from promptcache.language import Prompt, Schema
+from promptcache.language import CHAT_SCHEMA, Prompt, Schema
 from promptcache.layout import Level, Origin, Plan
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -97,18 +97,16 @@ def test_every_method_takes_messages() -> None:
 
 
 def test_the_empty_schema_is_not_among_those_of_the_user() -> None:
-    """The schema of messages is not listed, is found by no name, and is not the user's schema of the same name."""
+    """The schema of messages is not listed, and no schema of a user can have its name."""
     engine = Engine(tiny_model(), ByteTokenizer())
     before = engine.plan(CHAT)
 
+    assert before.selection.schema.name == CHAT_SCHEMA
+    assert engine.plan(Prompt.from_messages(CHAT_SCHEMA, CHAT)).tokens == before.tokens
     assert dict(engine.schemas) == {}
     assert engine.warm() == ()
-    with pytest.raises(UnknownSchema):
-        engine.plan(Prompt(before.selection.schema.name).user("Hi"))
-    engine.add_schema(Schema(before.selection.schema.name).text("Mine."))
-    assert engine.plan(CHAT).tokens == before.tokens
-    engine.remove_schema(before.selection.schema.name)
-    assert engine.plan(CHAT).tokens == before.tokens
+    with pytest.raises(SchemaError, match="cannot be the name of a schema"):
+        engine.add_schema(Schema(CHAT_SCHEMA).text("Mine."))
 
 
 def test_an_engine_starts_without_the_empty_schema(monkeypatch: pytest.MonkeyPatch) -> None:
