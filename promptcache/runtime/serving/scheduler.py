@@ -5,6 +5,7 @@ One thread at a time uses a scheduler. Requests that a row cannot express, such 
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -27,6 +28,8 @@ from promptcache.runtime.logprobs import TokenLogprobs, token_logprobs
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, reserved_tokens
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample, sampling_settings
+
+_log = logging.getLogger(__name__)
 
 Listener: TypeAlias = Callable[[int | Completion | BaseException], None]
 """Gets each generated token, then the completion or an error. It must not block."""
@@ -160,10 +163,12 @@ class Scheduler:
         return self._compute() or busy or bool(self._waiting)
 
     def fail_all(self, error: BaseException) -> None:
-        """End all jobs with an error."""
+        """End all jobs with an error. The scheduler is not used again."""
         for job in (*self._waiting, *self._fetching, *self._running):
-            self._end(job, error)
+            _tell(job, error)
         self._waiting.clear()
+        self._fetching.clear()
+        self._running.clear()
 
     def _drop(self) -> None:
         """End the jobs that were cancelled or have waited too long."""
@@ -329,7 +334,7 @@ class Scheduler:
         if job.row is not None and self._batch is not None:
             self._batch.leave(job.row)
             job.row = None
-        job.listener(result)
+        _tell(job, result)
 
     def _answer_alone(self, job: Job) -> None:
         try:
@@ -369,6 +374,14 @@ def _with_listener(job: Job, executor: Executor) -> Request:
     if rows == 1 and options.get("streamer") is None:
         options["streamer"] = _ListeningStreamer(job.listener)
     return replace(request, options=options)
+
+
+def _tell(job: Job, result: Completion | BaseException) -> None:
+    """Tell a job's listener how it ended. An error of the listener concerns no other job."""
+    try:
+        job.listener(result)
+    except Exception:  # noqa: BLE001 - code of the caller
+        _log.exception("a listener raised an error when its request ended")
 
 
 def _row(job: Job) -> Row:

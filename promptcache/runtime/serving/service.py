@@ -195,20 +195,28 @@ class _Loop:
             self._changed.notify_all()
 
     def run(self) -> None:
-        """Step until the service is closed or too many steps fail."""
+        """Step until the service is closed or too many steps fail. However the thread ends, all jobs get an answer."""
+        state = ServiceState.DEAD
+        try:
+            if self._is_closed_after_steps():
+                state = ServiceState.DRAINING
+        finally:
+            with self._changed:
+                self.state = state
+                reason = "worker_dead" if state is ServiceState.DEAD else "draining"
+                self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
+                self._is_idle = True
+                self._changed.notify_all()
+
+    def _is_closed_after_steps(self) -> bool:
+        """Step; return whether the service was closed. Otherwise too many steps failed."""
         while self.scheduler.num_failed < MAX_FAILED_STEPS:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or not self._is_idle)
                 if self._is_closed:
-                    break
+                    return True
             if not self.scheduler.step():
                 with self._changed:
                     self._is_idle = not self.scheduler.num_waiting
                     self._changed.notify_all()
-        with self._changed:
-            dead = self.scheduler.num_failed >= MAX_FAILED_STEPS
-            self.state = ServiceState.DEAD if dead else ServiceState.DRAINING
-            reason = "worker_dead" if dead else "draining"
-            self.scheduler.fail_all(ServiceClosed(f"the service has ended: {reason}", reason))
-            self._is_idle = True
-            self._changed.notify_all()
+        return False

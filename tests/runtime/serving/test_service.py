@@ -34,6 +34,7 @@ from promptcache.runtime import Completion, Service, ServiceLimits, ServiceState
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
+from promptcache.runtime.serving.scheduler import Scheduler
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -444,3 +445,44 @@ def test_limits_are_checked(name: str) -> None:
     """A limit that is no number of its kind is refused by name."""
     with pytest.raises(InvalidValue, match=name):
         ServiceLimits(**{name: -1})
+
+
+@pytest.mark.parametrize("kind", [int, Completion, Cancelled])
+def test_a_listener_that_raises_disturbs_nobody(kind: type, service: Service) -> None:
+    """An error of a listener ends its request; other requests, and later ones, are answered."""
+
+    class Raising(Asked):
+        def __call__(self, item: int | Completion | BaseException) -> None:
+            super().__call__(item)
+            if isinstance(item, kind):
+                raise ArithmeticError("on purpose")
+
+    bad = Raising()
+    ticket = service.submit(PROMPTS[0], bad, max_new_tokens=60 if kind is Cancelled else 5, do_sample=False)
+    good = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+    if kind is Cancelled:
+        ticket.cancel()
+
+    assert len(good.result(30).token_ids) == 5
+    later = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+    assert len(later.result(30).token_ids) == 5
+    assert service.state is ServiceState.READY
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_ends_the_thread_all_requests_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error in the thread fails every request and leaves a service that says that it is dead."""
+    made = engine().service()
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("on purpose")
+
+    monkeypatch.setattr(Scheduler, "step", broken)
+    asked = ask(made, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+
+    with pytest.raises(ServiceClosed, match="worker_dead"):
+        asked.result(30)
+    assert made.state is ServiceState.DEAD
+    with pytest.raises(ServiceClosed):
+        ask(made, PROMPTS[0])
+    made.close()
