@@ -250,11 +250,13 @@ class History:
             num_copied = _append(last.node, last.run, token_ids[known:], own_kv, at)
         rest = token_ids[known + num_copied :]
         if rest:
-            branch = last.node.children if last is not None else self._trees.setdefault(stretch.key, {})
+            branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
             offset = 0 if last is None else last.num_tokens + num_copied
             room = int(self._growth * (known + num_copied)) if is_at_end else 0
             added = self._add_node(branch, (offset, rest[0]), max(len(rest), room))
             if added is not None:
+                if last is None:
+                    self._trees[stretch.key] = branch
                 num_copied += _append(*added, rest, own_kv, at + num_copied)
         return num_copied
 
@@ -311,7 +313,7 @@ def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStr
             context.append(part)
             part = next(parts, None)
         below = tuple(context)
-        key = hashlib.sha256(f"{salt}\n{positions[start]}\n{context_digest(below)}".encode()).hexdigest()
+        key = hashlib.sha256(f"{salt!r}\n{positions[start]}\n{context_digest(below)}".encode()).hexdigest()
         yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key)
         if stop < len(positions):
             own = Encoding(token_ids=tokens.token_ids[start:stop], position_ids=positions[start:stop], context=below)

@@ -257,10 +257,19 @@ def test_salts_do_not_share() -> None:
     made = engine()
     found = [
         made.generate(PROMPTS[5], max_new_tokens=1, salt=salt).usage.num_history_tokens
-        for salt in (None, "a", "b", "a", "", None)
+        for salt in (None, "None", "a", "b", "a", "", None)
     ]
 
-    assert [bool(each) for each in found] == [False, False, False, True, False, True]
+    assert [bool(each) for each in found] == [False, False, False, False, True, False, True]
+
+
+def test_requests_without_room_leave_nothing_behind() -> None:
+    """A history that has room for nothing does not grow with the requests."""
+    made = engine(1)
+    for prompt in PROMPTS[:6]:
+        assert made.generate(prompt, max_new_tokens=1).usage.kept_bytes == 0
+    assert made._history is not None
+    assert not made._history._trees
 
 
 def test_arguments_are_found_again_and_text_above_a_change_is_not() -> None:
