@@ -77,7 +77,7 @@ from promptcache.runtime import (
     streaming,
     warm,
 )
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Tokenizer, answer_text
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
@@ -624,5 +624,4 @@ class Engine(Unpicklable):
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        control = self.tokenizer.control_ids
-        return self.tokenizer.detokenize([each for each in token_ids if each not in control])
+        return answer_text(self.tokenizer, token_ids)

@@ -19,6 +19,7 @@ from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, w
 from promptcache.engine import Engine
 from promptcache.language import Role
 from promptcache.runtime import mean_divergence
+from promptcache.tokenizer import answer_text
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
 """Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
@@ -266,9 +267,8 @@ def _plain_answer(engine: Engine, generated: Sequence[int], logits: torch.Tensor
     """Cut a row of the batch at its end."""
     ends = set(engine.tokenizer.eos_ids)
     stop = next((place for place, token_id in enumerate(generated) if token_id in ends), len(generated))
-    control = engine.tokenizer.control_ids
     return PlainAnswer(
         token_ids=tuple(generated[:stop]),
-        text=engine.tokenizer.detokenize([each for each in generated[:stop] if each not in control]),
+        text=answer_text(engine.tokenizer, generated[:stop]),
         logits=logits[: stop + 1],
     )

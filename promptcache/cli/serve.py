@@ -18,7 +18,7 @@ import click
 
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, store_config
+from promptcache.cli.engine import load_engine, optional_store
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import (
@@ -108,7 +108,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @_count("--step-tokens", 64, "Tokens of prompts in one forward pass.")
 @click.option("--tail-bytes", metavar="SIZE", type=Size(), default=2**30, help="Maximum KV of running requests.")
 @_count("--max-waiting", 256, "Requests that may wait.")
-@_count("--max-waiting-tokens", 65536, "Tokens to prefill that may wait.")
+@_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
 @_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
 @click.option("--max-body", metavar="SIZE", type=Size(), default=2**20, help="Maximum size of a request.")
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
@@ -216,9 +216,7 @@ def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
     Raises:
         PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model.
     """
-    if options["limit"] is not None and options["store"] is None:
-        raise UsageMistake("--limit needs --store")
-    store = None if options["store"] is None else store_config(options["store"], options["limit"])
+    store = optional_store(options["store"], options["limit"])
     with progress() as show:
         show_loading(show, options["model"])
         engine = load_engine(options["model"], options["device"], options["dtype"], store)

@@ -17,7 +17,7 @@ from promptcache.runtime.audit import Advice, AdviceKind, Audit, Ladder, ModuleG
 from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.promotion import promote
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Tokenizer, answer_text
 
 MIN_GAIN = 0.001
 """Least gain in nats of a change that is advised."""
@@ -67,7 +67,7 @@ def audit(
         divergence=distance,
         agreement=rungs[-1].agreement,
         num_places=ladder.num_places,
-        answer=tokenizer.detokenize([each for each in ladder.answer_ids if each not in tokenizer.control_ids]),
+        answer=answer_text(tokenizer, ladder.answer_ids),
         rungs=rungs,
         modules=tuple(modules),
         advice=tuple(sorted((each for each in advice if each.gain >= least), key=lambda each: -each.gain)),

@@ -6,9 +6,10 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -18,11 +19,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.runtime import Completion, IncrementalText, PromptSource, Ticket
+from promptcache.runtime import DEFAULT_NEW_TOKENS, Completion, IncrementalText, PromptSource, Ticket
 from promptcache.server.errors import ApiError, as_api_error
 from promptcache.server.events import ClientGone, RowEvents, RowItem
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServerState
+from promptcache.tokenizer import answer_text
 
 KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets a comment."""
@@ -123,7 +125,7 @@ class _Answer:
         self._record: dict[str, Any] = request.state.record
         self._salt: str | None = request.state.caller.salt
         self._started = time.perf_counter()
-        text, stop_strings = text_of(state), question.body.stop_strings
+        text, stop_strings = partial(answer_text, state.engine.tokenizer), question.body.stop_strings
         self._rows = [_AnswerRow(text=IncrementalText(text, stop_strings)) for _ in range(question.body.num_choices)]
         self._shape = _FORMS[question.door]
         schema = f"@{question.schema}" if question.schema else ""
@@ -156,7 +158,7 @@ class _Answer:
         return self._state.service.submit(
             self._question.prompt,
             self.events.listener(row),
-            max_new_tokens=body.limit if body.limit is not None or default >= _USUAL_NEW_TOKENS else default,
+            max_new_tokens=body.limit if body.limit is not None or default >= DEFAULT_NEW_TOKENS else default,
             repair=self._question.repair,
             salt=self._salt,
             logprobs=self._question.logprobs,
@@ -326,10 +328,6 @@ class _Answer:
         self.events.close()
 
 
-_USUAL_NEW_TOKENS = 256
-"""Default limit of the library (`max_new_tokens`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerForm:
     """The form of the answers of a door.
@@ -394,10 +392,3 @@ class EventStream(Response):
 
 def _event(data: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-def text_of(state: ServerState) -> Callable[[Sequence[int]], str]:
-    """Return a function that turns token IDs into text without control tokens."""
-    tokenizer = state.engine.tokenizer
-    control = tokenizer.control_ids
-    return lambda token_ids: tokenizer.detokenize([each for each in token_ids if each not in control])

@@ -14,7 +14,7 @@ from promptcache.tokenizer.model_config import (
     read_facts,
     read_kv_sizes,
 )
-from promptcache.tokenizer.types import Tokenizer, TurnFrame
+from promptcache.tokenizer.types import Tokenizer, TurnFrame, answer_text
 
 __all__ = [
     "DEMO_FOLDER",
@@ -25,6 +25,7 @@ __all__ = [
     "ModelFacts",
     "Tokenizer",
     "TurnFrame",
+    "answer_text",
     "ask_hub",
     "declared_positions",
     "local_folder",

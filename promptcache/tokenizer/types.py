@@ -51,3 +51,9 @@ class Tokenizer(Protocol):
 
     def frame(self, role: Role) -> TurnFrame:
         """Return the header and footer of a turn of `role`. They do not depend on the content or on other turns."""
+
+
+def answer_text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """Return the text of an answer: `token_ids` without control tokens."""
+    control = tokenizer.control_ids
+    return tokenizer.detokenize([each for each in token_ids if each not in control])
