@@ -96,17 +96,25 @@ def kv_folder(path: Path) -> Path:
 
 
 def save_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path) -> tuple[int, ...]:
-    """Write what history has of a conversation; return for each stretch how many tokens were written."""
+    """Write what history has of a conversation; return for each stretch how many tokens were written.
+
+    Other KV in the folder, that of an earlier save, is removed.
+    """
     recalled = executor.recall(tokens, salt)
     if recalled is None:
         return ()
     store = open_store(StoreConfig(folder=folder), executor.model.shape)
+    older = set(store.keys())  # noqa: SIM118 - a store is no dict
     for stretch in recalled.stretches:
         if stretch.num_found:
             views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
             keys = torch.cat([run.keys[:, :, :size] for run, size in views], dim=2)
             values = torch.cat([run.values[:, :, :size] for run, size in views], dim=2)
-            store.put(executor.recipe(_encoding(tokens, stretch, stretch.num_found)), keys, values)
+            recipe = executor.recipe(_encoding(tokens, stretch, stretch.num_found))
+            store.put(recipe, keys, values)
+            older.discard(recipe.key)
+    for key in older:
+        store.delete(key)
     return tuple(stretch.num_found for stretch in recalled.stretches)
 
 

@@ -275,6 +275,18 @@ def test_saved_kv_is_used_again(tmp_path: Path) -> None:
     assert used[True].usage.num_new_tokens < 40 < 100 < used[False].usage.num_new_tokens
 
 
+def test_saving_again_replaces_the_kv(tmp_path: Path) -> None:
+    """After several saves, the folder has the files of the last one."""
+    chat = engine().chat(PROMPTS[1])
+    for number in range(3):
+        chat.say(f"Question {number}", max_new_tokens=4, **GREEDY)
+        chat.save(tmp_path / "chat.json", kv=True)
+    chat.save(tmp_path / "once.json", kv=True)
+
+    again, once = ({file.name for file in tmp_path.glob(f"{name}.json.kv/encodings/*")} for name in ("chat", "once"))
+    assert again == once != set()
+
+
 def test_kv_of_another_model_is_not_used(tmp_path: Path) -> None:
     """A chat that another model saved is loaded, and its KV is not."""
     other = Engine(tiny_model(seed=1), TOKENIZER)
