@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
-
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
@@ -98,10 +96,7 @@ def own_kv(cache: Any) -> OwnKV:
     """Return the KV of the own tokens in a cache that links in segments."""
     layers = [layer.tail() for layer in cache.layers]
     stop = min(keys.shape[2] for keys, _ in layers)  # layers differ if a forward pass failed
-    return tuple((keys[0, :, :stop], values[0, :, :stop]) if stop else _NO_KV for keys, values in layers)
-
-
-_NO_KV = (torch.empty(0, 0, 0), torch.empty(0, 0, 0))
+    return tuple((keys[0, :, :stop], values[0, :, :stop]) for keys, values in layers)
 
 
 def completion(

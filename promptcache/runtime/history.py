@@ -81,6 +81,17 @@ class Recalled:
         return tuple(index for each in self.stretches for index in range(each.start + each.num_found, each.stop))
 
     @property
+    def new_tokens(self) -> RequestTokens:
+        """The request with the missing own tokens only."""
+        ids, positions = self.tokens.token_ids, self.tokens.position_ids
+        missing = self.missing
+        return replace(
+            self.tokens,
+            token_ids=tuple(ids[index] for index in missing),
+            position_ids=tuple(positions[index] for index in missing),
+        )
+
+    @property
     def runs(self) -> dict[Encoding, KVHandle]:
         """KV of all encodings of the found parts."""
         return {encoding: run for each in self.stretches for encoding, run in each.runs.items()}

@@ -13,6 +13,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import RequestPositions
@@ -48,11 +51,6 @@ class Linked:
         return tuple(self.token_ids[index] for index in self.missing)
 
     @property
-    def new_position_ids(self) -> tuple[int, ...]:
-        """As long as `new_token_ids`."""
-        return tuple(self.position_ids[index] for index in self.missing)
-
-    @property
     def num_before(self) -> int:
         """Number of the tokens to prefill that lie before a token of history."""
         first = len(self.token_ids) - len(self.missing)
@@ -77,7 +75,7 @@ def link(
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
-    new_positions = tuple(tokens.position_ids[index] for index in missing)
+    new_positions = tokens.position_ids if recalled is None else recalled.new_tokens.position_ids
     coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions)
     stored, growing = linked_segments(tokens, runs, new_positions, recalled)
     segments, num_copied = model.linking.place(stored, coalesce)
@@ -130,6 +128,14 @@ def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment
             slabs.setdefault(segment.slab, []).append((row, segment))
     for views in slabs.values():
         yield from _segments_of_slab(views)
+
+
+def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray[np.bool_]:
+    """Return `[number of segments, num_rows]`, whether a row attends to a segment."""
+    users = np.zeros((len(shared), num_rows), dtype=np.bool_)
+    for index, each in enumerate(shared):
+        users[index, list(each.rows)] = True
+    return users
 
 
 def coalesced_segments(

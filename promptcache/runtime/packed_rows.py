@@ -19,7 +19,7 @@ from promptcache.runtime.attention import RowChunk, StepAttention, StepTokens
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import OwnKV
-from promptcache.runtime.link import shared_segments
+from promptcache.runtime.link import segment_users, shared_segments
 from promptcache.runtime.segments import Segment
 
 
@@ -37,22 +37,20 @@ class PackedRows:
 
     Attributes:
         stops: For each row the end of its tokens in the pass.
+        attention: Of all tokens to the stored KV of their rows.
     """
 
     def __init__(self, rows: Sequence[NewTokens], model: Model) -> None:
         self._sizes = [len(row.token_ids) for row in rows]
         self.stops = tuple(accumulate(self._sizes))
         shared = tuple(shared_segments([row.segments for row in rows]))
-        users = np.zeros((len(shared), len(rows)), dtype=np.bool_)
-        for index, each in enumerate(shared):
-            users[index, list(each.rows)] = True
         self._token_ids = [token_id for row in rows for token_id in row.token_ids]
         positions = [np.arange(row.first, row.first + len(row.token_ids), dtype=np.int64) for row in rows]
         self._positions = np.concatenate(positions)
-        self._attention = StepAttention(
+        self.attention = StepAttention(
             StepTokens(
                 segments=tuple(each.segment for each in shared),
-                users=users[:, np.repeat(np.arange(len(rows)), self._sizes)],
+                users=np.repeat(segment_users(shared, len(rows)), self._sizes, axis=1),
                 positions=self._positions,
                 groups=(),
                 chunks=tuple(
@@ -103,18 +101,3 @@ class PackedRows:
                 "these inputs were used: they serve one forward pass of the engine's model. Call get again for another"
             )
         self._kv.append((keys.detach()[0], values.detach()[0]))
-
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[1, T, Hq, D]`."""
-        return self._attention.run(layer, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks)

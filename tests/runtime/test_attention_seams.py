@@ -69,8 +69,6 @@ def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
 class ConcatenatingLayer(AttendingLayer):
     """Another kind of cache layer: it concatenates all keys and attends densely by position."""
 
-    is_sliding = False
-    is_compileable = False
     is_croppable = False
 
     def __init__(self, positions: RequestPositions, index: int) -> None:
@@ -105,14 +103,6 @@ class ConcatenatingLayer(AttendingLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return a length without a mask."""
         return self.unmasked(self.get_seq_length() + query_length), 0
-
-    def get_max_length(self) -> int:
-        """Return -1: no maximum."""
-        return -1
-
-    def get_max_cache_shape(self) -> int:
-        """Return -1: no maximum (the name before transformers 5.13)."""
-        return -1
 
 
 def test_another_kind_of_layer_answers_a_request() -> None:

@@ -119,7 +119,7 @@ def late_positions(patch: pytest.MonkeyPatch) -> None:
 
     def inputs(self: Any) -> dict[str, Any]:
         made = original(self)
-        return {**made, "position_ids": made["position_ids"] + bool(self._attention.tokens.segments)}
+        return {**made, "position_ids": made["position_ids"] + bool(self.attention.tokens.segments)}
 
     patch.setattr(PackedRows, "inputs", inputs)
 
@@ -377,7 +377,7 @@ def test_gradients_do_not_reach_the_cache() -> None:
         for _ in range(2):
             check(prefixes, [row], [True], ENGINE.model)
 
-    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step._attention.tokens.segments
+    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.attention.tokens.segments
     assert [each.slab.keys.requires_grad for each in segments] == [False]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -87,22 +86,25 @@ class KernelPlan:
         """Return the attention of one layer, `[B, T, Hq, D]`. The arguments are those of `AttentionPlan.run`."""
         queries = self._queries
         grouped = queries.group(query)
-        attend = partial(self._kernel.unmasked, scale=scale)
         if self._own_mask is not None:
             partials = [self._attend_by_row(query, own_keys, own_values, scale, mask=self._own_mask)]
         elif query.shape[0] == query.shape[2] == 1:
-            partials = [PartialAttention(*attend(grouped, own_keys, own_values))]
+            partials = [PartialAttention(*self._kernel.unmasked(grouped, own_keys, own_values, scale=scale))]
         else:
             partials = self._attend_causal(query, own_keys, own_values, scale)
+        partials.extend(self._attend_stored(grouped, layer, scale))
+        return queries.ungroup(merge(partials, queries, sinks))
+
+    def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
+        """Attend from grouped queries `[1, Hkv, M, D]` to the segments."""
         for views, mask in self._calls:
             keys, values = views.by_layer[layer]
             if mask is None:
                 num_sets = keys.shape[0]
                 sets = grouped if num_sets == 1 else grouped.expand(num_sets, -1, -1, -1)
-                partials.append(PartialAttention(*attend(sets, keys, values)))
+                yield PartialAttention(*self._kernel.unmasked(sets, keys, values, scale=scale))
             else:
-                partials.append(self._attend_segment(grouped, keys, values, mask, scale))
-        return queries.ungroup(merge(partials, queries, sinks))
+                yield self._attend_segment(grouped, keys, values, mask, scale)
 
     def _attend_causal(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float

@@ -180,15 +180,8 @@ class StepPlan(KernelPlan):
             *(self._attend_chunk(query, own_keys, own_values, chunk, mask, scale) for chunk, mask in self._chunks),
         ]
         out, lse = own[0] if len(own) == 1 else (torch.cat(parts, dim=2) for parts in zip(*own, strict=True))
-        partials = [PartialAttention(out, lse)]
-        grouped = queries.group(query.transpose(0, 2))
-        for views, segment_mask in self._calls:
-            keys, values = views.by_layer[layer]
-            if segment_mask is None:
-                sets = grouped if len(keys) == 1 else grouped.expand(len(keys), -1, -1, -1)
-                partials.append(PartialAttention(*self._kernel.unmasked(sets, keys, values, scale=scale)))
-            else:
-                partials.append(self._attend_segment(grouped, keys, values, segment_mask, scale))
+        stored = self._attend_stored(queries.group(query.transpose(0, 2)), layer, scale)
+        partials = [PartialAttention(out, lse), *stored]
         return queries.ungroup(merge(partials, queries, sinks)).transpose(0, 1)
 
     def _attend_tails(

@@ -27,6 +27,9 @@ class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
     A subclass returns `self.tagged(keys)` from `update`, and `self.unmasked(length)` from `get_mask_sizes`.
     """
 
+    is_sliding = False
+    is_compileable = False
+
     @abstractmethod
     def attend(
         self,
@@ -50,6 +53,14 @@ class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
             softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)`; None means no cap.
             sinks: `[Hq]` scores that take part in the softmax and have no value.
         """
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no maximum."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """Return -1: there is no maximum (the name before transformers 5.13)."""
+        return -1
 
     def tagged(self, keys: torch.Tensor) -> torch.Tensor:
         """Return `keys` with a tag by which the attention function finds this layer."""

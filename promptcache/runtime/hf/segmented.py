@@ -17,8 +17,6 @@ _FIRST_CAPACITY = 64
 class SegmentedLayer(AttendingLayer):
     """The cache of one layer: segments, which are shared and never written, and a private tail."""
 
-    is_sliding = False
-    is_compileable = False
     is_croppable = True
 
     def __init__(self, attention: SegmentedAttention, index: int) -> None:
@@ -26,7 +24,7 @@ class SegmentedLayer(AttendingLayer):
         self.attention = attention
         self.index = index
         self.num_own = 0
-        self._tail_keys = self._tail_values = torch.empty(0, 0, 0, 0)  # [B, Hkv, C, D] once there are own tokens
+        self._tail_keys = self._tail_values = torch.empty(1, 0, 0, 0)  # [B, Hkv, C, D] once there are own tokens
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the tail `[B, Hkv, C, D]`."""
@@ -80,14 +78,6 @@ class SegmentedLayer(AttendingLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
         return self.unmasked(self.attention.positions.num_cached + self.num_own + query_length), 0
-
-    def get_max_length(self) -> int:
-        """Return -1: there is no maximum."""
-        return -1
-
-    def get_max_cache_shape(self) -> int:
-        """Return -1: there is no maximum (the name before transformers 5.13)."""
-        return -1
 
     def crop(self, tokens: int) -> None:
         """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` own tokens.

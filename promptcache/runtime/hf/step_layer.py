@@ -7,35 +7,25 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import Cache
 
+from promptcache.runtime.attention import StepAttention
 from promptcache.runtime.hf.hook import AttendingLayer
 
 
 class Step(Protocol):
-    """The KV that the tokens of one step write and attend to."""
+    """The KV that the tokens of one step write and attend to.
+
+    Attributes:
+        attention: Over the KV of all their requests.
+    """
+
+    attention: StepAttention
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer."""
 
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention `[1, T, Hq, D]` of one layer; arguments as for `AttendingLayer.attend`."""
-
 
 class StepLayer(AttendingLayer):
     """The cache of one layer during one step."""
-
-    is_sliding = False
-    is_compileable = False
 
     def __init__(self, step: Step, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated
@@ -65,7 +55,7 @@ class StepLayer(AttendingLayer):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the attention of the step's tokens, `[1, T, Hq, D]`."""
-        return self._step.attend(
+        return self._step.attention.run(
             self._index, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks
         )
 
@@ -76,14 +66,6 @@ class StepLayer(AttendingLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return a length for which transformers builds no mask."""
         return self.unmasked(query_length), 0
-
-    def get_max_length(self) -> int:
-        """Return -1: there is no maximum."""
-        return -1
-
-    def get_max_cache_shape(self) -> int:
-        """Return -1: there is no maximum (the name before transformers 5.13)."""
-        return -1
 
 
 def step_cache(step: Step, num_layers: int) -> Cache:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from promptcache.diagnostics import BYTES, InvalidValue, number, whole
 from promptcache.runtime.encode import CHUNK_TOKENS
-from promptcache.runtime.serving.tails import SMALLEST_TAIL
+from promptcache.runtime.serving.tails import tail_size
 
 _KINDS = {
     "max_rows": whole(1, unit="rows"),
@@ -28,7 +28,7 @@ class ServiceLimits:
         step_tokens: Tokens of prompts in one forward pass while other requests decode. More tokens prefill faster and
             delay the others more.
         tail_bytes: Memory for the KV that running requests add themselves. It is reserved for whole answers, so no
-            request is ever stopped for lack of it.
+            request is ever stopped for lack of it. Slabs double when they grow, so up to twice as much is allocated.
         max_waiting: Requests that may wait; more are refused.
         max_waiting_tokens: Tokens of all waiting requests, prompt and answer.
         queue_timeout_s: Seconds that a request may wait.
@@ -51,7 +51,7 @@ class ServiceLimits:
 
 def reserved_tokens(num_own: int, max_new_tokens: int) -> int:
     """Return the capacity of the tail of a whole request."""
-    return max(SMALLEST_TAIL, 1 << (num_own + max_new_tokens - 1).bit_length())
+    return tail_size(num_own + max_new_tokens)
 
 
 def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:

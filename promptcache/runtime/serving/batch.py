@@ -7,7 +7,7 @@ Stored KV that several rows use is attended to once for all their tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 import numpy as np
@@ -28,7 +28,7 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import Recalled
-from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, shared_segments
+from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, segment_users, shared_segments
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
 
@@ -92,12 +92,7 @@ class Batch:
         """
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
-            ids, positions = tokens.token_ids, tokens.position_ids
-            tokens = replace(
-                tokens,
-                token_ids=tuple(ids[index] for index in recalled.missing),
-                position_ids=tuple(positions[index] for index in recalled.missing),
-            )
+            tokens = recalled.new_tokens
         stored, growing = linked_segments(tokens, runs, tokens.position_ids, recalled)
         row = Row(
             tokens=tokens,
@@ -183,9 +178,7 @@ class _Shared:
     def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:
         self.segments = tuple(each.segment for each in shared)
         self.index_of = {row: index for index, row in enumerate(rows)}
-        self.users = np.zeros((len(shared), len(rows)), dtype=np.bool_)
-        for index, each in enumerate(shared):
-            self.users[index, list(each.rows)] = True
+        self.users = segment_users(shared, len(rows))
 
 
 def _sort_key(row: Row, token_ids: Sequence[int]) -> tuple[bool, int, int]:
@@ -199,6 +192,7 @@ class _Step:
     Attributes:
         token_ids, position_ids: `[1, T]`.
         stops: For each row the end of its tokens.
+        attention: Of all tokens to the KV of their rows.
     """
 
     def __init__(self, work: Sequence[tuple[Row, Sequence[int]]], shared: _Shared, tails: Tails, model: Model) -> None:
@@ -213,7 +207,7 @@ class _Step:
         self.position_ids = torch.from_numpy(positions)[None].to(model.device)
         owners = np.repeat([shared.index_of[row] for row in rows], sizes)
         self._writes = tuple(_writes(places, model.device))
-        self._attention = StepAttention(
+        self.attention = StepAttention(
             StepTokens(
                 segments=shared.segments,
                 users=shared.users[:, owners],
@@ -230,21 +224,6 @@ class _Step:
         for each in self._writes:
             some = by_token if each.tokens is None else (states.index_select(0, each.tokens) for states in by_token)
             self._tails.write(layer, each.size, each.slots, each.indices, *some)
-
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[1, T, Hq, D]`."""
-        return self._attention.run(layer, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, TypeAlias
 
 import torch
@@ -260,14 +261,13 @@ class Scheduler:
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
         is_finite = logits.amax(-1) < math.inf  # the largest of numbers with NaN is NaN
-        for job, good in zip(jobs, is_finite.tolist(), strict=True):
-            if not good:
+        if not is_finite.all():
+            good = is_finite.tolist()
+            for job in compress(jobs, [not each for each in good]):
                 self._end(job, FloatingPointError("the model returned logits that are not finite"))
-        good_rows = [index for index, good in enumerate(is_finite.tolist()) if good]
-        if not good_rows:
-            return
-        jobs = [jobs[index] for index in good_rows]
-        logits = logits if len(jobs) == len(logits) else logits[torch.tensor(good_rows, device=logits.device)]
+            jobs, logits = [*compress(jobs, good)], logits[is_finite]
+            if not jobs:
+                return
         rows = [
             SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen, num_new=len(job.token_ids))
             for job in jobs

@@ -13,8 +13,12 @@ import torch
 
 from promptcache.kv import KVShape, LayerViews, Slab
 
-SMALLEST_TAIL = 64
-"""Tokens of the smallest size."""
+_SMALLEST_TAIL = 64
+
+
+def tail_size(num_tokens: int) -> int:
+    """Return the tokens of the smallest tail that holds `num_tokens`."""
+    return max(_SMALLEST_TAIL, 1 << (num_tokens - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ class Tails:
 
     def take(self, num_tokens: int) -> Tail:
         """Return a tail for at least `num_tokens` tokens."""
-        size = max(SMALLEST_TAIL, 1 << (num_tokens - 1).bit_length())
+        size = tail_size(num_tokens)
         slab = self.slabs.get(size)
         if slab is None:
             slab = self.slabs[size] = TailSlab(self._shape, size)

@@ -15,7 +15,7 @@ from promptcache.runtime.attention import CpuBackend, PortableBackend, StepToken
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
-from promptcache.runtime.serving.tails import SMALLEST_TAIL, Tails
+from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.service import default_model, distance, serve
 from tests.conftest import law_examples
 from tests.families import FAMILIES, WINDOW, random_model
@@ -81,7 +81,7 @@ def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
     wanted = {}
     for plan in plans:
         runs = executor.fetch(part.encoding for part in plan.tokens.parts).runs
-        num_tokens = chance.randrange(SMALLEST_TAIL + 4)
+        num_tokens = chance.randrange(_SMALLEST_TAIL + 4)
         more = [chance.randrange(5, 250) for _ in range(num_tokens)]
         wanted[batch.join(plan.tokens, runs)] = [*plan.tokens.token_ids, *more]
     found = {row: [torch.empty(0)] for row in wanted}
@@ -141,7 +141,7 @@ def test_own_kv_is_that_of_all_computed_tokens() -> None:
     """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
     model, plan = default_model(), plan_for(PROMPT)
     runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
-    token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * SMALLEST_TAIL)]
+    token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
     at_once, one_by_one = batch.join(plan.tokens, runs), batch.join(plan.tokens, runs)
 
@@ -158,12 +158,12 @@ def test_own_kv_is_that_of_all_computed_tokens() -> None:
 def test_tails_take_the_least_memory_of_their_sizes() -> None:
     """A slab doubles when it is full, uses its lowest free slot, and is freed with its last tail."""
     tails = Tails(default_model().shape)
-    small = [tails.take(SMALLEST_TAIL) for _ in range(3)]
-    large = tails.take(SMALLEST_TAIL + 1)
+    small = [tails.take(_SMALLEST_TAIL) for _ in range(3)]
+    large = tails.take(_SMALLEST_TAIL + 1)
 
     assert [each.slot for each in small] == [0, 1, 2]
-    assert (small[0].size, large.size) == (SMALLEST_TAIL, 2 * SMALLEST_TAIL)
-    assert tails.nbytes == (4 + 2) * SMALLEST_TAIL * default_model().shape.token_bytes
+    assert (small[0].size, large.size) == (_SMALLEST_TAIL, 2 * _SMALLEST_TAIL)
+    assert tails.nbytes == (4 + 2) * _SMALLEST_TAIL * default_model().shape.token_bytes
 
     tails.give_back(small[1])
     assert tails.take(1) == small[1]

@@ -360,7 +360,7 @@ def test_a_closed_service_ends_everything(service: Service) -> None:
 
 
 def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One failure is told to the rows of the step. Three in a row end the service."""
+    """A failed step fails the requests in it. Three in a row end the service."""
     step, failures = Batch.step, [1]
 
     def failing(self: Batch, *args: Any, **kwargs: Any) -> torch.Tensor:
