@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import torch
@@ -94,7 +94,7 @@ def compare_chats(model: Model, sizes: ChatSizes, progress: Progress = silent) -
         ),
         rows=(
             {
-                **{name: getattr(sizes, name) for name in ChatSizes.__slots__},
+                **asdict(sizes),
                 "encode_cpu_seconds": encode_cpu_s,
                 "cpu_seconds": {"prompt cache": totals[0], "DynamicCache": totals[1]},
                 "fork_seconds": _fork_s(engine, sizes),
@@ -160,8 +160,7 @@ def _fork_s(engine: Engine, sizes: ChatSizes) -> float:
     return (time.perf_counter() - started) / _FORKS
 
 
-def _cpu_s(work: object) -> float:
-    assert callable(work)
+def _cpu_s(work: Callable[[], object]) -> float:
     started = now()[1]
     work()
     return now()[1] - started

@@ -104,7 +104,7 @@ def save_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder:
     if recalled is None:
         return ()
     store = open_store(StoreConfig(folder=folder), executor.model.shape)
-    older = set(store.keys())  # noqa: SIM118 - a store is no dict
+    older = set(store.keys())
     for stretch in recalled.stretches:
         if stretch.num_found:
             views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]

@@ -22,7 +22,7 @@ RowItem: TypeAlias = int | Completion | BaseException
 
 
 class ClientGone(Exception):
-    """The client has closed its connection. Nobody gets an answer."""
+    """The client has closed its connection, so no answer is sent."""
 
 
 class RowEvents:

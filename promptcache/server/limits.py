@@ -35,7 +35,7 @@ class ApiKeys:
 
     Attributes:
         clients: Keys of clients; without any, no key is needed.
-        admins: Keys that may also change schemas; without any, nobody may.
+        admins: Keys that may also change schemas. Without any, schemas cannot be changed.
     """
 
     clients: frozenset[str] = frozenset()

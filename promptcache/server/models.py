@@ -17,7 +17,7 @@ MAX_CHOICES = 16
 """Limit of `n`."""
 
 ModuleArguments: TypeAlias = dict[str, str | int | float]
-"""ModuleArguments of a module by name."""
+"""Arguments of a module by name."""
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),

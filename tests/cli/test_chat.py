@@ -229,7 +229,7 @@ def terminal() -> Iterator[_Terminal]:
     made.close()
 
 
-PROMPT = r"\x1b\[\?2004h> "  # a terminal is told that a paste is one entry
+PROMPT = r"\x1b\[\?2004h> "  # the prompt, after the code that turns bracketed paste on
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""A client that goes away frees its row: nothing is generated for nobody."""
+"""A client that closes its connection frees its row."""
 
 from __future__ import annotations
 
