@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -102,7 +103,7 @@ class TierHealth:
         worked in between.
 
         Args:
-            what: "read" or "write". A full disk can still be read.
+            what: "read", "write", "claim" or "release". A full disk can still be read.
             tier: Tier of the operation.
             action: The operation.
             faults: Faults of the request.
@@ -259,10 +260,13 @@ class TieredStore(Unpicklable, Store):
         return self._faults.take()
 
     def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Return a context in which no other process that shares the fastest blob tier computes `key`."""
+        """Return a context in which no other process that shares a blob tier computes `key`.
+
+        The claim is held if every blob tier gives it. `faults` reports the tiers that fail.
+        """
         KEY.check("key", key, StoreError)
         _TIMEOUT.check("timeout_s", timeout_s, StoreError)
-        return self.blob_tiers[0].claim(key, timeout_s) if self.blob_tiers else nullcontext(False)
+        return self._claimed(key, timeout_s)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Exclude keys from eviction in every tier.
@@ -289,6 +293,24 @@ class TieredStore(Unpicklable, Store):
         for tier in self.blob_tiers:
             for key in chosen:
                 tier.unpin(key)
+
+    @contextmanager
+    def _claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
+        deadline = time.monotonic() + timeout_s
+        with ExitStack() as stack:
+            held = [
+                self._enter(stack, tier, tier.claim(key, max(0.0, deadline - time.monotonic())))
+                for tier in self.blob_tiers
+            ]
+            yield bool(held) and all(held)
+
+    def _enter(self, stack: ExitStack, tier: BlobTier, claim: AbstractContextManager[bool]) -> bool:
+        """Enter a claim for as long as `stack`; return whether it is held."""
+        entered = self._health.attempt("claim", tier, lambda: (claim.__enter__(),), self._faults)
+        if entered is None:
+            return False
+        stack.callback(self._health.attempt, "release", tier, lambda: claim.__exit__(None, None, None), self._faults)
+        return entered[0]
 
     @property
     def _memories(self) -> tuple[MemoryStore, ...]:

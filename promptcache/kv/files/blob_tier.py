@@ -26,9 +26,9 @@ class Verify(StrEnum):
 class BlobTier(ABC):
     """Stored encodings by key. Safe for threads and for several processes at once.
 
-    Every method except `claim` may raise `TierUnavailable`: the tier does not answer in time, cannot be read, is full
-    or is read-only. A method that raises has changed nothing. The default methods suit a tier that evicts nothing and
-    has no locks.
+    Every method may raise `TierUnavailable`: the tier does not answer in time, cannot be read, is full or is
+    read-only. A method that raises has changed nothing, as far as the tier can tell. The default methods suit a tier
+    that evicts nothing and has no locks.
 
     Attributes:
         kind: Tier that a lookup reports.

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 try:
     from fsspec import AbstractFileSystem
@@ -28,6 +28,7 @@ from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import check_payload, check_shape, pack, read_header, unpack
+from promptcache.kv.files.lease import LEASE_S, Lease
 from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.store import Tier
 from promptcache.kv.types import KVShape
@@ -70,12 +71,17 @@ class _RemoteFolder:
 
 
 class RemoteTier(BlobTier):
-    """Encodings as files under a URL. It has no budget, so nothing is evicted, and no locks.
+    """Encodings as files under a URL. It has no budget, so nothing is evicted.
+
+    A claim is a lease: a file in `claims/` that its holder renews. Where the file system creates files exclusively
+    (`s3fs`, `gcsfs` and `adlfs` with their own services, `file://`), at most one replica holds a claim. Elsewhere two
+    replicas that claim at the same moment may both hold it: both encode then, which costs time and changes no answer.
 
     Args:
         url: For example `s3://bucket/folder` or `file:///shared/folder`.
         timeout_s: Timeout of each operation.
         retry_after_s: How long the URL is not used after a timeout or a failed connection.
+        lease_s: Length of a lease. A claim whose holder has died ends after this time.
         options: Options of the file system of fsspec, such as credentials.
 
     Raises:
@@ -90,12 +96,14 @@ class RemoteTier(BlobTier):
         *,
         timeout_s: float = 10.0,
         retry_after_s: float = 30.0,
+        lease_s: float = LEASE_S,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._url, self._options = url, dict(options or {})
         self._name = _without_credentials(url).rstrip("/")
         self._timeout_s = timeout_s
         self._retry_after_s = retry_after_s
+        self._lease_s = lease_s
         self._paused_until, self._why_paused = 0.0, ""
         self._bad: dict[str, Hashable] = {}  # corrupt objects that could not be moved to quarantine
         self._folder: _RemoteFolder | None = None
@@ -162,6 +170,20 @@ class RemoteTier(BlobTier):
         """Return the bytes of all encodings."""
         return sum(self._run("list", _list).values())
 
+    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+        """Return a context in which no other replica computes `key`. A claim ends at the latest with its lease."""
+        file_name(key)
+        return self._claimed(key, timeout_s)
+
+    @contextmanager
+    def _claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
+        lease = Lease(_ClaimFiles(self._run), key, self._lease_s)
+        if not lease.wait(timeout_s):
+            yield False
+            return
+        with lease.renewed():
+            yield True
+
     def _quarantine(self, key: str, state: Hashable, fault: CorruptEncoding) -> None:
         try:
             self._run("quarantine", lambda folder: _move_to_quarantine(folder, file_name(key), state, str(fault)))
@@ -204,6 +226,33 @@ class RemoteTier(BlobTier):
         return TierUnavailable(f"{self._name}: cannot {what}: {why}")
 
 
+class _RunOnFolder(Protocol):
+    def __call__(self, what: str, operation: Callable[[_RemoteFolder], _T]) -> _T: ...
+
+
+class _ClaimFiles:
+    """The files in `claims/`, as leases use them."""
+
+    def __init__(self, run: _RunOnFolder) -> None:
+        self._run = run
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or None if it does not exist."""
+        return self._run("claim", lambda folder: _content(folder, _claim(folder, name)))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file and return True, or return False if it exists."""
+        return self._run("claim", lambda folder: _create(folder, _claim(folder, name), content))
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        self._run("renew a claim", lambda folder: folder.files.pipe_file(_claim(folder, name), content))
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        self._run("release a claim", lambda folder: _remove_file(folder, _claim(folder, name)))
+
+
 def _without_credentials(url: str) -> str:
     """Return a URL for messages, without `user:password@`."""
     return re.sub(r"(?<=//)[^/@]*@", "", url)
@@ -238,6 +287,36 @@ def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
         with suppress(OSError):
             folder.files.rm_file(temporary)
         raise
+
+
+def _claim(folder: _RemoteFolder, name: str) -> str:
+    return folder.path(f"claims/{name}")
+
+
+def _content(folder: _RemoteFolder, path: str) -> bytes | None:
+    try:
+        return bytes(folder.files.cat_file(path))
+    except FileNotFoundError:
+        return None
+
+
+def _create(folder: _RemoteFolder, path: str, content: bytes) -> bool:
+    """Create a file exclusively, as far as the file system can, and return whether it did not exist."""
+    try:
+        if isinstance(folder.files, LocalFileSystem):  # its pipe_file asks first and writes then
+            folder.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            with folder.files.open(path, "xb") as file:
+                file.write(content)
+        else:
+            folder.files.pipe_file(path, content, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_file(folder: _RemoteFolder, path: str) -> None:
+    with suppress(FileNotFoundError):
+        folder.files.rm_file(path)
 
 
 def _remove(folder: _RemoteFolder, name: str) -> bool:
