@@ -142,15 +142,13 @@ def test_the_first_object_stays_until_it_is_deleted(url: str) -> None:
     assert tier.read(KEY) is None
 
 
-def test_pins_and_claims_have_no_effect(url: str) -> None:
-    """Pins and claims are accepted and have no effect."""
+def test_pins_have_no_effect(url: str) -> None:
+    """Pins are accepted and have no effect."""
     tier = RemoteTier(url)
     tier.pin(KEY)
     tier.unpin(KEY)
 
     assert tier.pinned() == frozenset()
-    with tier.claim(KEY, 0) as held:
-        assert not held
 
 
 DAMAGE = {

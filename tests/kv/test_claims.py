@@ -1,0 +1,243 @@
+"""Claims of a remote tier over real file systems: replicas share the work, and no fault of a claim fails a request."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import s3fs
+
+from promptcache.kv import DiskTier, MemoryStore, RemoteTier, TieredStore
+from promptcache.kv.files.lease import Lease
+from promptcache.kv.files.remote import _ClaimFiles
+from tests.kv.s3 import BUCKET, S3Server, s3_server
+from tests.kv.stored import shape, small
+
+WORK = [small(f"module {number}") for number in range(4)]
+KEY = WORK[0].recipe.key
+LEASE_S = 1.2
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    """Run one S3 server for this module."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """Return the S3 server, empty and without faults. The client repeats nothing by itself."""
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    running.empty()
+    return running
+
+
+@dataclass(frozen=True)
+class Place:
+    """A URL that replicas share."""
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def tier(self, lease_s: float = LEASE_S) -> RemoteTier:
+        """Return the tier of another replica."""
+        return RemoteTier(self.url, lease_s=lease_s, options=self.options)
+
+    def claims(self) -> list[str]:
+        """Return the names of the leases."""
+        files, root = fsspec.core.url_to_fs(
+            self.url, skip_instance_cache=True, use_listings_cache=False, **self.options
+        )
+        folder = f"{root}/claims"
+        return [path.rpartition("/")[2] for path in files.ls(folder, detail=False)] if files.exists(folder) else []
+
+
+@pytest.fixture(params=["file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Return an empty place on each kind of file system."""
+    if request.param == "s3":
+        yield Place(f"s3://{BUCKET}/kept", request.getfixturevalue("s3").options())
+    else:
+        yield Place(f"file://{tmp_path}/kept")
+
+
+def warm(tier: RemoteTier, made: Callable[[str], object]) -> None:
+    """Write each missing encoding as the engine does: claim, look again, compute, write."""
+    for each in WORK:
+        key = each.recipe.key
+        if tier.read(key) is None:
+            with tier.claim(key, 60):
+                if tier.read(key) is None:
+                    time.sleep(0.02)  # time to encode
+                    made(key)
+                    tier.write(each)
+
+
+def test_replicas_share_the_work_of_warming(place: Place) -> None:
+    """Replicas that warm one URL at once compute each encoding once, and no lease is left."""
+    made: list[str] = []
+    tiers = [place.tier(lease_s=20) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda tier: warm(tier, made.append), tiers))
+
+    assert sorted(made) == sorted(each.recipe.key for each in WORK)
+    assert place.claims() == []
+
+
+def test_a_claim_excludes_others_while_it_is_renewed(place: Place) -> None:
+    """A claim is held for longer than a lease if its holder is alive; then the next waiter has it at once."""
+    holder, waiter = place.tier(), place.tier()
+    with holder.claim(KEY, 0) as held:
+        assert held
+        with waiter.claim(KEY, 2 * LEASE_S) as other:
+            assert not other
+        with waiter.claim(WORK[1].recipe.key, 0) as another:
+            assert another
+    with waiter.claim(KEY, 0) as held:
+        assert held
+
+
+def leave_lease(place: Place) -> None:
+    """Leave the lease of a replica that was killed: it is neither renewed nor released."""
+    assert Lease(_ClaimFiles(place.tier()._run), KEY, LEASE_S).wait(0)
+
+
+def test_an_abandoned_claim_ends_with_its_lease(place: Place) -> None:
+    """The claim of a replica that has died is taken over after its lease, by one waiter at a time."""
+    leave_lease(place)
+    assert place.claims() == [KEY]
+    tiers = [place.tier() for _ in range(3)]
+    holders: Counter[str] = Counter()
+    started = time.monotonic()
+
+    def claim(tier: RemoteTier) -> float:
+        with tier.claim(KEY, 30) as held:
+            waited_s = time.monotonic() - started
+            holders["now"] += 1
+            assert held
+            assert holders["now"] == 1
+            time.sleep(0.05)
+            holders["now"] -= 1
+        return waited_s
+
+    with ThreadPoolExecutor(3) as pool:
+        waits = sorted(pool.map(claim, tiers))
+
+    assert waits[0] >= LEASE_S
+    assert waits[-1] < LEASE_S + 10  # the machine may be busy; tests/kv/test_lease.py has the law with an exact clock
+    assert place.claims() == []
+
+
+def test_a_claim_costs_three_requests(s3: S3Server) -> None:
+    """A claim that no other replica wants costs a look, a creation and a removal."""
+    tier = Place(f"s3://{BUCKET}/kept", s3.options()).tier(20)
+    with tier.claim(KEY, 60) as held:
+        assert held
+
+    assert [method for method, path in s3.requests if "/claims/" in path] == ["HEAD", "PUT", "DELETE"]
+
+
+FAULTS = {
+    "all refused": ("refuse", ("HEAD", "GET", "PUT", "DELETE"), False, 1),
+    "all answers lost": ("lose", ("HEAD", "GET", "PUT", "DELETE"), False, 1),
+    "creations refused": ("refuse", ("PUT",), False, 1),
+    "answers of creations lost": ("lose", ("PUT",), True, 0),  # the next look shows the lease
+    "removals refused": ("refuse", ("DELETE",), True, 1),
+    "answers of removals lost": ("lose", ("DELETE",), True, 0),
+}
+"""What fails, whether the claim is held all the same, and the number of faults that are reported."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_claim_that_fails_fails_no_request(s3: S3Server, name: str) -> None:
+    """If operations on a lease fail, the store goes on, with the claim or without it, and reports the fault."""
+    what, methods, is_held, num_faults = FAULTS[name]
+    place = Place(f"s3://{BUCKET}/kept", s3.options())
+    store = TieredStore(MemoryStore(shape()), (place.tier(20),))
+    s3.fault = lambda method, path: what if "/claims/" in path and method in methods else None
+
+    with store.claim(KEY, 5) as held:
+        assert held == is_held
+
+    faults = store.faults()
+    assert len(faults) == num_faults
+    assert all(re.match("remote: s3://shared/kept: cannot (release a )?claim: ", fault) for fault in faults)
+
+
+def test_a_repeated_creation_is_recognised(s3: S3Server) -> None:
+    """If the client repeats a creation whose answer was lost, the claimant still knows its own lease."""
+    place = Place(f"s3://{BUCKET}/kept", s3.options(num_attempts=3))
+    lost: list[str] = []
+
+    def lose_first_creation(method: str, path: str) -> str | None:
+        if method == "PUT" and "/claims/" in path and not lost:
+            lost.append(path)
+            return "lose"
+        return None
+
+    s3.fault = lose_first_creation
+    with place.tier(20).claim(KEY, 0) as held:
+        assert held
+        assert lost
+    assert place.claims() == []
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(range(2, 12), marks=pytest.mark.slow)], ids=str)
+def test_random_faults_fail_no_request(s3: S3Server, seed: int | range) -> None:
+    """With refused, lost and late answers everywhere, every replica has every encoding, and nothing raises."""
+    for each_seed in [seed] if isinstance(seed, int) else seed:
+        s3.empty()
+        chance = random.Random(each_seed)
+        s3.fault = lambda method, path, chance=chance: (  # type: ignore[misc]
+            chance.choice(["refuse", "lose", "delay"]) if chance.random() < 0.15 else None
+        )
+        made: list[str] = []
+
+        def serve(_: int, made: list[str] = made) -> None:
+            place = Place(f"s3://{BUCKET}/kept", s3.options())
+            store = TieredStore(MemoryStore(shape()), (place.tier(),))
+            for each in WORK:
+                key = each.recipe.key
+                if store.get(key).run is None:
+                    with store.claim(key, 10):
+                        if store.get(key).run is None:
+                            made.append(key)
+                            store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
+                assert store.get(key).run is not None
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(serve, range(2)))
+        assert set(made) == {each.recipe.key for each in WORK}
+
+
+def test_a_store_claims_in_its_folder_and_at_its_url(tmp_path: Path, place: Place) -> None:
+    """Machines with a folder each share the claims of the URL."""
+    stores = [
+        TieredStore(MemoryStore(shape()), (DiskTier(tmp_path / name), place.tier(20))) for name in ("one", "other")
+    ]
+    with stores[0].claim(KEY, 0) as held:
+        assert held
+        with stores[1].claim(KEY, 0.1) as other:
+            assert not other
+    with stores[1].claim(KEY, 0) as held:
+        assert held
+
+
+def test_an_error_in_a_claim_stays_what_it_is(s3: S3Server) -> None:
+    """If the removal of a lease fails after an error of the model, the error of the model is raised."""
+    store = TieredStore(MemoryStore(shape()), (Place(f"s3://{BUCKET}/kept", s3.options()).tier(),))
+    s3.fault = lambda method, path: "refuse" if method == "DELETE" else None
+
+    with pytest.raises(ZeroDivisionError), store.claim(KEY, 0):
+        raise ZeroDivisionError
+    assert len(store.faults()) == 1
