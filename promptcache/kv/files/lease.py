@@ -71,7 +71,7 @@ class Lease:
         self._key = key
         self._length_s = length_s
         self._clock = clock
-        self._id = uuid.uuid4().hex
+        self._id = ""
         self._owner = f"{platform.node()}:{os.getpid()}"
         self._num_renewals = 0
         self._chain: tuple[str, ...] = ()  # files from the first lease to this one, while it is held
@@ -125,6 +125,7 @@ class Lease:
                     yield min(pause_s, max(left_s, _FIRST_PAUSE_S / 10))
                     pause_s, num_faults = min(1.5 * pause_s, _LONGEST_PAUSE_S), 0
                     continue
+                self._id = uuid.uuid4().hex  # one for each file, so that a chain has no circle
                 created, started = name, self._clock()
                 yield 0.0
                 if self._files.create(name, self._content()) and name == self._key:
