@@ -108,7 +108,8 @@ class Lease:
             try:
                 looked = self._clock()
                 chain, content = yield from self._last_lease()
-                if content is not None and _id(content) == self._id:
+                is_safe = self._clock() < started + self._length_s  # else this process was stopped meanwhile
+                if content is not None and _id(content) == self._id and is_safe:
                     self._hold(chain, started)
                     return
                 if created and created not in chain:
