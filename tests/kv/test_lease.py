@@ -261,3 +261,32 @@ for _machine in (ExclusiveMachine, OverwritingMachine):
     _machine.TestCase.settings = settings(max_examples=law_examples(0.2), stateful_step_count=30)
 TestExclusive = pytest.mark.law(ExclusiveMachine.TestCase)
 TestOverwriting = pytest.mark.law(OverwritingMachine.TestCase)
+
+
+def test_a_claimant_that_was_stopped_before_its_next_look_does_not_hold_the_key() -> None:
+    """A lease that ran out while its claimant was stopped is not held: another one may take it over."""
+    folder, now = Folder(), 0.0
+    assert Lease(folder, KEY, LENGTH_S, lambda: now).wait(0)  # abandoned
+    stopped = Lease(folder, KEY, LENGTH_S, lambda: now)
+    steps = stopped.acquire()
+    while len(folder.files) == 1:
+        now += next(steps)
+    now += LENGTH_S + 1
+
+    for _ in range(4):
+        next(steps)  # it waits again, and does not end
+
+    assert not stopped.is_safe
+
+
+def test_damaged_leases_expire() -> None:
+    """A lease that cannot be read is taken over after the length of a lease, like any other."""
+    folder, now = Folder(), 0.0
+    folder.files[KEY] = b'{"id": "../escape", "lease_s": 1e9'
+    lease = Lease(folder, KEY, LENGTH_S, lambda: now)
+    for pause_s in lease.acquire():
+        now += pause_s
+
+    assert LENGTH_S <= now < LENGTH_S + 0.1
+    lease.release()
+    assert folder.files == {}
