@@ -108,9 +108,7 @@ class Lease:
             try:
                 looked = self._clock()
                 chain, content = yield from self._last_lease()
-                is_safe = self._clock() < started + self._length_s  # else this process was stopped meanwhile
-                if content is not None and _id(content) == self._id and is_safe:
-                    self._hold(chain, started)
+                if content is not None and _id(content) == self._id and self._hold(chain, started):
                     return
                 if created and created not in chain:
                     yield from self._withdraw(created)
@@ -127,10 +125,9 @@ class Lease:
                     pause_s, num_faults = min(1.5 * pause_s, _LONGEST_PAUSE_S), 0
                     continue
                 self._id = uuid.uuid4().hex  # one for each file, so that a chain has no circle
-                created, started = name, self._clock()
                 yield 0.0
-                if self._files.create(name, self._content()) and name == self._key:
-                    self._hold((name,), started)
+                created, started = name, self._clock()
+                if self._files.create(name, self._content()) and name == self._key and self._hold((name,), started):
                     return
                 num_faults = 0  # the next look shows which claimant holds the key
             except TierUnavailable:
@@ -177,8 +174,12 @@ class Lease:
             self._remove(name)
         self._chain = ()
 
-    def _hold(self, chain: tuple[str, ...], started: float) -> None:
+    def _hold(self, chain: tuple[str, ...], started: float) -> bool:
+        """Hold a lease whose creation began at `started`, unless it ran out while this process was stopped."""
+        if self._clock() >= started + self._length_s:
+            return False
         self._chain, self._safe_until = chain, started + self._length_s
+        return True
 
     def _last_lease(self) -> Generator[float, None, tuple[tuple[str, ...], bytes | None]]:
         """Return the files of the chain and the content of the last one, or None if there is no lease."""
