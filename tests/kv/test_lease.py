@@ -226,7 +226,7 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         left = [one for one in self.claimants if one.state == "waiting"] + [Claimant(self, 5.0)]
         self.claimants = left
-        longest_s = LENGTH_S + 1.0
+        longest_s = LENGTH_S + 3.0  # each operation takes 0.05 s, and a chain of dead holders has several files
         while left:
             for one in left:
                 one.connection.faults = []
