@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from promptcache.bench.load import TargetName
 from promptcache.bench.plot import NOTHING_VARIES
 from promptcache.bench.quality_sets import GROUPS, LONG, SETS, SHORT
 from promptcache.bench.quality_ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from promptcache.runtime import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_TARGETS = [each.value for each in TargetName]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,26 @@ class BenchModel:
         model = Model(random_shape(self.shape, dtype, device))
         model.pack_weights()
         return model
+
+    def load_engine(self, scratch: Path) -> tuple[Engine, Path]:
+        """Load the model into an engine; return it and the model's folder. A shape is saved in `scratch`."""
+        show_loading(self.progress, self.model or self.shape)
+        import torch
+
+        from promptcache.bench.targets import save_shape
+        from promptcache.cli.engine import load_engine
+        from promptcache.tokenizer import local_folder
+
+        _set_threads(self.threads)
+        if self.model is None:
+            save_shape(self.shape, getattr(torch, self.dtype), scratch / "model")
+            return load_engine(str(scratch / "model"), self.device, self.dtype), scratch / "model"
+        engine = load_engine(self.model, self.device, self.dtype)
+        if (folder := local_folder(self.model)) is not None:
+            return engine, folder
+        from huggingface_hub import snapshot_download
+
+        return engine, Path(snapshot_download(self.model, local_files_only=True))  # downloaded for the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +377,67 @@ def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, token
 
     (sizes,) = _sizes(modules, [module_tokens])
     return compare_batch(chosen.load(), sizes, rows, tokens, repeats, progress=chosen.progress)
+
+
+@command.command()
+@with_model
+@click.option(
+    "--target",
+    "targets",
+    type=click.Choice(_TARGETS),
+    multiple=True,
+    default=_TARGETS,
+    help="What answers the requests; repeat the option for several.",
+)
+@_numbers("--clients", (1, 4, 16, 32), "Clients, each with one request at a time; repeat the option for several.")
+@click.option(
+    "--load",
+    "loads",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1, min_open=True),
+    multiple=True,
+    help="Also let requests arrive at random, at this share of each target's capacity; may be given several times.",
+)
+@_number("--requests", 2, "Requests of each client in one round.")
+@click.option("--sampled", is_flag=True, help="Draw tokens with temperature and top-p instead of greedy decoding.")
+@_number("--modules", 8, "Modules of the schema; a request uses some of them.")
+@_number("--module-tokens", 256, "Tokens of each module.")
+@_number("--new", 12, "Tokens of the request's own text.")
+@click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
+@_number("--repeats", 3, "Rounds that count; some requests before them warm up.")
+@click.option("--seed", type=int, default=0, help="Seed of modules, requests and arrivals.")
+def serve(
+    chosen: BenchModel,
+    targets: tuple[TargetName, ...],
+    clients: tuple[int, ...],
+    loads: tuple[float, ...],
+    requests: int,
+    sampled: bool,
+    modules: int,
+    module_tokens: int,
+    new: int,
+    tokens: int,
+    repeats: int,
+    seed: int,
+) -> BenchReport:
+    """Many requests at once: one at a time, the scheduler, `promptcache serve` and `transformers serve`."""
+    from promptcache.bench.load import LoadSizes
+    from promptcache.bench.serving import LoadSettings, compare_serving
+    from promptcache.bench.targets import load_setup
+
+    sizes = LoadSizes(num_modules=modules, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens)
+    settings = LoadSettings(
+        targets=[*map(TargetName, dict.fromkeys(targets))],
+        clients=clients,
+        loads=[*dict.fromkeys(loads)],
+        num_requests=requests,
+        repeats=repeats,
+        seed=seed,
+    )
+    with TemporaryDirectory(prefix="promptcache-") as scratch:
+        engine, folder = chosen.load_engine(Path(scratch))
+        setup = load_setup(engine, folder, sizes, Path(scratch), is_sampled=sampled, seed=seed)
+        return compare_serving(setup, settings, progress=chosen.progress)
 
 
 @command.command()
