@@ -154,7 +154,8 @@ def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[S
             penalty = settings.repetition_penalty
             row_scores[seen] = torch.where(found < 0, found * penalty, found / penalty)
     if early:
-        ends = torch.tensor(settings.end_ids, device=scores.device)
+        known = [each for each in settings.end_ids if each < scores.shape[1]]  # a tokenizer may have more tokens
+        ends = torch.tensor(known, dtype=torch.long, device=scores.device)
         scores[torch.tensor(early, device=scores.device)[:, None], ends] = -torch.inf
     return scores
 

@@ -47,6 +47,7 @@ PROMPTS = tuple(
 )
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"do_sample": False},
+    {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 1_000_000]},  # the model has no such token
     {"do_sample": False, "repetition_penalty": 1.4},
     {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 101, 110]},
     {"do_sample": False, "no_repeat_ngram_size": 2},  # answered alone
