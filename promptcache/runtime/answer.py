@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from promptcache.kv import Codec, Tier
-from promptcache.layout import Plan
+from promptcache.layout import Plan, recompute
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate
@@ -32,6 +32,7 @@ class Request:
         text: Turns token IDs into text without control tokens.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         salt: Requests share history only with requests of the same salt.
+        history: Whether the request reads and keeps history.
     """
 
     plan: Plan
@@ -42,6 +43,14 @@ class Request:
     text: Callable[[Sequence[int]], str]
     logprobs: int | None = None
     salt: str | None = None
+    history: bool = True
+
+
+def without_reuse(request: Request) -> Request:
+    """Return the request as plain prefill: the same tokens at the same positions, and no KV of modules or history."""
+    plan = request.plan
+    computed = recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
+    return replace(request, plan=computed, history=False)
 
 
 def streaming(request: Request, queue: TokenQueue) -> Request:
@@ -56,7 +65,8 @@ def answer(request: Request, executor: Executor) -> Completion:
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
     fetched_at = time.perf_counter()
-    recalled = executor.recall(tokens, request.salt) if takes_history(request.options, executor.model) else None
+    has_history = request.history and takes_history(request.options, executor.model)
+    recalled = executor.recall(tokens, request.salt) if has_history else None
     linked = executor.link_fetched(tokens, fetched, recalled)
     linked_at = time.perf_counter()
     answer_ids: tuple[int, ...] = ()

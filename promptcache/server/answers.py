@@ -48,6 +48,7 @@ class ServerRequest:
     Attributes:
         schema: The name of its schema, or None.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
+        reuse: Whether it uses KV of modules and history.
     """
 
     door: Door
@@ -56,6 +57,7 @@ class ServerRequest:
     body: GenerationBody
     repair: str | None = None
     logprobs: int | None = None
+    reuse: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,6 +164,7 @@ class _Answer:
             repair=self._question.repair,
             salt=self._salt,
             logprobs=self._question.logprobs,
+            reuse=self._question.reuse,
             **generation,
         )
 

@@ -152,11 +152,23 @@ class PromptBody(GenerationBody):
 
     prompt: str
     repair: str | None = None
+    reuse: bool = True
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class CheckBody(_Body):
-    """The body of `/v1/check` as JSON: a schema or prompt document."""
+    """The body of `/v1/check` as JSON: a schema or prompt document.
+
+    Attributes:
+        schema_text: A schema document that takes the place of the server's schema of its name.
+    """
 
     document: str
+    schema_text: str | None = Field(default=None, alias="schema")
+
+
+class LayoutBody(CheckBody):
+    """The body of `/v1/layout.svg` as JSON. `width` is in pixels."""
+
+    width: int = Field(default=1000, ge=240, le=4000)

@@ -5,6 +5,7 @@ Documents come as `application/xml`, or in JSON with options. They are parsed as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -13,14 +14,17 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from promptcache.diagnostics import Diagnostic, LanguageError, UnknownSchema, as_data
-from promptcache.language import check_schema, parse_prompt, parse_schema
-from promptcache.layout import Plan, check_length, lay_out
-from promptcache.runtime import PromptSource
+from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError, UnknownSchema, as_data
+from promptcache.engine import Engine
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import Plan
+from promptcache.picture import layout_svg
+from promptcache.runtime import PromptSource, SchemaState, schema_state
 from promptcache.server.answers import Door, ServerRequest, respond
 from promptcache.server.chat import chat_prompt
+from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, CheckBody, PromptBody
+from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
 from promptcache.server.state import ServerState
 
 XML_TYPES = ("application/xml", "text/xml")
@@ -46,6 +50,7 @@ async def prompts(request: Request) -> Response:
             body=body,
             repair=body.repair,
             logprobs=None if not body.logprobs else body.top_logprobs or 0,
+            reuse=body.reuse,
         ),
     )
 
@@ -54,12 +59,21 @@ async def prompts(request: Request) -> Response:
 async def check(request: Request) -> dict[str, Any]:
     """Return the diagnostics of a document: a schema by itself, a prompt against its schema."""
     body = await _read(request, CheckBody, "document")
-    kind, found = await run_in_threadpool(_diagnostics, body.document, request.app.state.server)
-    return {
-        "kind": kind,
-        "valid": not any(each.severity == "error" for each in found),
-        "diagnostics": list(map(as_data, found)),
-    }
+    return await run_in_threadpool(_checked_data, body, request.app.state.server)
+
+
+@router.post("/v1/layout.svg")
+async def layout(request: Request) -> Response:
+    """Draw the layout of a schema document, or what a prompt document reuses and prefills."""
+    body = await _read(request, LayoutBody, "document")
+
+    def draw() -> str:
+        found = _open(body, request.app.state.server)
+        if isinstance(found, Plan):
+            return layout_svg(found.layout, plan=found, width=body.width)
+        return layout_svg(found.layout, width=body.width)
+
+    return svg_response(await run_in_threadpool(draw))
 
 
 @router.post("/v1/plan")
@@ -117,29 +131,63 @@ async def xml_text(request: Request) -> str:
         raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
 
 
-def _diagnostics(document: str, state: ServerState) -> tuple[str, tuple[Diagnostic, ...]]:
-    """Return the kind of a document, and what is wrong with it."""
+def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
+    """Return what is wrong with a document; for a valid schema also its description."""
+    found: Sequence[Diagnostic]
+    more: dict[str, Any] = {}
+    try:
+        opened = _open(body, state)
+    except LanguageError as fault:
+        kind, found = "schema" if isinstance(fault, SchemaError) else "prompt", fault.diagnostics
+    else:
+        if isinstance(opened, SchemaState):
+            kind, found = "schema", opened.schema.warnings
+            more = {"schema": {"id": opened.schema.name, **describe(opened.schema)}}
+        else:
+            kind, found = "prompt", parse_prompt(body.document).warnings
+    valid = not any(each.severity == "error" for each in found)
+    return {"kind": kind, "valid": valid, "diagnostics": list(map(as_data, found)), **more}
+
+
+def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
+    """Return the plan of a prompt document, or the layout of a schema document.
+
+    Raises:
+        SchemaError: The schema document is not valid.
+        PromptError: The prompt document is not valid.
+        ApiError: There is no such schema, or the schema that was sent with a prompt is not valid.
+    """
     engine = state.engine
     try:
-        prompt = parse_prompt(document)
+        prompt = parse_prompt(body.document)
     except LanguageError as fault:
         if not any(each.code == "PC107" for each in fault.diagnostics):  # it begins with another element
-            return "prompt", fault.diagnostics
-    else:
+            raise
+        return _schema_state(body.document, engine)
+    if body.schema_text is not None:
         try:
-            engine.plan(prompt)
-        except UnknownSchema as error:
-            raise ApiError(404, "schema_not_found", str(error)) from None
-        except LanguageError as fault:
-            return "prompt", fault.diagnostics
-        return "prompt", prompt.warnings
+            given = _schema_state(body.schema_text, engine)
+        except SchemaError as fault:
+            raise ApiError(400, fault.diagnostics[0].code, str(fault), param="schema") from None
+        if given.schema.name == prompt.schema:
+            return given.plan(resolve_prompt(prompt, given.schema), engine.tokenizer)
     try:
-        checked = check_schema(parse_schema(document))
-        layout = lay_out(checked, engine.tokenizer)
-        check_length(layout, engine.model.context_length)
-    except LanguageError as fault:
-        return "schema", fault.diagnostics
-    return "schema", checked.warnings
+        return engine.plan(prompt)
+    except UnknownSchema as error:
+        raise ApiError(404, "schema_not_found", str(error)) from None
+
+
+def _schema_state(document: str, engine: Engine) -> SchemaState:
+    return schema_state(check_schema(parse_schema(document)), engine.tokenizer, engine.model.context_length)
+
+
+def svg_response(picture: str) -> Response:
+    """Return a picture. Its policy lets it run nothing, wherever it is shown."""
+    return Response(
+        picture,
+        media_type="image/svg+xml",
+        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
+    )
 
 
 def _plan_data(made: Plan) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from promptcache.language import CheckedSchema, parse_schema, print_schema, prompt_grammar
 from promptcache.picture import layout_svg
+from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.prompts import XML_TYPES, xml_text
+from promptcache.server.prompts import XML_TYPES, svg_response, xml_text
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -45,12 +46,7 @@ async def layout(request: Request, name: str) -> Response:
     """Draw the layout of a schema."""
     state: ServerState = request.app.state.server
     _find(state, name)
-    picture = await run_in_threadpool(lambda: layout_svg(state.engine.layout(name)))
-    return Response(
-        picture,
-        media_type="image/svg+xml",
-        headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
-    )
+    return svg_response(await run_in_threadpool(lambda: layout_svg(state.engine.layout(name))))
 
 
 @router.get("/v1/schemas/{name:path}/grammar")
@@ -65,11 +61,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
     """Return the modules and parameters of a schema, and its document."""
     state: ServerState = request.app.state.server
     checked = _find(state, name)
-    modules = [
-        {"path": path, "parameters": [_parameter(each) for each in checked.parameters[path].values()]}
-        for path in ("", *checked.modules)
-    ]
-    return {**_summary(checked), "modules": modules, "xml": print_schema(checked.source)}
+    return {**_summary(checked), **describe(checked), "xml": print_schema(checked.source)}
 
 
 @router.put("/v1/schemas/{name:path}")
@@ -143,14 +135,3 @@ def _models(state: ServerState) -> list[dict[str, Any]]:
 
 def _summary(checked: CheckedSchema) -> dict[str, Any]:
     return {"id": checked.name, "object": "schema", "version": checked.version, "num_modules": len(checked.modules)}
-
-
-def _parameter(parameter: Any) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "length": parameter.length,
-        "type": parameter.type,
-        "choices": list(parameter.choices),
-        "required": parameter.required,
-        "default": parameter.default,
-    }

@@ -223,7 +223,7 @@ class Scheduler:
         job.fetched, job.fetched_at = fetched, time.perf_counter()
         tokens = job.request.plan.tokens
         job.seen = list(tokens.token_ids)
-        job.recalled = self._executor.recall(tokens, job.request.salt)
+        job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
         try:
             job.row = self._batch.join(tokens, fetched.runs, job.recalled)
         except Exception as error:  # noqa: BLE001 - told to the request's listener

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from promptcache.diagnostics import InvalidValue, QueueFull, ServiceClosed, Unpicklable, whole
-from promptcache.runtime.answer import Request
+from promptcache.diagnostics import FLAG, InvalidValue, QueueFull, ServiceClosed, Unpicklable, whole
+from promptcache.runtime.answer import Request, without_reuse
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.planner import PromptSource
 from promptcache.runtime.serving.admission import ServiceLimits
@@ -108,6 +108,7 @@ class Service(Unpicklable):
         salt: str | None = None,
         logprobs: int | None = None,
         seed: int | None = None,
+        reuse: bool = True,
         **generation: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
@@ -118,6 +119,8 @@ class Service(Unpicklable):
                 must not block.
             max_new_tokens, repair, salt, logprobs, generation: As for `Engine.generate`.
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
+            reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
+                is for comparisons.
 
         Raises:
             QueueFull: Too many requests or tokens wait.
@@ -125,8 +128,11 @@ class Service(Unpicklable):
             As `Engine.generate`, for requests that are not valid.
         """
         _SEED.check("seed", seed, InvalidValue)
+        FLAG.check("reuse", reuse, InvalidValue)
         self._loop.check_open()
         request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation)
+        if not reuse:
+            request = without_reuse(request)
         job = self._loop.scheduler.job(request, listener, seed)
         self._loop.add(job, self.limits)
         return Ticket(job)
