@@ -13,22 +13,12 @@ from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError
 from promptcache.engine import Engine
-from promptcache.server import chat, prompts, schemas
+from promptcache.server import chat, prompts, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate
 from promptcache.server.state import ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
-_DOORS = """\
-Prompt Cache serves the API of OpenAI here.
-
-POST /v1/chat/completions        a chat; "prompt_cache": {"schema", "use", "fill"} puts modules before it
-POST /v1/completions             the continuation of a text
-POST /v1/prompts                 the answer to a prompt document
-POST /v1/check, /v1/plan         diagnostics of a document; what a prompt would reuse
-GET  /v1/models, /v1/schemas     what can be asked
-GET  /livez, /health, /metrics   the state of the server
-"""
 
 
 class _Stopped(Exception):
@@ -58,7 +48,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)
     app.add_api_route("/metrics", _metrics)
-    app.add_api_route("/", _root)
+    web.add_page(app)
     return app
 
 
@@ -87,7 +77,3 @@ async def _health(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     return Response(request.app.state.server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _root() -> Response:
-    return PlainTextResponse(_DOORS)

@@ -25,7 +25,8 @@ from promptcache.server.errors import ApiError
 LOG = logging.getLogger("promptcache.server")
 """One line of JSON for each request, without any text of prompts and answers."""
 
-_OPEN = ("/livez", "/health")
+_OPEN = ("/", "/livez", "/health")
+_PAGE = "/page/"  # files of the package, the same for everyone
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -117,7 +118,8 @@ class Gate:
             return Caller(salt=digest, is_admin=True)
         if bearer and digest in self._keys.clients:
             return Caller(salt=digest, is_admin=False)
-        if self._keys.clients and scope["path"] not in _OPEN:
+        is_open = scope["path"] in _OPEN or scope["path"].startswith(_PAGE)
+        if self._keys.clients and not is_open:
             message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         return Caller(salt=None, is_admin=False)

@@ -1,0 +1,72 @@
+// Completion: the elements and attributes of schemas, and those of the prompts of one schema.
+
+const FLAG = ["true", "false"];
+const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"] };
+const CONTENT = ["text", "doc", "parameter", "module", "union", "include"];
+const TURNS = ["system", "user", "assistant"];
+
+/** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
+export const SCHEMA_ELEMENTS = {
+  schema: [
+    [...CONTENT, ...TURNS, "scaffold", "rules", "example"],
+    { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], ...INHERITED },
+  ],
+  module: [
+    [...CONTENT, ...TURNS, "scaffold"],
+    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, reserve: [], src: [], ...INHERITED },
+  ],
+  union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
+  parameter: [
+    [],
+    { name: [], length: [], default: [], placeholder: [], scaffold: [], required: FLAG,
+      type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [], message: [] },
+  ],
+  scaffold: [[], { name: [], modules: [] }],
+  include: [[], { href: [], select: [], prefix: [] }],
+  system: [CONTENT, {}],
+  user: [CONTENT, {}],
+  assistant: [CONTENT, {}],
+  text: [[], {}],
+  doc: [[], {}],
+  rules: [["require", "exclude", "choose", "assert", "doc"], {}],
+  require: [[], { if: [], then: [], message: [] }],
+  exclude: [[], { modules: [], message: [] }],
+  choose: [[], { modules: [], min: [], max: [], message: [] }],
+  assert: [[], { test: [], message: [] }],
+  example: [["prompt"], { name: [], valid: FLAG, contains: [] }],
+  prompt: [[...TURNS, "use"], { schema: [], version: [] }],
+};
+
+/** Return the elements of schemas for `completeFromSchema`. */
+export function schemaElements() {
+  return Object.entries(SCHEMA_ELEMENTS).map(([name, [children, attributes]]) => ({
+    name, children, top: name === "schema",
+    attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values })),
+  }));
+}
+
+/** Return the elements of the prompts of a schema. Modules of one name at several places share their completions. */
+export function promptElements({ id, modules, unions }) {
+  const found = new Map();
+  const words = ["text"];
+  for (const { path, doc, required, parameters } of modules) {
+    const name = path ? path.split("/").at(-1) : "prompt";
+    const inside = modules.filter((each) => each.path && each.path.split("/").slice(0, -1).join("/") === path);
+    const union = unions.find((each) => each.members.includes(path));
+    const children = inside.map((each) => each.path.split("/").at(-1));
+    const known = found.get(name) ?? { name, top: !path, children: [], attributes: [] };
+    known.children.push(...children, ...(path ? [] : [...TURNS, "use", "text"]));
+    known.attributes.push(...parameters.map(attribute), ...(path ? [] : [{ name: "schema", values: [id] }, { name: "version" }]));
+    if (path) known.completion = { detail: union ? `one of ${union.name ?? "several"}` : required ? "required" : "module", info: doc, boost: 1 };
+    found.set(name, known);
+  }
+  for (const each of TURNS) found.set(each, { name: each, children: words, completion: { detail: "turn" } });
+  found.set("text", { name: "text", children: [] });
+  found.set("use", { name: "use", children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean) }] });
+  return [...found.values()];
+}
+
+function attribute({ name, choices, required, length, default: usual }) {
+  const facts = [required ? "required" : "", `at most ${length} tokens`, usual === null ? "" : `by default “${usual}”`];
+  return { name, values: choices, completion: { info: facts.filter(Boolean).join(", ") } };
+}

@@ -1,0 +1,593 @@
+// The page: two editors with marks, the picture of the layout, and answers with their times.
+// Everything that the server or the model sends enters the document as text, never as markup.
+import {
+  autocompletion, closeBrackets, closeBracketsKeymap, Compartment, completeFromSchema, completionKeymap, defaultKeymap,
+  drawSelection, EditorState, EditorView, HighlightStyle, history, historyKeymap, keymap, lineNumbers, lintKeymap,
+  setDiagnostics, syntaxHighlighting, tags, xml, xmlLanguage,
+} from "./codemirror.min.js";
+import { promptElements, schemaElements } from "./elements.js";
+import { argument, exampleOf, readPrompt, references, withArgument, withModule, withoutModule } from "./prompt.js";
+
+const CHECK_DELAY_MS = 250;
+const MAX_LISTED = 300;
+const STEPS = ["plan", "fetch", "prefill", "decode"];
+const SOURCES = {
+  hit: "memory", load: "slower store", miss: "encoded for this request", history: "history of earlier requests",
+};
+const SAMPLE = `<schema name="travel">
+  <system>
+    The name of the agency is Blue Harbour.
+    <module name="trip-plan">
+      The duration of the trip is <parameter name="duration" length="8" placeholder="three days"/>.
+    </module>
+    <module name="miami">
+      The best dish of Miami is stone crab.
+    </module>
+  </system>
+</schema>
+`;
+
+const $ = (id) => document.getElementById(id);
+let key = null; // in memory only
+let afterKey = null;
+let saved = null; // the schema as the server has it: {id, xml, modules, unions}
+let described = null; // the last valid schema of the editor: {id, modules, unions}
+let override = null; // its text, if it differs from the server's
+let running = null; // the AbortController of an answer
+
+// ---- elements ----
+
+/** Return an element with properties and children; strings become text. */
+function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [each, value] of Object.entries(properties)) made[each] = value;
+  made.append(...children);
+  return made;
+}
+
+function say(message) {
+  $("trouble").textContent = message ?? "";
+  $("trouble").hidden = !message;
+}
+
+// ---- requests ----
+
+class Refused extends Error {
+  constructor(status, error) {
+    super(error.message);
+    this.status = status;
+    this.code = error.code;
+  }
+}
+
+/** Send a request and return the response; a refusal is an exception with the message of the server. */
+async function send(path, { json, signal, method, body, type } = {}) {
+  const headers = {};
+  if (key) headers.authorization = `Bearer ${key}`;
+  if (json) headers["content-type"] = "application/json";
+  if (type) headers["content-type"] = type;
+  let response;
+  try {
+    response = await fetch(path, { method: method ?? (json ? "POST" : "GET"), headers, body: json ? JSON.stringify(json) : body, signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is promptcache serve still running?");
+  }
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({ error: { message: `The server answered ${response.status}.` } }));
+  if (response.status === 401) {
+    askForKey(key ? "The server does not know this key." : "This server needs an API key.", described ? checkAll : start);
+  }
+  throw new Refused(response.status, error);
+}
+
+/** Show the field for a key; `then` is called once there is one. */
+function askForKey(reason, then) {
+  afterKey = then;
+  $("key-reason").textContent = reason;
+  $("key").hidden = false;
+  $("key-value").focus();
+}
+
+/** Show what a handler throws. */
+function guarded(work) {
+  return async (...args) => {
+    try {
+      await work(...args);
+    } catch (error) {
+      if (error.name !== "AbortError" && error.status !== 401) say(error.message);
+    }
+  };
+}
+
+// ---- editors ----
+
+const { nonce } = document.querySelector("script[nonce]");
+const colours = HighlightStyle.define([
+  { tag: [tags.tagName, tags.angleBracket], color: "var(--tag)" },
+  { tag: tags.attributeName, color: "var(--attribute)" },
+  { tag: [tags.attributeValue, tags.character], color: "var(--value)" },
+  { tag: tags.comment, color: "var(--faded)" },
+  { tag: tags.invalid, color: "var(--error)" },
+]);
+const look = EditorView.theme({
+  "&": { backgroundColor: "var(--paper)", color: "var(--ink)" },
+  "&.cm-focused": { outline: "none" },
+  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5" },
+  ".cm-content": { caretColor: "var(--ink)", padding: "6px 0" },
+  ".cm-cursor": { borderLeftColor: "var(--ink)" },
+  ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--faded)", borderRight: "1px solid var(--line)" },
+  ".cm-selectionBackground, &.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground": {
+    backgroundColor: "var(--selection)",
+  },
+  ".cm-tooltip": { backgroundColor: "var(--raised)", color: "var(--ink)", border: "1px solid var(--edge)" },
+  ".cm-tooltip-autocomplete > ul > li[aria-selected]": { backgroundColor: "var(--accent)", color: "var(--on-accent)" },
+  ".cm-diagnostic": { whiteSpace: "pre-wrap", maxWidth: "48ch" },
+});
+
+/** Make an editor. `complete` is the compartment of its completions. */
+function editor(parent, label, changed) {
+  const complete = new Compartment();
+  const view = new EditorView({
+    parent: $(parent),
+    state: EditorState.create({
+      extensions: [
+        EditorView.cspNonce.of(nonce),
+        EditorView.contentAttributes.of({ "aria-label": label }),
+        EditorView.lineWrapping,
+        lineNumbers(), history(), drawSelection(), closeBrackets(), autocompletion({ icons: false }), xml(), complete.of([]),
+        syntaxHighlighting(colours), look,
+        keymap.of([
+          { key: "Mod-Enter", run: () => (run(), true) },
+          { key: "Ctrl-Enter", run: () => (run(), true) },
+          ...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap, ...lintKeymap,
+        ]),
+        EditorView.updateListener.of((update) => update.docChanged && changed()),
+      ],
+    }),
+  });
+  return {
+    view,
+    get text() { return view.state.doc.toString(); },
+    /** Replace the text by another one; what is equal at both ends stays, and so does the cursor there. */
+    set text(wanted) {
+      const old = this.text;
+      let from = 0;
+      while (from < old.length && from < wanted.length && old[from] === wanted[from]) from++;
+      let end = 0;
+      while (end < Math.min(old.length, wanted.length) - from && old.at(-1 - end) === wanted.at(-1 - end)) end++;
+      view.dispatch({ changes: { from, to: old.length - end, insert: wanted.slice(from, wanted.length - end) } });
+    },
+    completeWith(elements) {
+      const source = xmlLanguage.data.of({ autocomplete: completeFromSchema(elements, []) });
+      view.dispatch({ effects: complete.reconfigure(source) });
+    },
+  };
+}
+
+const promptEditor = editor("prompt", "Prompt", () => { showModules(); scheduleCheck(); });
+const schemaEditor = editor("schema", "Schema", () => { scheduleCheck(); });
+
+// ---- marks ----
+
+/** Return the index of a place that the server counts in lines and code points. */
+function offset(view, line, column) {
+  if (line < 1) return 0;
+  const { doc } = view.state;
+  if (line > doc.lines) return doc.length;
+  const { from, text } = doc.line(line);
+  return from + [...text].slice(0, column - 1).join("").length;
+}
+
+function showMarks({ view }, list, diagnostics) {
+  const marks = diagnostics.map((each) => {
+    const from = offset(view, each.line, each.column);
+    const to = Math.max(from, offset(view, each.stop_line, each.stop_column));
+    const fix = each.help ? `\nFix: ${each.help}` : "";
+    return { from, to, severity: each.severity, source: each.code, message: each.message + fix };
+  });
+  view.dispatch(setDiagnostics(view.state, marks));
+  $(list).replaceChildren(...diagnostics.map((each, index) => {
+    const goThere = () => {
+      view.dispatch({ selection: { anchor: Math.min(marks[index].from, view.state.doc.length) }, scrollIntoView: true });
+      view.focus();
+    };
+    const fix = each.help ? ` Fix: ${sentence(each.help)}` : "";
+    const place = each.line ? ` line ${each.line}, column ${each.column}` : "";
+    const button = element("button", { type: "button", onclick: goThere },
+      element("b", {}, each.severity), `${place}: ${sentence(each.message)}${fix} `, element("span", { className: "faded" }, each.code));
+    return element("li", { className: each.severity }, button);
+  }));
+}
+
+function sentence(words) {
+  return /[.?!]$/.test(words) ? words : `${words}.`;
+}
+
+// ---- checks while typing ----
+
+let timer = null;
+let checking = null;
+
+function scheduleCheck() {
+  clearTimeout(timer);
+  timer = setTimeout(guarded(checkAll), CHECK_DELAY_MS);
+}
+
+async function checkAll() {
+  checking?.abort();
+  checking = new AbortController();
+  const { signal } = checking;
+  const check = async (json) => (await send("v1/check", { json, signal })).json();
+  const schemaText = schemaEditor.text;
+  const ofSchema = await check({ document: schemaText });
+  showMarks(schemaEditor, "schema-marks", ofSchema.diagnostics);
+  if (ofSchema.schema) {
+    override = saved?.xml === schemaText ? null : schemaText;
+    describe(ofSchema.schema);
+  }
+  noteSchema(schemaText, ofSchema.valid && Boolean(ofSchema.schema));
+  const prompt = promptEditor.text;
+  let isValid = false;
+  try {
+    const ofPrompt = await check({ document: prompt, ...unsaved() });
+    isValid = ofPrompt.valid && ofPrompt.kind === "prompt";
+    showMarks(promptEditor, "prompt-marks", ofPrompt.kind === "prompt" ? ofPrompt.diagnostics : [noPrompt()]);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    showMarks(promptEditor, "prompt-marks", [{ ...noPrompt(), message: error.message, help: null }]);
+  }
+  await draw(isValid ? prompt : null, signal);
+}
+
+function unsaved() {
+  return override ? { schema: override } : {};
+}
+
+function noPrompt() {
+  const place = { line: 1, column: 1, stop_line: 1, stop_column: 1 };
+  return { ...place, severity: "error", code: "", message: "this is a schema", help: 'a prompt begins with <prompt schema="…">' };
+}
+
+function noteSchema(text, isValid) {
+  const isEdited = saved === null || saved.xml !== text;
+  $("save").hidden = !(isEdited && isValid);
+  $("schema-note").textContent = saved === null
+    ? "This server has no schema yet, so there is nothing to run. Start it with --schema FILE, or save this one with an admin key."
+    : isEdited
+      ? "Edited here only: marks and picture follow your text, and Run uses the server's version until you save (needs an admin key)."
+      : "As on the server. You can edit it here; saving needs an admin key.";
+}
+
+/** Show what a valid prompt uses, else the schema alone. */
+async function draw(prompt, signal) {
+  const picture = $("picture");
+  const document = prompt ?? override ?? saved?.xml;
+  if (!document) return;
+  const width = Math.min(4000, Math.max(340, Math.floor(picture.parentElement.clientWidth)));
+  const response = await send("v1/layout.svg", { json: { document, width, ...(prompt ? unsaved() : {}) }, signal });
+  const url = URL.createObjectURL(await response.blob());
+  URL.revokeObjectURL(picture.src);
+  picture.src = url;
+  picture.hidden = false;
+  picture.alt = prompt ? "Layout of the schema with what the prompt reuses and adds" : "Layout of the schema";
+  $("caption").textContent = prompt
+    ? "One row for each module, at its positions. Green is reused, orange is new; dashed modules are not in the prompt."
+    : "The schema alone: the prompt has problems.";
+}
+
+// ---- choosing modules ----
+
+let shownModules = "";
+
+function describe(schema) {
+  described = schema;
+  promptEditor.completeWith(promptElements(schema));
+  const shape = JSON.stringify([schema.modules, schema.unions]);
+  if (shape !== shownModules) listModules(schema);
+  shownModules = shape;
+  showModules();
+}
+
+function listModules({ modules, unions }) {
+  const listed = modules.slice(0, MAX_LISTED);
+  const lists = new Map();
+  const list = (parent) => {
+    if (!lists.has(parent)) lists.set(parent, element("ul"));
+    return lists.get(parent);
+  };
+  const unionLists = new Map();
+  for (const module of listed) {
+    const { path } = module;
+    const parent = path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
+    const row = element("li", {}, moduleRow(module));
+    if (!path) {
+      if (module.parameters.length) list("").append(row);
+      continue;
+    }
+    row.append(list(path));
+    const union = unions.find((each) => each.members.includes(path));
+    if (union && !unionLists.has(union)) {
+      const name = `one of${union.name ? ` ${union.name}` : ""}${union.required ? ", required" : ""}`;
+      const members = element("ul");
+      unionLists.set(union, members);
+      const group = element("li", { className: "one-of" }, element("span", { className: "faded" }, name), members);
+      group.setAttribute("role", "group");
+      group.setAttribute("aria-label", name);
+      list(parent).append(group);
+    }
+    (union ? unionLists.get(union) : list(parent)).append(row);
+  }
+  const more = modules.length - listed.length;
+  const rest = more > 0 ? [element("p", { className: "faded" }, `${more} more: write their names in the prompt.`)] : [];
+  $("modules").replaceChildren($("modules").querySelector("legend"), list(""), ...rest);
+  for (const each of lists.values()) if (!each.children.length) each.remove();
+}
+
+function moduleRow({ path, parameters, required, doc }) {
+  const row = element("div", { className: "module", title: doc ?? "" });
+  if (path) {
+    const box = element("input", { type: "checkbox" });
+    box.dataset.module = path;
+    box.onchange = () => {
+      const edit = box.checked ? withModule(promptEditor.text, path, described.unions) : withoutModule(promptEditor.text, path);
+      promptEditor.text = edit;
+      showModules();
+    };
+    row.append(element("label", {}, box, path.split("/").at(-1)));
+    if (required) row.append(element("span", { className: "faded" }, "required"));
+  }
+  for (const parameter of parameters) row.append(argumentField(path, parameter));
+  return row;
+}
+
+function argumentField(path, parameter) {
+  const field = element(parameter.choices.length ? "select" : "input", { placeholder: parameter.default ?? "" });
+  if (parameter.choices.length) field.append(...["", ...parameter.choices].map((each) => element("option", {}, each)));
+  else field.type = "text";
+  field.dataset.owner = path;
+  field.dataset.parameter = parameter.name;
+  field.oninput = () => { promptEditor.text = withArgument(promptEditor.text, path, parameter.name, field.value); };
+  return element("label", { className: "argument" }, parameter.name, field);
+}
+
+/** Let the list agree with the prompt. */
+function showModules() {
+  const text = promptEditor.text;
+  const root = readPrompt(text);
+  const present = new Map(root ? [...references(root)].map((each) => [each.path, each]) : []);
+  for (const box of $("modules").querySelectorAll("[data-module]")) {
+    box.checked = present.has(box.dataset.module);
+    box.disabled = !root;
+  }
+  for (const field of $("modules").querySelectorAll("[data-parameter]")) {
+    const owner = present.get(field.dataset.owner);
+    field.closest("label").hidden = !owner;
+    if (field !== document.activeElement) field.value = argument(text, owner, field.dataset.parameter) ?? "";
+  }
+}
+
+// ---- answers ----
+
+async function run() {
+  if (running) return;
+  await answering(guarded(async (signal) => {
+    clearResults();
+    const made = await ask(true, signal, (piece) => $("answer").append(piece));
+    showResults(made, null);
+  }));
+}
+
+async function compare() {
+  if (running) return;
+  await answering(guarded(async (signal) => {
+    clearResults();
+    const ours = await ask(true, signal, (piece) => $("answer").append(piece));
+    showResults(ours, null);
+    const plain = await ask(false, signal, () => {});
+    showResults(ours, plain);
+  }));
+}
+
+/** Do work that "Stop" ends. */
+async function answering(work) {
+  running = new AbortController();
+  say(null);
+  $("answer").setAttribute("aria-busy", "true");
+  $("run").disabled = $("compare").disabled = true;
+  $("stop").hidden = false;
+  const { signal } = running;
+  await work(signal);
+  if (signal.aborted) $("finish").textContent = "Stopped.";
+  const hadFocus = document.activeElement === $("stop");
+  running = null;
+  $("answer").removeAttribute("aria-busy");
+  $("run").disabled = $("compare").disabled = false;
+  $("stop").hidden = true;
+  if (hadFocus) $("run").focus();
+}
+
+function clearResults() {
+  $("answer").textContent = "";
+  $("finish").textContent = "";
+  $("results").hidden = true;
+}
+
+/** Ask for the answer of the prompt as a stream, and return it with usage and times. */
+async function ask(reuse, signal, show) {
+  const limit = Number.parseInt($("max-tokens").value, 10);
+  const json = {
+    prompt: promptEditor.text, temperature: 0, reuse, stream: true, stream_options: { include_usage: true },
+    ...(limit > 0 ? { max_tokens: limit } : {}),
+  };
+  const response = await send("v1/prompts", { json, signal });
+  const made = { text: "", finish: null, cache: null, usage: null };
+  for await (const event of events(response.body)) {
+    if (event.error) throw new Error(event.error.message);
+    const [choice] = event.choices;
+    const piece = choice?.delta.content ?? "";
+    if (piece) show(piece);
+    made.text += piece;
+    made.finish = choice?.finish_reason ?? made.finish;
+    made.cache = event.prompt_cache ?? made.cache;
+    made.usage = event.usage ?? made.usage;
+  }
+  if (!made.usage) throw new Error("The answer ended early: the connection was lost.");
+  return made;
+}
+
+/** Yield the data of server-sent events. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      const data = line.slice("data: ".length);
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+  }
+}
+
+// ---- results ----
+
+/** Return the steps of an answer in milliseconds. Linking takes microseconds and counts as fetching. */
+function steps({ timing }) {
+  const { plan_s, fetch_s, link_s, prefill_s, decode_s } = timing;
+  const seconds = { plan: plan_s, fetch: fetch_s + link_s, prefill: prefill_s, decode: decode_s };
+  return Object.fromEntries(STEPS.map((each) => [each, 1000 * seconds[each]]));
+}
+
+function milliseconds(value) {
+  return value.toFixed(value < 99.95 ? 1 : 0);
+}
+
+function showResults(ours, plain) {
+  $("finish").textContent = ours.finish === "length" ? "The answer reached the limit of tokens." : "";
+  const rows = [["With reuse", ours], ...(plain ? [["Plain prefill", plain]] : [])]
+    .map(([name, { cache }]) => ({ name, ttft: 1000 * cache.timing.ttft_s, ...steps(cache) }));
+  const total = (row) => STEPS.reduce((sum, each) => sum + row[each], 0);
+  const longest = Math.max(...rows.map(total));
+  $("bars").replaceChildren(...rows.map((row) => {
+    const parts = STEPS.map((step) => {
+      const part = element("i", { className: step, title: `${step} ${milliseconds(row[step])} ms` });
+      part.style.width = `${(100 * row[step]) / longest}%`;
+      return part;
+    });
+    const track = element("span", { className: "track" }, ...parts);
+    track.setAttribute("aria-hidden", "true");
+    return element("div", { className: "bar" }, element("span", {}, row.name), track,
+      element("span", {}, `first token ${milliseconds(row.ttft)} ms`));
+  }));
+  const head = ["step", ...rows.map((row) => `${row.name}, ms`)];
+  const step = (name) => [element("span", {}, element("i", { className: `swatch ${name}` }), name),
+    ...rows.map((row) => milliseconds(row[name]))];
+  fill("times", head, [...STEPS.map(step), ["to the first token", ...rows.map((row) => milliseconds(row.ttft))]]);
+  const isSame = plain && plain.text === ours.text;
+  $("same").textContent = !plain
+    ? "Compare with plain prefill to see the same prompt computed without any reuse."
+    : `Plain prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
+      + "These are single measurements; press again for others.";
+  showReuse(ours);
+  $("results").hidden = false;
+}
+
+function showReuse({ usage, cache }) {
+  const cached = usage.prompt_tokens_details.cached_tokens;
+  const share = Math.round((100 * cached) / usage.prompt_tokens);
+  $("cached").textContent = `${cached} of ${usage.prompt_tokens} prompt tokens were cached (${share} %). ${usage.completion_tokens} were generated.`;
+  const name = ({ module, source }) => (source === "history" ? "(text of the prompt)" : module || "(outside modules)");
+  fill("reused", ["module", "KV from", "tokens"], cache.modules.map((each) => [name(each), SOURCES[each.source], each.num_tokens]));
+}
+
+function fill(id, head, rows) {
+  const cell = (kind, value, index) => {
+    const isNumber = index > 0 && (kind === "th" || !Number.isNaN(Number(value)));
+    const made = element(kind, { className: isNumber && head[index] !== "KV from" ? "number" : "" }, value instanceof Node ? value : `${value}`);
+    if (kind === "th") made.scope = "col";
+    return made;
+  };
+  const line = (kind, values) => element("tr", {}, ...values.map((value, index) => cell(kind, value, index)));
+  $(id).replaceChildren(element("thead", {}, line("th", head)), element("tbody", {}, ...rows.map((row) => line("td", row))));
+}
+
+// ---- the schemas of the server ----
+
+async function save() {
+  const { id } = described;
+  try {
+    await send(`v1/schemas/${encodeURIComponent(id)}`, { method: "PUT", body: schemaEditor.text, type: "application/xml" });
+  } catch (error) {
+    if (error.status === 403) {
+      return askForKey("Saving needs an admin key: one in the file that the server got with --admin-key-file.", save);
+    }
+    throw error;
+  }
+  say(null);
+  await listSchemas(id);
+  saved = await (await send(`v1/schemas/${encodeURIComponent(id)}`)).json();
+  saved.xml = schemaEditor.text;
+  scheduleCheck();
+}
+
+async function listSchemas(chosen) {
+  const { data } = await (await send("v1/schemas")).json();
+  const names = data.map((each) => each.id);
+  $("schemas").replaceChildren(...(names.length ? names : ["none"]).map((each) => element("option", {}, each)));
+  $("schemas").disabled = !names.length;
+  if (chosen) $("schemas").value = chosen;
+  return names;
+}
+
+async function openSchema(name) {
+  say(null);
+  clearResults();
+  saved = name ? await (await send(`v1/schemas/${encodeURIComponent(name)}`)).json() : null;
+  override = null;
+  schemaEditor.text = saved?.xml ?? SAMPLE;
+  const question = `<prompt schema="${saved?.id ?? "travel"}">\n  <user>Write your question here.</user>\n</prompt>`;
+  promptEditor.text = exampleOf(schemaEditor.text) ?? question;
+  await checkAll();
+}
+
+async function start() {
+  const { data } = await (await send("v1/models")).json();
+  $("model").textContent = `Model ${data[0].id}`;
+  const [first] = await listSchemas();
+  await openSchema(first);
+}
+
+// ---- the page ----
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  if (theme) localStorage.setItem("theme", theme);
+  else localStorage.removeItem("theme");
+}
+
+$("theme").value = localStorage.getItem("theme") ?? "";
+setTheme($("theme").value);
+$("theme").onchange = () => setTheme($("theme").value);
+$("schemas").onchange = guarded(() => openSchema($("schemas").value));
+$("run").onclick = run;
+$("compare").onclick = compare;
+$("stop").onclick = () => running?.abort();
+$("save").onclick = guarded(save);
+$("key").onsubmit = guarded(async (event) => {
+  event.preventDefault();
+  key = $("key-value").value;
+  $("key-value").value = "";
+  $("key").hidden = true;
+  await afterKey();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) run();
+});
+new ResizeObserver(scheduleCheck).observe($("picture").parentElement);
+schemaEditor.completeWith(schemaElements());
+guarded(start)();

@@ -1,0 +1,169 @@
+// Reads and edits the text of a prompt document. Every edit returns the whole new text.
+import { xmlLanguage } from "./codemirror.min.js";
+
+const NO_MODULES = new Set(["use", "arg", "text", "doc", "system", "user", "assistant", "tool"]);
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'" };
+
+/**
+ * Return the prompt element of a document with its references as a tree, or null if there is none.
+ *
+ * A reference has `path`, `from`, `to`, `open` (its first tag), `inside` (its children) and `values`: the place of each
+ * argument's text. It has `close` unless it is an empty element.
+ */
+export function readPrompt(text) {
+  const element = xmlLanguage.parser.parse(text).topNode.getChildren("Element").find((each) => name(text, each) === "prompt");
+  return element ? reference(text, element, "") : null;
+}
+
+/** Yield a reference and all references in it. */
+export function* references(root) {
+  yield root;
+  for (const each of root.inside) yield* references(each);
+}
+
+/** Return the text of an argument, or null if the prompt gives none. */
+export function argument(text, found, parameter) {
+  const place = found?.values.get(parameter);
+  return place ? decoded(text.slice(place.from, place.to)) : null;
+}
+
+/** Return the prompt with a module, in its parents; other members of its unions are removed. */
+export function withModule(text, path, unions) {
+  const steps = path.split("/");
+  const wanted = steps.map((_, index) => steps.slice(0, index + 1).join("/"));
+  for (const union of unions) {
+    if (!union.members.some((each) => wanted.includes(each))) continue;
+    for (const each of union.members) if (!wanted.includes(each)) text = withoutModule(text, each);
+  }
+  let at = readPrompt(text);
+  if (!at) return text;
+  let rest = wanted;
+  for (let next; rest.length && (next = at.inside.find((each) => each.path === rest[0])); rest = rest.slice(1)) at = next;
+  if (!rest.length) return text;
+  const names = rest.map((each) => each.split("/").at(-1));
+  const last = names.pop();
+  const element = names.map((each) => `<${each}>`).join("") + `<${last}/>` + names.reverse().map((each) => `</${each}>`).join("");
+  if (!at.close) {
+    const tag = text.slice(at.open.from, at.open.to).replace(/\s*\/>$/, ">");
+    return spliced(text, at.open.from, at.open.to, `${tag}${element}</${at.name}>`);
+  }
+  const before = at.inside.at(-1);
+  const place = before ? before.to : at.open.to;
+  const indent = indentation(text, (before ?? at.open).from);
+  const breaks = indent !== null && /^[ \t]*(\r?\n|$)/.test(text.slice(place));
+  return spliced(text, place, place, breaks ? `\n${indent}${before ? "" : "  "}${element}` : element);
+}
+
+/** Return the prompt without a module and the modules in it. */
+export function withoutModule(text, path) {
+  const root = readPrompt(text);
+  const found = root && [...references(root)].find((each) => each.path === path && each !== root);
+  if (!found) return text;
+  const indent = indentation(text, found.from);
+  const end = /^[ \t]*\r?\n/.exec(text.slice(found.to));
+  const isLine = indent !== null && end;
+  return spliced(text, isLine ? found.from - indent.length : found.from, isLine ? found.to + end[0].length : found.to, "");
+}
+
+/** Return the prompt with another text for an argument; an empty text removes the attribute. */
+export function withArgument(text, path, parameter, value) {
+  const root = readPrompt(text);
+  const found = root && [...references(root)].find((each) => each.path === path);
+  if (!found) return text;
+  const place = found.values.get(parameter);
+  if (place?.attribute && !value) {
+    const start = text.slice(0, place.attribute.from).trimEnd().length;
+    return spliced(text, start, place.attribute.to, "");
+  }
+  if (place) return spliced(text, place.from, place.to, encoded(value));
+  if (!value) return text;
+  const end = found.open.from + text.slice(found.open.from, found.open.to).search(/\s*\/?>$/);
+  return spliced(text, end, end, ` ${parameter}="${encoded(value)}"`);
+}
+
+/** Return the prompt of the first valid example in a schema that has a turn of the user, else of the first valid one. */
+export function exampleOf(schema) {
+  const found = [];
+  xmlLanguage.parser.parse(schema).iterate({
+    enter({ node }) {
+      if (node.name !== "Element" || name(schema, node) !== "example") return;
+      const valid = attributes(schema, tag(node)).get("valid");
+      const prompt = node.getChildren("Element").find((each) => name(schema, each) === "prompt");
+      if (prompt && (!valid || schema.slice(valid.from, valid.to) === "true")) {
+        const indent = indentation(schema, prompt.from) ?? "";
+        found.push(schema.slice(prompt.from, prompt.to).replaceAll(`\n${indent}`, "\n"));
+      }
+    },
+  });
+  return found.find((each) => each.includes("<user>")) ?? found[0] ?? null;
+}
+
+function reference(text, element, path) {
+  const open = tag(element);
+  const found = {
+    path, name: name(text, element), from: element.from, to: element.to, open: { from: open.from, to: open.to },
+    close: element.getChild("CloseTag"), inside: [], values: attributes(text, open),
+  };
+  for (const child of element.getChildren("Element")) {
+    const step = name(text, child);
+    if (step === "arg") {
+      const named = attributes(text, tag(child)).get("name");
+      const close = child.getChild("CloseTag");
+      if (named && close) found.values.set(text.slice(named.from, named.to), { from: tag(child).to, to: close.from });
+    } else if (step === "use") {
+      const module = attributes(text, tag(child)).get("module");
+      const target = module ? text.slice(module.from, module.to).trim() : "";
+      if (target) found.inside.push(reference(text, child, target.startsWith("/") ? target.slice(1) : joined(path, target)));
+    } else if (step && !NO_MODULES.has(step)) {
+      found.inside.push(reference(text, child, joined(path, step)));
+    }
+  }
+  return found;
+}
+
+function attributes(text, open) {
+  const found = new Map();
+  for (const each of open?.getChildren("Attribute") ?? []) {
+    const key = each.getChild("AttributeName");
+    const value = each.getChild("AttributeValue");
+    if (key && value) {
+      const place = { from: value.from + 1, to: value.to - 1, attribute: { from: each.from, to: each.to } };
+      found.set(text.slice(key.from, key.to), place);
+    }
+  }
+  return found;
+}
+
+function tag(element) {
+  return element.getChild("OpenTag") ?? element.getChild("SelfClosingTag") ?? element;
+}
+
+function name(text, element) {
+  const found = tag(element).getChild("TagName");
+  return found ? text.slice(found.from, found.to) : "";
+}
+
+function joined(path, step) {
+  return path ? `${path}/${step}` : step;
+}
+
+/** Return the spaces before a place that begins its line, else null. */
+function indentation(text, place) {
+  return /(^|\n)([ \t]*)$/.exec(text.slice(0, place))?.[2] ?? null;
+}
+
+function spliced(text, from, to, insert) {
+  return text.slice(0, from) + insert + text.slice(to);
+}
+
+function encoded(value) {
+  return value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;").replaceAll("'", "&apos;");
+}
+
+function decoded(value) {
+  return value.replace(/&(#x?[0-9a-f]+|\w+);/gi, (whole, code) => {
+    if (code[0] !== "#") return ENTITIES[code] ?? whole;
+    const point = /^#x/i.test(code) ? parseInt(code.slice(2), 16) : Number(code.slice(1));
+    return point <= 0x10ffff ? String.fromCodePoint(point) : whole;
+  });
+}
