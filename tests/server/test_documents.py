@@ -97,3 +97,74 @@ def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
     assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
     assert made["next_position"] == expected.stop
     assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
+
+
+def test_a_prompt_is_checked_against_the_schema_that_comes_with_it(served: Served) -> None:
+    """A schema in the request takes the place of the server's schema of its name, and is not added to the server."""
+    schema = '<schema name="travel"><module name="rome">The airport of Rome is Red Hill.</module></schema>'
+    prompt = '<prompt schema="travel"><rome/></prompt>'
+    with served.http() as client:
+        alone = client.post("/v1/check", json={"document": prompt}).json()
+        given = client.post("/v1/check", json={"document": prompt, "schema": schema}).json()
+        other = client.post("/v1/check", json={"document": prompt, "schema": schema.replace("travel", "other")}).json()
+        broken = client.post("/v1/check", json={"document": prompt, "schema": "<schema/>"})
+        of_schema = client.post("/v1/check", json={"document": schema}).json()
+        known = client.get("/v1/schemas").json()["data"]
+
+    assert (alone["valid"], given["valid"], other["valid"]) == (False, True, False)
+    assert (broken.status_code, broken.json()["error"]["param"]) == (400, "schema")
+    assert [each["path"] for each in of_schema["schema"]["modules"]] == ["", "rome"]
+    assert [each["id"] for each in known] == ["travel"]
+
+
+def test_a_description_has_modules_and_unions(served: Served) -> None:
+    """Members of a union are listed in document order, and every module has its documentation."""
+    schema = """<schema name="x"><doc>About x.</doc><module name="a" required="true"><doc>About a.</doc>A.
+      <union name="u" default="c"><module name="b">B.</module><module name="c">C.</module></union></module></schema>"""
+    with served.http() as client:
+        found = client.post("/v1/check", json={"document": schema}).json()["schema"]
+
+    assert [(each["path"], each["required"], each["doc"]) for each in found["modules"]] == [
+        ("", False, "About x."),
+        ("a", True, "About a."),
+        ("a/b", False, None),
+        ("a/c", False, None),
+    ]
+    assert found["unions"] == [{"name": "u", "required": False, "default": "a/c", "members": ["a/b", "a/c"]}]
+
+
+def test_layouts_are_drawn(served: Served) -> None:
+    """The picture of a prompt shows what is new, that of a schema does not; a document with faults has no picture."""
+    with served.http() as client:
+        prompt, schema, narrow, fault = (
+            client.post("/v1/layout.svg", json=each)
+            for each in (
+                {"document": PROMPT},
+                {"document": TRAVEL.read_text(encoding="utf-8")},
+                {"document": PROMPT, "width": 400},
+                {"document": PROMPT.replace("miami", "maimi")},
+            )
+        )
+
+    assert prompt.headers["content-type"] == "image/svg+xml"
+    assert "new in this prompt" in prompt.text
+    assert "new in this prompt" not in schema.text
+    assert 'width="400"' in narrow.text
+    assert (fault.status_code, fault.json()["error"]["code"]) == (400, "PC401")
+
+
+def test_plain_prefill_reuses_nothing(served: Served) -> None:
+    """Without reuse no token is cached, twice in a row; and a later request finds nothing in history."""
+    prompt = PROMPT.replace("dish", "beach")
+    served.state.engine.clear_history()
+    with served.http() as client:
+        plain = [
+            client.post("/v1/prompts", json={"prompt": prompt, "temperature": 0, "reuse": False}).json()
+            for _ in range(2)
+        ]
+        ours = client.post("/v1/prompts", json={"prompt": prompt, "temperature": 0}).json()
+
+    assert [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in plain] == [0, 0]
+    assert [(each["prompt_cache"]["modules"], each["prompt_cache"]["level"]) for each in plain] == [([], "exact")] * 2
+    assert plain[0]["usage"]["prompt_tokens"] == ours["usage"]["prompt_tokens"]
+    assert {each["source"] for each in ours["prompt_cache"]["modules"]} == {"hit"}

@@ -18,10 +18,12 @@ from tests.server.conftest import CHAT, ScriptedService, Served, in_process, scr
 
 
 def test_everything_but_health_needs_the_key(served: Served) -> None:
-    """Each door is 401 without a key and with a wrong one, except the two that tell the state of the process."""
+    """Each endpoint is 401 without a key and with a wrong one, except the state of the process, and the page."""
     paths = {route.path: next(iter(route.methods)) for route in served.app.routes if isinstance(route, APIRoute)}
     paths |= dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/check"), "POST")
-    paths |= dict.fromkeys(("/v1/models", "/v1/schemas", "/metrics", "/", "/nowhere", "/livez", "/health"), "GET")
+    paths |= dict.fromkeys(
+        ("/v1/models", "/v1/schemas", "/metrics", "/", "/page/page.js", "/nowhere", "/livez", "/health"), "GET"
+    )
     refused: dict[str, set[int]] = {}
     for key in (None, "eve", "x y"):
         with served.http(key) as client:
@@ -29,7 +31,7 @@ def test_everything_but_health_needs_the_key(served: Served) -> None:
                 response = client.request(method, path.replace("{name:path}", "x"))
                 refused.setdefault(path, set()).add(response.status_code)
 
-    assert {path for path, codes in refused.items() if codes != {401}} == {"/livez", "/health"}
+    assert {path for path, codes in refused.items() if codes != {401}} == {"/", "/page/page.js", "/livez", "/health"}
 
 
 @pytest.mark.parametrize("chunked", [False, True])

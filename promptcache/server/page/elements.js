@@ -41,7 +41,7 @@ export const SCHEMA_ELEMENTS = {
 export function schemaElements() {
   return Object.entries(SCHEMA_ELEMENTS).map(([name, [children, attributes]]) => ({
     name, children, top: name === "schema",
-    attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values })),
+    attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values, completion: { apply: withQuotes } })),
   }));
 }
 
@@ -68,5 +68,10 @@ export function promptElements({ id, modules, unions }) {
 
 function attribute({ name, choices, required, length, default: usual }) {
   const facts = [required ? "required" : "", `at most ${length} tokens`, usual === null ? "" : `by default “${usual}”`];
-  return { name, values: choices, completion: { info: facts.filter(Boolean).join(", ") } };
+  return { name, values: choices, completion: { info: facts.filter(Boolean).join(", "), apply: withQuotes } };
+}
+
+/** Insert an attribute with its quotes, and put the cursor between them. */
+function withQuotes(view, { label }, from, to) {
+  view.dispatch({ changes: { from, to, insert: `${label}=""` }, selection: { anchor: from + label.length + 2 }, userEvent: "input.complete" });
 }

@@ -30,7 +30,7 @@ from promptcache.diagnostics import (
     ServiceClosed,
 )
 from promptcache.engine import Engine
-from promptcache.runtime import Completion, Service, ServiceLimits, ServiceState, Ticket
+from promptcache.runtime import Completion, Service, ServiceLimits, ServiceState, Ticket, plain_logits
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
@@ -264,6 +264,23 @@ def test_log_probabilities_are_those_of_generate(service: Service) -> None:
     for one, other in zip(found.logprobs, expected.logprobs, strict=True):
         assert [token for token, _ in one.top] == [token for token, _ in other.top]
         assert abs(one.logprob - other.logprob) < 1e-9
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 9}])
+def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any]) -> None:
+    """The log-probabilities are those of one causal pass over the same tokens at the same positions; no KV is used."""
+    made = engine(history_bytes=None)
+    service = made.service()
+    asked = [ask(service, PROMPTS[4], max_new_tokens=1, logprobs=0, reuse=reuse, **options) for reuse in (True, False)]
+    ours, plain = (each.result(60) for each, _ in asked)
+    service.close()
+    expected = plain_logits(made.plan(PROMPTS[4]).tokens, made.model)[-1].log_softmax(-1).max().item()
+
+    assert plain.logprobs is not None
+    assert ours.logprobs is not None
+    assert abs(plain.logprobs[0].logprob - expected) < 1e-9
+    assert abs(ours.logprobs[0].logprob - expected) > 1e-6
+    assert (plain.usage.num_reused_tokens, plain.usage.num_history_tokens, plain.usage.kept_bytes) == (0, 0, 0)
 
 
 def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:

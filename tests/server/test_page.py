@@ -1,0 +1,567 @@
+"""The page in a browser: Debian's chromium on a server without keys of clients. Skipped where there is no browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from lxml import etree
+
+from promptcache import Engine
+from promptcache.runtime import Service
+from promptcache.server import ApiKeys, ServerSettings, create_app
+from promptcache.server.limits import digests
+from tests.server.conftest import TRAVEL, Served, running, wait_until
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+REASON = (
+    "playwright is not installed"
+    if find_spec("playwright") is None
+    else "no chromium is installed (apt-get install chromium)"
+)
+PAGE = Path(__file__).parents[2] / "promptcache" / "server" / "page"
+GRAMMAR = Path(__file__).parents[2] / "grammar" / "promptcache.rng"
+HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
+
+in_browser = pytest.mark.skipif(BROWSER is None or find_spec("playwright") is None, reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[Served]:
+    """A server that needs no key of clients, with one administrator."""
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema(TRAVEL)
+    yield from running(create_app(engine, ServerSettings(model="demo", keys=ApiKeys(admins=digests(["root"])))))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of this file."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any, open_server: Served) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens the page. In the end nothing was written to the console or asked of another host."""
+    problems: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(width: int = 1280, *, url: str = open_server.url, expected: str = "(?!)", **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+
+        def note(message: str) -> None:
+            if not re.search(expected, message):
+                problems.append(message)
+
+        page.on("console", lambda message: note(message.text))
+        page.on("pageerror", lambda error: note(str(error)))
+        ours = (f"{url}/", f"blob:{url}/", "data:")
+        page.on("request", lambda request: request.url.startswith(ours) or note(request.url))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def ready(page: Any) -> Any:
+    """Wait until the first check is done."""
+    page.wait_for_selector("#picture:not([hidden])")
+    return page
+
+
+def write(page: Any, editor: str, text: str) -> None:
+    """Replace the text of an editor as a person does; brackets are not doubled."""
+    page.click(f"#{editor} .cm-content")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(text)
+
+
+def wait(page: Any, condition: Callable[[], bool]) -> None:
+    """Wait for a condition while the browser works."""
+    for _ in range(400):
+        if condition():
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError("this took too long")
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait for a condition in JavaScript. Playwright's own function needs `eval`, which the policy of the page forbids."""
+    wait(page, lambda: bool(page.evaluate(condition)))
+
+
+def pictures(page: Any) -> list[str]:
+    """Return a list that gets every picture from now on."""
+    found: list[str] = []
+
+    def record(route: Any) -> None:
+        response = route.fetch()
+        found.append(response.text())
+        route.fulfill(response=response)
+
+    page.route("**/v1/layout.svg", record)
+    return found
+
+
+def text_of(page: Any, editor: str) -> str:
+    """Return the text of an editor."""
+    lines: list[str] = page.locator(f"#{editor} .cm-line").all_inner_texts()
+    return "\n".join(line.removesuffix("\n") for line in lines)
+
+
+# ---- without a browser ----
+
+
+def test_a_browser_gets_the_page_and_other_clients_a_list(open_server: Served) -> None:
+    """The page is for clients that ask for HTML. It names no other host, and its policy allows none and nothing inline."""
+    with open_server.http(None) as client:
+        page = client.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+        again = client.get("/", headers={"accept": "text/html"})
+        listed = client.get("/")
+
+    policy = page.headers["content-security-policy"]
+    assert page.headers["content-type"].startswith("text/html")
+    assert listed.headers["content-type"].startswith("text/plain")
+    assert "/v1/chat/completions" in listed.text
+    assert policy != again.headers["content-security-policy"]  # the nonce
+    assert "default-src 'none'; script-src 'self';" in policy
+    assert [each for each in policy.split("; ") if "unsafe" in each] == ["style-src-attr 'unsafe-inline'"]
+    assert "http" not in policy
+    assert "http" not in page.text
+    assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page.text) == []
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in page.headers
+
+
+@pytest.mark.parametrize("name", ["../limits.py", "..%2flimits.py", "%2e%2e/app.py", "nothing.js", "/etc/passwd"])
+def test_no_other_file_is_served(open_server: Served, name: str) -> None:
+    """Paths that lead out of the folder of the page are not found."""
+    with open_server.http(None) as client:
+        assert client.get(f"/page/{name}").status_code == 404
+
+
+def test_files_of_the_page_have_their_types(open_server: Served) -> None:
+    """The types of the files are declared, so that no browser has to guess them."""
+    types = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
+    with open_server.http(None) as client:
+        found = {name: client.get(f"/page/{name}") for name in types}
+
+    assert {name: each.headers["content-type"].partition(";")[0] for name, each in found.items()} == types
+    assert {each.headers["x-content-type-options"] for each in found.values()} == {"nosniff"}
+
+
+def test_the_bundle_is_that_of_its_lock_file() -> None:
+    """The licences name each package and version of the lock file, and the lock file names no host."""
+    lock = json.loads((PAGE / "vendor" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    bundled = {
+        f"{path.removeprefix('node_modules/')} {each['version']}"
+        for path, each in lock.items()
+        if path and not each.get("dev")
+    }
+    licences = (PAGE / "codemirror.licences.txt").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^(\S+ \d\S*) \(MIT\)$", licences, re.MULTILINE)) == bundled
+    assert [path for path, each in lock.items() if "resolved" in each] == []
+
+
+# ---- in the browser ----
+
+
+@in_browser
+def test_the_worked_example_runs_at_once(visit: Callable[..., Any]) -> None:
+    """The page opens with a valid prompt of a schema of the server; Run answers it and says what was reused."""
+    page = ready(visit())
+
+    assert page.locator(".marks li").count() == 0
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+    assert page.inner_text("#answer") == "The best club of Miami is the Blue Note."
+    assert re.fullmatch(
+        r"\d+ of \d+ prompt tokens were cached \(\d+ %\)\. \d+ were generated\.", page.inner_text("#cached")
+    )
+    assert ["miami", "memory"] in [row.split("\t")[:2] for row in page.locator("#reused tr").all_inner_texts()]
+
+
+@in_browser
+def test_a_mistake_is_marked_with_its_fix(visit: Callable[..., Any]) -> None:
+    """Text that is wrong is underlined while it is written; the list says what, where and how to fix it."""
+    page = ready(visit())
+    write(page, "schema", '<schema name="travel">\n  <module name="a" requires="b">x</module>\n</schema>')
+    mark = page.locator("#schema-marks li")
+    mark.wait_for()
+
+    assert re.match(r"error line 2, column \d+: .*'b'.* PC\d+$", mark.inner_text())
+    assert page.locator("#schema .cm-lintRange-error").count() == 1
+    write(page, "prompt", '<prompt schema="travel"><!-- 𝒳 --><maimi/></prompt>')
+    fault = page.locator("#prompt-marks li")
+    fault.wait_for()
+    assert "Fix: did you mean <miami>?" in fault.inner_text()
+    assert page.inner_text("#prompt .cm-lintRange-error") == "maimi"  # columns count characters, not UTF-16 units
+    page.click("#prompt-marks button")
+    page.keyboard.insert_text("X")
+    assert "<Xmaimi/>" in text_of(page, "prompt")
+
+
+@in_browser
+def test_an_edited_schema_is_used_for_marks_and_said_to_be_unsaved(visit: Callable[..., Any]) -> None:
+    """Modules of an edited schema can be chosen, and its picture is drawn; the page says that Run does not know it."""
+    page = ready(visit())
+    write(page, "schema", '<schema name="travel"><module name="rome" required="true">Rome is old.</module></schema>')
+    page.get_by_label("rome").wait_for()
+    write(page, "prompt", '<prompt schema="travel"></prompt>')
+    page.locator("#prompt-marks li").first.wait_for()
+    drawn = pictures(page)
+    page.get_by_label("rome").check()
+    wait(page, lambda: bool(drawn))
+
+    assert "rome" in drawn[0]
+    until(page, "document.querySelectorAll('#prompt-marks li').length === 0")
+    assert text_of(page, "prompt") == '<prompt schema="travel"><rome/></prompt>'
+    assert "Run uses the server's version" in page.inner_text("#schema-note")
+
+
+@in_browser
+def test_names_are_completed(visit: Callable[..., Any]) -> None:
+    """The prompt completes modules, members of unions and parameters; the schema its elements and attributes."""
+    page = ready(visit())
+
+    def offered(editor: str, text: str) -> list[str]:
+        write(page, editor, text)
+        page.keyboard.press("Control+Space")
+        page.wait_for_selector(".cm-tooltip-autocomplete")
+        labels: list[str] = page.locator(".cm-completionLabel").all_inner_texts()
+        return labels
+
+    assert {"trip-plan", "miami", "paris", "tokyo", "user"} <= set(offered("prompt", '<prompt schema="travel"><'))
+    page.keyboard.press("Escape")
+    assert set(offered("prompt", '<prompt schema="travel"><miami><')) >= {"miami-by-night"}
+    page.keyboard.press("Escape")
+    assert offered("prompt", '<prompt schema="travel"><trip-plan d') == ["duration"]
+    page.click(".cm-tooltip-autocomplete li")
+    page.keyboard.insert_text("two weeks")
+    assert '<trip-plan duration="two weeks"' in text_of(page, "prompt")
+    assert {"name", "requires", "excludes"} <= set(offered("schema", '<schema name="x"><module '))
+
+
+@in_browser
+def test_the_schema_completes_what_the_grammar_has(visit: Callable[..., Any]) -> None:
+    """The table of elements and attributes is that of the authoritative grammar."""
+    found = ready(visit()).evaluate("import('/page/elements.js').then((each) => each.SCHEMA_ELEMENTS)")
+    made = {name: (set(children), set(attributes)) for name, (children, attributes) in found.items()}
+    expected = _elements()
+
+    assert made.pop("prompt")[1] == {"schema", "version"}
+    assert made.keys() == expected.keys() - {"prompt", "use", "arg"}
+    assert {name: expected[name] for name in made} == made
+
+
+def _elements() -> dict[str, tuple[set[str], set[str]]]:
+    """Return children and attributes of the elements in the grammar; definitions of one element are joined."""
+    tree = etree.parse(GRAMMAR)
+    of = "{http://relaxng.org/ns/structure/1.0}"
+    defined = {each.get("name"): each for each in tree.iter(f"{of}define")}
+    found: dict[str, tuple[set[str], set[str]]] = {}
+
+    def walk(node: Any, into: tuple[set[str], set[str]]) -> None:
+        for child in node:
+            if child.tag == f"{of}ref":
+                walk(defined[child.get("name")], into)
+            elif child.tag in (f"{of}element", f"{of}attribute"):
+                if (name := child.findtext(f"{of}name")) is not None:
+                    into[child.tag == f"{of}attribute"].add(name)
+            else:
+                walk(child, into)
+
+    for each in tree.iter(f"{of}element"):
+        if (name := each.findtext(f"{of}name")) is not None:
+            walk(each, found.setdefault(name, (set(), set())))
+    return found
+
+
+@in_browser
+def test_choosing_modules_edits_the_prompt_and_the_picture(visit: Callable[..., Any]) -> None:
+    """A box adds or removes a module with its parents; a union keeps one member; fields are arguments."""
+    page = ready(visit())
+    drawn = pictures(page)
+    shown = page.get_attribute("#picture", "src")
+    page.get_by_label("trip-plan").uncheck()
+    wait(page, lambda: len(drawn) == 1)
+    page.get_by_label("paris").check()
+    wait(page, lambda: len(drawn) == 2)
+
+    assert text_of(page, "prompt").split("\n")[1:] == [
+        "  <paris/>",
+        "  <user>What is the best club of Miami?</user>",
+        "</prompt>",
+    ]
+    assert drawn[0] != drawn[1]
+    assert page.get_attribute("#picture", "src") != shown
+    page.get_by_label("miami-by-night").check()
+    assert not page.get_by_label("paris").is_checked()
+    assert "<miami><miami-by-night/></miami>" in text_of(page, "prompt")
+    page.get_by_label("trip-plan").check()
+    page.get_by_label("duration").fill('two & a "half"')
+    assert '<trip-plan duration="two &amp; a &quot;half&quot;"/>' in text_of(page, "prompt")
+    page.get_by_label("duration").fill("")
+    assert "<trip-plan/>" in text_of(page, "prompt")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Hold every item of an answer until it is released."""
+    gate = threading.Semaphore(0)
+    submit = Service.submit
+
+    def held(self: Service, prompt: Any, listener: Callable[[Any], None], **options: Any) -> Any:
+        def listen(item: Any) -> None:
+            gate.acquire(timeout=20)
+            listener(item)
+
+        return submit(self, prompt, listen, **options)
+
+    monkeypatch.setattr(Service, "submit", held)
+    return gate
+
+
+@in_browser
+def test_tokens_appear_as_they_come_and_stop_cancels(
+    visit: Callable[..., Any], open_server: Served, gate: threading.Semaphore
+) -> None:
+    """The beginning of an answer is shown before its end exists; Stop ends the request on the server."""
+    page = ready(visit())
+    page.click("#run")
+    gate.release(4)
+    until(page, "document.querySelector('#answer').textContent.length > 3")
+    shown = page.inner_text("#answer")
+
+    assert "The best club of Miami is the Blue Note.".startswith(shown)
+    assert page.is_hidden("#results")
+    gate.release(100)
+    page.wait_for_selector("#results:not([hidden])")
+    assert page.inner_text("#answer") == "The best club of Miami is the Blue Note."
+    while gate.acquire(blocking=False):
+        pass
+    page.click("#run")
+    gate.release(3)
+    until(page, "document.querySelector('#answer').textContent.length > 3")
+    page.click("#stop")
+    until(page, "document.querySelector('#finish').textContent === 'Stopped.'")
+    gate.release(100)
+    wait_until(lambda: open_server.state.service.counts.num_running == 0)
+    assert page.is_enabled("#run")
+    assert page.inner_text("#answer") != "The best club of Miami is the Blue Note."
+
+
+@in_browser
+def test_the_first_token_is_compared_with_plain_prefill(visit: Callable[..., Any]) -> None:
+    """Both answers have a bar and their steps in milliseconds; the plain one asked the server to reuse nothing."""
+    page = ready(visit())
+    bodies: list[dict[str, Any]] = []
+    page.on("request", lambda each: each.url.endswith("/v1/prompts") and bodies.append(each.post_data_json))
+    page.click("#compare")
+    page.wait_for_selector(".bar:nth-child(2)")
+    rows = [row.split("\t") for row in page.locator("#times tr").all_inner_texts()]
+
+    assert [each["reuse"] for each in bodies] == [True, False]
+    assert rows[0] == ["step", "With reuse, ms", "Plain prefill, ms"]
+    assert [row[0] for row in rows[1:]] == ["plan", "fetch", "prefill", "decode", "to the first token"]
+    for column in (1, 2):
+        steps = [float(row[column]) for row in rows[1:]]
+        assert abs(sum(steps[:3]) - steps[4]) < 1.2  # rounded
+    assert "The answer is the same." in page.inner_text("#same")
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_themes(visit: Callable[..., Any], scheme: str) -> None:
+    """All text has the contrast of WCAG AA with what is behind it. The theme follows the system, else the choice."""
+    page = ready(visit(color_scheme=scheme, expected="400"))
+    write(page, "prompt", '<prompt schema="travel"><maimi/>&amp;</prompt>')
+    page.locator("#prompt-marks li").wait_for()
+    page.click("#run")
+    page.wait_for_selector("#trouble:not([hidden])")
+
+    assert page.evaluate(_CONTRAST) == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    other = {"light": "dark", "dark": "light"}[scheme]
+    page.select_option("#theme", other)
+    page.reload()
+    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)") == (
+        other == "light"
+    )
+
+
+_CONTRAST = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = colour.slice(0, 3).map((each) => each / 255).map((each) => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = rgb(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const hasText = [...node.childNodes].some((each) => each.nodeType === 3 && each.textContent.trim());
+    if (!hasText || !node.checkVisibility() || node.closest(":disabled, .cm-announced")) continue;
+    const [one, other] = [light(rgb(getComputedStyle(node).color)), light(behind(node))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (other + 0.05);
+    if (ratio < 4.5) found.push(`${node.tagName}.${node.className} ${node.textContent.slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+}"""
+
+
+@in_browser
+def test_a_narrow_screen_needs_no_scrolling_sideways(visit: Callable[..., Any]) -> None:
+    """At 375 pixels the editors are one below the other, and nothing is wider than the screen, results included."""
+    page = ready(visit(375))
+    page.click("#compare")
+    page.wait_for_selector(".bar:nth-child(2)")
+    prompt, schema = page.locator("#prompt").bounding_box(), page.locator("#schema").bounding_box()
+
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    assert prompt["x"] == schema["x"]
+    assert prompt["y"] + prompt["height"] < schema["y"]
+    assert page.evaluate(
+        "[...document.querySelectorAll('.scroll')].every((each) => each.scrollWidth <= each.clientWidth)"
+    )
+
+
+@in_browser
+def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
+    """Tab reaches a module, the editor and the buttons, and leaves the editor; the focus is visible; Ctrl+Enter runs."""
+    page = ready(visit())
+    seen: list[str] = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.dataset.module || document.activeElement.ariaLabel"
+            )
+        )
+        shown = page.evaluate(
+            "(() => { const each = document.activeElement, box = each.closest('.editor') ?? each; const style = getComputedStyle(box);"
+            " return style.outlineStyle !== 'none' || style.boxShadow !== 'none'; })()"
+        )
+        assert shown, seen
+        if seen[-1] == "paris":
+            page.keyboard.press("Space")
+        if seen[-1] == "Prompt":
+            page.keyboard.press("Control+Home")
+            page.keyboard.insert_text(" ")
+            page.keyboard.press("Escape")
+        if seen[-1] == "run":
+            break
+
+    assert [each for each in seen if each in ("schemas", "paris", "Prompt", "run")] == [
+        "schemas",
+        "paris",
+        "Prompt",
+        "run",
+    ]
+    assert text_of(page, "prompt").startswith(" <prompt")
+    assert "<paris/>" in text_of(page, "prompt")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#results:not([hidden])")
+    assert page.inner_text("#answer")
+
+
+@in_browser
+def test_markup_of_others_is_shown_as_text(visit: Callable[..., Any]) -> None:
+    """Markup in an answer, in names, in documentation and in messages makes no element and runs nothing."""
+    page = ready(visit(expected="404"))
+    quoted = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    write(page, "schema", f'<schema name="travel"><module name="a"><doc>{quoted}</doc>{quoted}</module></schema>')
+    page.get_by_label("a", exact=True).wait_for()
+    write(page, "prompt", f'<prompt schema="{quoted}"><a/></prompt>')
+    until(page, "document.querySelector('#prompt-marks').textContent.includes('<img')")
+    chunk = {
+        "choices": [{"delta": {"content": HOSTILE}, "finish_reason": "stop"}],
+        "usage": USAGE,
+        "prompt_cache": CACHE,
+    }
+    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    page.route("**/v1/prompts", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+
+    assert page.inner_text("#answer") == HOSTILE
+    assert HOSTILE in page.inner_text("#reused")
+    assert page.locator("img:not(.cm-widgetBuffer)").count() == 1
+    assert page.locator("script").count() == 1
+    assert page.evaluate("window.hit") is None
+
+
+USAGE = {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}}
+CACHE = {
+    "modules": [{"module": HOSTILE, "source": "hit", "num_tokens": 1}],
+    "timing": {"plan_s": 0, "fetch_s": 0, "link_s": 0, "prefill_s": 1, "decode_s": 1, "ttft_s": 1},
+}
+
+
+@in_browser
+def test_saving_asks_for_an_admin_key_and_adds_the_schema(visit: Callable[..., Any], open_server: Served) -> None:
+    """Without a key the server refuses to save; with one the schema is there, and its prompts run. No key is kept."""
+    page = ready(visit(expected="403"))
+    write(page, "schema", '<schema name="notes"><module name="a">The river of Rome is Alba.</module></schema>')
+    page.click("#save")
+    page.wait_for_selector("#key:not([hidden])")
+    page.fill("#key-value", "root")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('#schemas').value === 'notes'")
+    write(page, "prompt", '<prompt schema="notes"><a/><user>What is the river of Rome?</user></prompt>')
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+
+    assert "a\tmemory" in page.inner_text("#reused") or "a\tencoded" in page.inner_text("#reused")
+    assert page.evaluate("[JSON.stringify(localStorage) + JSON.stringify(sessionStorage), document.cookie]") == [
+        "{}{}",
+        "",
+    ]
+    with httpx.Client(base_url=open_server.url, headers={"authorization": "Bearer root"}) as client:
+        assert client.delete("/v1/schemas/notes").status_code == 200
+
+
+@in_browser
+def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any], served: Served) -> None:
+    """A server with keys shows the field and nothing else works; a wrong key asks again, a right one opens the page."""
+    page = visit(url=served.url, expected="401")
+    page.wait_for_selector("#key:not([hidden])")
+    page.fill("#key-value", "eve")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('#key-reason').textContent.includes('does not know this key')")
+    page.fill("#key-value", "alice")
+    page.keyboard.press("Enter")
+    ready(page)
+
+    assert page.is_hidden("#key")
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
