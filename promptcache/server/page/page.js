@@ -382,8 +382,8 @@ async function compare() {
   if (running) return;
   await answering(guarded(async (signal) => {
     clearResults();
-    const ours = await ask(true, signal, (piece) => $("answer").append(piece));
-    showResults(ours, null);
+    showResults(await ask(true, signal, (piece) => $("answer").append(piece)), null);
+    const ours = await ask(true, signal, () => {}); // the first request of a server is slow, so the second one is measured
     const plain = await ask(false, signal, () => {});
     showResults(ours, plain);
   }));
@@ -492,7 +492,7 @@ function showResults(ours, plain) {
   $("same").textContent = !plain
     ? "Compare with plain prefill to see the same prompt computed without any reuse."
     : `Plain prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
-      + "These are single measurements; press again for others.";
+      + "Each was measured once, after the answer above; press again for other measurements.";
   showReuse(ours);
   $("results").hidden = false;
 }
