@@ -32,7 +32,11 @@ PAGE = Path(__file__).parents[2] / "promptcache" / "server" / "page"
 GRAMMAR = Path(__file__).parents[2] / "grammar" / "promptcache.rng"
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
 
-in_browser = pytest.mark.skipif(BROWSER is None or find_spec("playwright") is None, reason=REASON)
+
+def in_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs a browser."""
+    has_browser = BROWSER is not None and find_spec("playwright") is not None
+    return pytest.mark.process(pytest.mark.skipif(not has_browser, reason=REASON)(test))
 
 
 @pytest.fixture(scope="module")
@@ -492,6 +496,20 @@ def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("#results:not([hidden])")
     assert page.inner_text("#answer")
+
+
+@in_browser
+def test_without_a_schema_the_page_says_what_to_do(visit: Callable[..., Any]) -> None:
+    """The editors have a valid example, Run cannot be pressed, and the page says how the server gets a schema."""
+    page = visit()
+    page.route("**/v1/schemas", lambda route: route.fulfill(json={"object": "list", "data": []}))
+    page.reload()
+    ready(page)
+
+    assert page.locator(".marks li").count() == 0
+    assert page.is_disabled("#run")
+    assert "--schema FILE" in page.inner_text("#trouble")
+    assert page.get_by_label("miami").is_checked()
 
 
 @in_browser

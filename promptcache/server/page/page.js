@@ -24,8 +24,16 @@ const SAMPLE = `<schema name="travel">
       The best dish of Miami is stone crab.
     </module>
   </system>
+  <example>
+    <prompt schema="travel">
+      <trip-plan duration="four days"/>
+      <miami/>
+      <user>What is the best dish of Miami?</user>
+    </prompt>
+  </example>
 </schema>
 `;
+const NO_SCHEMA = "This server has no schema, so there is nothing to run. Start it with --schema FILE, or save this one with an admin key.";
 
 const $ = (id) => document.getElementById(id);
 let key = null; // in memory only
@@ -165,8 +173,8 @@ function editor(parent, label, changed) {
   };
 }
 
-const promptEditor = editor("prompt", "Prompt", () => { showModules(); scheduleCheck(); });
-const schemaEditor = editor("schema", "Schema", () => { scheduleCheck(); });
+const promptEditor = editor("prompt", "Prompt", () => { say(null); showModules(); scheduleCheck(); });
+const schemaEditor = editor("schema", "Schema", () => { say(null); scheduleCheck(); });
 
 // ---- marks ----
 
@@ -253,7 +261,7 @@ function noteSchema(text, isValid) {
   const isEdited = saved === null || saved.xml !== text;
   $("save").hidden = !(isEdited && isValid);
   $("schema-note").textContent = saved === null
-    ? "This server has no schema yet, so there is nothing to run. Start it with --schema FILE, or save this one with an admin key."
+    ? NO_SCHEMA
     : isEdited
       ? "Edited here only: marks and picture follow your text, and Run uses the server's version until you save (needs an admin key)."
       : "As on the server. You can edit it here; saving needs an admin key.";
@@ -370,7 +378,7 @@ function showModules() {
 // ---- answers ----
 
 async function run() {
-  if (running) return;
+  if ($("run").disabled) return;
   await answering(guarded(async (signal) => {
     clearResults();
     const made = await ask(true, signal, (piece) => $("answer").append(piece));
@@ -379,7 +387,6 @@ async function run() {
 }
 
 async function compare() {
-  if (running) return;
   await answering(guarded(async (signal) => {
     clearResults();
     showResults(await ask(true, signal, (piece) => $("answer").append(piece)), null);
@@ -389,12 +396,17 @@ async function compare() {
   }));
 }
 
+/** An answer needs a schema of the server, and one is made at a time. */
+function enableRun() {
+  $("run").disabled = $("compare").disabled = !saved || Boolean(running);
+}
+
 /** Do work that "Stop" ends. */
 async function answering(work) {
   running = new AbortController();
   say(null);
   $("answer").setAttribute("aria-busy", "true");
-  $("run").disabled = $("compare").disabled = true;
+  enableRun();
   $("stop").hidden = false;
   const { signal } = running;
   await work(signal);
@@ -402,7 +414,7 @@ async function answering(work) {
   const hadFocus = document.activeElement === $("stop");
   running = null;
   $("answer").removeAttribute("aria-busy");
-  $("run").disabled = $("compare").disabled = false;
+  enableRun();
   $("stop").hidden = true;
   if (hadFocus) $("run").focus();
 }
@@ -532,6 +544,7 @@ async function save() {
   await listSchemas(id);
   saved = await (await send(`v1/schemas/${encodeURIComponent(id)}`)).json();
   saved.xml = schemaEditor.text;
+  enableRun();
   scheduleCheck();
 }
 
@@ -549,9 +562,11 @@ async function openSchema(name) {
   clearResults();
   saved = name ? await (await send(`v1/schemas/${encodeURIComponent(name)}`)).json() : null;
   override = null;
+  enableRun();
   schemaEditor.text = saved?.xml ?? SAMPLE;
-  const question = `<prompt schema="${saved?.id ?? "travel"}">\n  <user>Write your question here.</user>\n</prompt>`;
+  const question = `<prompt schema="${saved?.id}">\n  <user>Write your question here.</user>\n</prompt>`;
   promptEditor.text = exampleOf(schemaEditor.text) ?? question;
+  if (!saved) say(NO_SCHEMA);
   await checkAll();
 }
 
@@ -588,6 +603,10 @@ $("key").onsubmit = guarded(async (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) run();
 });
-new ResizeObserver(scheduleCheck).observe($("picture").parentElement);
+let width = 0; // a new picture changes the height only
+new ResizeObserver(([{ contentRect }]) => {
+  if (contentRect.width !== width) scheduleCheck();
+  width = contentRect.width;
+}).observe($("picture").parentElement);
 schemaEditor.completeWith(schemaElements());
 guarded(start)();
