@@ -35,9 +35,11 @@ MAY_IMPORT = {
 DOORS = {
     "cli": {"bench", "picture", "server", "testing"},
     "__main__": {"cli"},
-    "bench": {"demo", "testing"},
+    "bench": {"demo", "scale", "testing"},
+    "client": set(),
     "demo": set(),
     "picture": set(),
+    "scale": set(),
     "server": {"picture"},
     "testing": {"demo"},
 }
@@ -209,7 +211,17 @@ def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
         assert {name for name in ours if not f"{name}.".startswith(below)} == set(), path.name
 
 
-@pytest.mark.parametrize("room", ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        "promptcache",
+        "promptcache.language",
+        "promptcache.layout",
+        "promptcache.cli",
+        "promptcache.client",
+        "promptcache.scale",
+    ],
+)
 def test_light_rooms_do_not_load_torch(room: str) -> None:
     """Commands that only read documents load neither torch nor transformers."""
     code = f"import sys, {room}; print([name for name in ('torch', 'transformers') if name in sys.modules])"

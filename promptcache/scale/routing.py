@@ -1,0 +1,67 @@
+"""The router: an order of replicas for each schema, by rendezvous hashing and load.
+
+Requests of one schema meet the same replica, whose memory has its modules. A replica that comes or goes changes the
+replica of the schemas that it gets or had, and of no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+
+SLACK = 4
+"""Requests that the first replica of a schema may have more than the second one before the second one is preferred."""
+
+_MAX_KNOWN = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica as the router sees it.
+
+    Attributes:
+        name: Stays the same as long as the replica keeps its memory.
+        load: Requests that it answers or that wait there.
+        is_up: False if no request should go there at present.
+    """
+
+    name: str
+    load: int = 0
+    is_up: bool = True
+
+
+@lru_cache(_MAX_KNOWN)
+def _weight(schema: str, name: str) -> bytes:
+    return blake2b(f"{len(schema)}:{schema}{name}".encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def by_hash(schema: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return the names of replicas, those with the largest weight for a schema first. Their given order is ignored."""
+    return tuple(sorted(names, key=lambda name: (_weight(schema, name), name), reverse=True))
+
+
+def is_crowded(load: int, mean: float) -> bool:
+    """Return whether a replica has so many more requests than the mean that others should be preferred."""
+    return load > mean + max(SLACK, mean / 4)
+
+
+def route(schema: str, replicas: Collection[Replica]) -> tuple[Replica, ...]:
+    """Return all replicas in the order in which a request should try them.
+
+    1. The first two by hash, the second one before the first if it has at least 5 requests less.
+    2. All others by hash.
+    3. Replicas that are crowded: a schema that is asked more than two replicas can answer spreads further.
+    4. Replicas that are down.
+
+    Args:
+        schema: The name of a schema, or any other text whose requests should meet the same replica.
+    """
+    by_name = {each.name: each for each in replicas}
+    up = [by_name[name] for name in by_hash(schema, [each.name for each in replicas if each.is_up])]
+    if len(up) > 1 and up[0].load - up[1].load > SLACK:
+        up[:2] = up[1], up[0]
+    mean = sum(each.load for each in up) / max(1, len(up))
+    down = [by_name[name] for name in by_hash(schema, [each.name for each in replicas if not each.is_up])]
+    return (*sorted(up, key=lambda each: is_crowded(each.load, mean)), *down)
