@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +20,9 @@ from promptcache.client import SCHEMA_HEADER, schema_of, set_schema_header, set_
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, TRAVEL, Served, running
 
+PYTHON = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8"), re.DOTALL
+)
 PROMPT = '<prompt schema="travel"><miami/><user>What is the best dish of Miami?</user></prompt>'
 CHAT_BY_NAME = {**CHAT, "model": "demo", "prompt_cache": {"schema": "travel", "use": ["miami"]}}
 SYNC, ASYNC = {"request": [set_schema_header]}, {"request": [set_schema_header_async]}
@@ -94,6 +99,19 @@ CHAT_BY_NAME_OPENAI: dict[str, Any] = {
     "max_tokens": 2,
     "extra_body": {"prompt_cache": CHAT_BY_NAME["prompt_cache"]},
 }
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_the_page_runs(server: tuple[Served, list[str | None]], code: str) -> None:
+    """The examples of docs/scaling.md run, and the client's one sends the header."""
+    served, headers = server
+    names: dict[str, Any] = {}
+    exec(code.replace("http://127.0.0.1:8000", served.url), names)
+
+    if "client" in names:
+        names["client"].close()
+        assert "stone crab" in names["answer"].choices[0].message.content
+        assert headers[-1] == "travel"
 
 
 def test_a_header_that_is_set_is_kept() -> None:

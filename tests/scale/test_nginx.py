@@ -1,0 +1,243 @@
+"""examples/scaling/nginx.conf, with nginx itself before two `promptcache serve` on one store.
+
+`make test-slow` runs these tests if there is an nginx: `apt-get install nginx` on Debian.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from promptcache.client import SCHEMA_HEADER, set_schema_header
+from tests.server.conftest import CHAT, TRAVEL, wait_until
+
+NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
+CONFIG = Path(__file__).parents[2] / "examples" / "scaling" / "nginx.conf"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.process,
+    pytest.mark.skipif(NGINX is None, reason="there is no nginx on this machine"),
+]
+
+WRAPPED = """\
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    add_header x-upstream $upstream_addr always;
+    include {folder}/promptcache.conf;
+}}
+"""
+LONG = {**CHAT, "stream": True, "min_tokens": 300, "max_tokens": 300}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """nginx before replicas.
+
+    Attributes:
+        replicas: The process of each replica by its address.
+    """
+
+    url: str
+    replicas: dict[str, subprocess.Popen[str]]
+
+    def client(self) -> httpx.Client:
+        """Return a client that sets the header."""
+        return httpx.Client(base_url=self.url, timeout=60, event_hooks={"request": [set_schema_header]})
+
+    def home(self, schema: str) -> str:
+        """Return the address of the replica that answers requests of a schema."""
+        answer = httpx.get(f"{self.url}/v1/models", headers={SCHEMA_HEADER: schema})
+        return answer.headers["x-upstream"].split(", ")[-1]
+
+
+@contextmanager
+def _fleet(folder: Path) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_replica(folder / "kv")) for _ in range(2)]
+        replicas = {_address(process): process for process in processes}
+        for address in replicas:
+            wait_until(lambda address=address: _status(address) == 200, 60)
+        port = _free_port()
+        text = CONFIG.read_text(encoding="utf-8").replace("listen 127.0.0.1:8000", f"listen 127.0.0.1:{port}")
+        for number, address in enumerate(replicas, 1):
+            assert f"server 127.0.0.1:800{number} " in text
+            text = text.replace(f"server 127.0.0.1:800{number} ", f"server {address} ")
+        (folder / "promptcache.conf").write_text(text, encoding="utf-8")
+        (folder / "nginx.conf").write_text(WRAPPED.format(folder=folder), encoding="utf-8")
+        command = [str(NGINX), "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as nginx:
+            try:
+                wait_until(lambda: _status(f"127.0.0.1:{port}") == 200)
+                yield Fleet(f"http://127.0.0.1:{port}", replicas)
+            finally:
+                nginx.terminate()
+
+
+@contextmanager
+def _replica(store: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
+    with subprocess.Popen([*command, "--store", str(store)], stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def _address(replica: subprocess.Popen[str]) -> str:
+    assert replica.stderr is not None
+    for line in replica.stderr:
+        if found := re.search(r"http://(127.0.0.1:\d+)", line):
+            threading.Thread(target=replica.stderr.read, daemon=True).start()
+            return found[1]
+    raise AssertionError("the replica did not start")
+
+
+def _status(address: str) -> int | None:
+    try:
+        return httpx.get(f"http://{address}/health").status_code
+    except httpx.TransportError:
+        return None
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two replicas that stay."""
+    with _fleet(tmp_path_factory.mktemp("fleet")) as made:
+        yield made
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Fleet]:
+    """Two replicas that a test may end."""
+    with _fleet(tmp_path) as made:
+        yield made
+
+
+def test_a_schema_meets_one_replica_and_schemas_are_spread(fleet: Fleet) -> None:
+    """All requests with one header go to one replica, and headers are divided between both."""
+    homes = {name: {fleet.home(name) for _ in range(5)} for name in map(str, range(40))}
+
+    assert all(len(each) == 1 for each in homes.values())
+    counts = [sum(address in each for each in homes.values()) for address in fleet.replicas]
+    assert min(counts) >= 8
+
+
+def test_chats_of_a_schema_meet_the_replica_of_its_header(fleet: Fleet) -> None:
+    """The hook of `promptcache.client` sends chats to the replica of their schema, which has its modules in memory."""
+    with fleet.client() as client:
+        answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(5)]
+
+    assert {each.headers["x-upstream"] for each in answers} == {fleet.home("travel")}
+    assert {each.json()["prompt_cache"]["num_encoded_tokens"] for each in answers} == {0}
+
+
+def test_requests_without_the_header_use_all_replicas(fleet: Fleet) -> None:
+    """Without a header no replica gets all requests."""
+    used = {httpx.get(f"{fleet.url}/v1/models").headers["x-upstream"] for _ in range(30)}
+
+    assert used == set(fleet.replicas)
+
+
+def test_streams_are_not_buffered(fleet: Fleet) -> None:
+    """Tokens arrive one by one while the others are generated."""
+    times, started = [], time.perf_counter()
+    with fleet.client() as client, client.stream("POST", "/v1/chat/completions", json=LONG) as answer:
+        for chunk in answer.iter_raw():
+            times += [time.perf_counter() - started] * chunk.count(b"data: ")
+
+    assert len(times) > 300
+    assert len(set(times)) > 100
+    assert times[10] < times[-1] / 4
+
+
+def test_schemas_are_not_changed_through_the_balancer(fleet: Fleet) -> None:
+    """A change would reach one replica only, so nginx refuses it; schemas can be read."""
+    with fleet.client() as client:
+        assert client.get("/v1/schemas/travel").status_code == 200
+        assert client.put("/v1/schemas/travel", content=TRAVEL.read_bytes()).status_code == 403
+        assert client.delete("/v1/schemas/travel").status_code == 403
+
+
+def test_requests_of_a_killed_replica_go_to_the_other(mortal: Fleet) -> None:
+    """After SIGKILL of the replica of a schema, each request is answered by the other one; then nginx itself refuses."""
+    home = mortal.home("travel")
+    (other,) = set(mortal.replicas) - {home}
+
+    mortal.replicas[home].kill()
+    mortal.replicas[home].wait()
+    with mortal.client() as client:
+        answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(8)]
+        mortal.replicas[other].kill()
+        mortal.replicas[other].wait()
+        refused = client.post("/v1/chat/completions", json=CHAT)
+
+    assert [each.status_code for each in answers] == [200] * 8
+    assert [each.headers["x-upstream"] for each in answers] == [f"{home}, {other}", *[other] * 7]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replica")
+
+
+def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Fleet) -> None:
+    """After SIGTERM new requests are answered by the other replica, and the running stream gets its last event."""
+    home = mortal.home("travel")
+    (other,) = set(mortal.replicas) - {home}
+    with mortal.client() as client, client.stream("POST", "/v1/chat/completions", json=LONG) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        mortal.replicas[home].send_signal(signal.SIGTERM)
+        wait_until(lambda: _status(home) == 503, 3)
+        answers = [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
+        answers += [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
+        last = [line for line in lines if line][-1]
+
+    assert [each.status_code for each in answers] == [200, 200]
+    assert [each.headers["x-upstream"] for each in answers] == [f"{home}, {other}", other]
+    assert last == "data: [DONE]"
+
+
+def test_requests_go_on_while_a_replica_is_killed_under_load(mortal: Fleet) -> None:
+    """Of requests that are sent while a replica is killed, all are answered: none had its first byte yet."""
+    home = mortal.home("travel")
+    statuses: list[int] = []
+
+    def ask() -> None:
+        with mortal.client() as client:
+            statuses.extend(client.post("/v1/chat/completions", json=CHAT).status_code for _ in range(15))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(statuses) >= 20, 30)
+    mortal.replicas[home].send_signal(signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+
+    assert statuses == [200] * 90
