@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
+from promptcache.kv.eviction import GreedyDual
 from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
@@ -42,6 +43,7 @@ __all__ = [
     "Codec",
     "DiskTier",
     "FaultLog",
+    "GreedyDual",
     "Header",
     "KVHandle",
     "KVShape",

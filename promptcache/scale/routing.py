@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 
 SLACK = 4
 """Requests that the first replica of a schema may have more than the second one before the second one is preferred."""
-
-_MAX_KNOWN = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +29,11 @@ class Replica:
     is_up: bool = True
 
 
-@lru_cache(_MAX_KNOWN)
-def _weight(schema: str, name: str) -> bytes:
-    return blake2b(f"{len(schema)}:{schema}{name}".encode(errors="surrogatepass"), digest_size=8).digest()
-
-
 def by_hash(schema: str, names: Collection[str]) -> tuple[str, ...]:
     """Return the names of replicas, those with the largest weight for a schema first. Their given order is ignored."""
-    return tuple(sorted(names, key=lambda name: (_weight(schema, name), name), reverse=True))
+    start = f"{len(schema)}:{schema}"
+    weights = {name: blake2b(f"{start}{name}".encode(errors="surrogatepass"), digest_size=8).digest() for name in names}
+    return tuple(sorted(names, key=lambda name: (weights[name], name), reverse=True))
 
 
 def is_crowded(load: int, mean: float) -> bool:

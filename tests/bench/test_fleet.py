@@ -1,0 +1,175 @@
+"""The simulation of replicas keeps the laws of queues, and agrees with the router and with a closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.bench.fleet import (
+    POLICIES,
+    EngineCosts,
+    FleetTotals,
+    HashOrders,
+    ReplicaLimits,
+    Traffic,
+    busiest_rate,
+    percentile,
+    router,
+    simulate,
+)
+from promptcache.scale import Replica, route
+
+COSTS = EngineCosts(
+    request_s=0.004,
+    step_s=0.03,
+    row_s=0.001,
+    prefill_token_s=0.0005,
+    encode_token_s=0.003,
+    load_s=0.001,
+    load_bytes_per_s=1e9,
+    token_bytes=12_288,
+)
+TRAFFIC = Traffic(
+    num_requests=600,
+    rate=6.0,
+    num_schemas=40,
+    num_modules=6,
+    num_used=3,
+    module_tokens=256,
+    new_tokens=40,
+    answer_tokens=20,
+    skew=1.1,
+    seed=0,
+)
+MODULE_BYTES = 256 * 12_288
+LIMITS = ReplicaLimits(memory_bytes=60 * MODULE_BYTES)
+RUNS = [(policy, num, busy) for policy in POLICIES for num in (1, 4) for busy in (0.3, 0.9, 3.0)]
+
+
+def _run(policy: str, num: int, traffic: Traffic, limits: ReplicaLimits = LIMITS) -> FleetTotals:
+    return simulate(COSTS, traffic, limits, policy, HashOrders(num))
+
+
+def _busy(num: int, busy: float) -> Traffic:
+    return replace(TRAFFIC, rate=busy * num * busiest_rate(COSTS, TRAFFIC, LIMITS))
+
+
+@pytest.mark.parametrize(("policy", "num", "busy"), RUNS)
+def test_all_work_is_done_once(policy: str, num: int, busy: float) -> None:
+    """The time in which replicas work is that of the forward passes, requests and misses, and no token is lost."""
+    totals = _run(policy, num, _busy(num, busy))
+    answered = [each for each in totals.requests if each.ended_at is not None]
+
+    assert totals.num_prefilled == len(answered) * TRAFFIC.new_tokens
+    assert totals.num_decoded == len(answered) * (TRAFFIC.answer_tokens - 1)
+    misses = sum(each.num_misses for each in answered)
+    assert totals.busy_s == pytest.approx(
+        len(answered) * COSTS.request_s
+        + misses * COSTS.miss_s(TRAFFIC.module_tokens)
+        + totals.num_steps * COSTS.step_s
+        + totals.num_decoded * COSTS.row_s
+        + totals.num_prefilled * COSTS.prefill_token_s
+    )
+
+
+@pytest.mark.parametrize(("policy", "num", "busy"), RUNS)
+def test_the_number_in_the_system_follows_from_their_times(policy: str, num: int, busy: float) -> None:
+    """Little's law: the mean number of requests is their rate times the mean time that they stay."""
+    totals = _run(policy, num, _busy(num, busy))
+    stays = [each.ended_at - each.arrived_at for each in totals.requests if each.ended_at is not None]
+
+    assert totals.load_area == pytest.approx(sum(stays))
+
+
+def test_no_replica_is_idle_while_a_request_waits() -> None:
+    """One replica under more than it can answer works from the first arrival to the last answer."""
+    totals = _run("hashing", 1, _busy(1, 3.0))
+    ends = [each.ended_at for each in totals.requests if each.ended_at is not None]
+
+    assert totals.busy_s == pytest.approx(max(ends) - totals.requests[0].arrived_at)
+
+
+@pytest.mark.parametrize("new_tokens", [1, 40, 2048, 5000])
+@pytest.mark.parametrize("bytes_per_s", [0.0, 1e9])
+def test_one_request_at_a_time_takes_what_its_parts_take(new_tokens: int, bytes_per_s: float) -> None:
+    """TTFT and the time of an answer are sums of the costs, if no other request is there."""
+    costs = replace(COSTS, load_bytes_per_s=bytes_per_s)
+    traffic = replace(TRAFFIC, rate=1e-4, num_requests=30, new_tokens=new_tokens)
+    totals = simulate(costs, traffic, LIMITS, "router", HashOrders(1))
+
+    assert {each.num_misses for each in totals.requests} > {0, 3}
+    for each in totals.requests:
+        assert each.first_token_at is not None
+        assert each.ended_at is not None
+        ttft = costs.request_s + each.num_misses * costs.miss_s(256)
+        ttft += math.ceil(new_tokens / 2048) * costs.step_s + new_tokens * costs.prefill_token_s
+        assert each.first_token_at - each.arrived_at == pytest.approx(ttft)
+        assert each.ended_at - each.first_token_at == pytest.approx(19 * (costs.step_s + costs.row_s))
+
+
+def test_more_replicas_never_lower_the_hit_rate_of_hashing() -> None:
+    """With hashing each replica has fewer schemas, so the same requests find more modules in memory."""
+    limits = replace(LIMITS, memory_bytes=30 * MODULE_BYTES, max_waiting=10**6)
+    traffic = replace(TRAFFIC, num_requests=6000, rate=10.0)
+
+    rates = [_run("hashing", num, traffic, limits).hit_rate for num in (1, 2, 4, 8, 16)]
+
+    assert rates == sorted(rates)
+    assert rates[-1] > rates[0] + 0.1
+
+
+def test_all_hit_if_memory_has_room_for_all() -> None:
+    """Without eviction a replica misses each module once; without memory it always does."""
+    ample = _run("hashing", 1, TRAFFIC, replace(LIMITS, memory_bytes=math.inf))
+    none = _run("hashing", 1, replace(TRAFFIC, rate=1e-4), replace(LIMITS, memory_bytes=0))
+    used = {(each.schema, module) for each in ample.requests for module in each.modules}
+
+    assert sum(each.num_misses for each in ample.requests) == len(used)
+    assert none.hit_rate == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_seed_gives_the_same_run(policy: str) -> None:
+    """Two runs of one seed are equal in every request; another seed gives another one."""
+    runs = [_run(policy, 4, replace(TRAFFIC, seed=seed)) for seed in (1, 1, 2)]
+    first, again, other = ([(each.replica, each.ended_at) for each in run.requests] for run in runs)
+
+    assert first == again != other
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=9), st.integers(0, 50))
+def test_the_simulated_router_is_the_router(loads: list[int], schema: int) -> None:
+    """The simulation sends a request where `route` says first."""
+    replicas = [Replica(name=str(number), load=load) for number, load in enumerate(loads)]
+
+    assert str(router(HashOrders(len(loads)))(schema, loads)) == route(str(schema), replicas)[0].name
+
+
+def test_the_router_goes_past_the_replicas_that_it_keeps() -> None:
+    """If the first 64 replicas of a schema are crowded, the request goes to another one."""
+    orders = HashOrders(200)
+    loads = [0] * 200
+    for number in orders.first(7):
+        loads[number] = 50
+
+    assert router(orders)(7, loads) == orders.all(7)[64]
+
+
+def test_loads_are_balanced_by_the_least_loaded_and_the_router() -> None:
+    """Under skew, hashing gives one replica much more than its share, and the others do not."""
+    traffic = replace(_busy(10, 0.6), num_requests=4000)
+
+    shares = {policy: _run(policy, 10, traffic).largest_share(10) for policy in POLICIES}
+
+    assert shares["least loaded"] < 1.1
+    assert shares["router"] < 1.5 < 2 < shares["hashing"]
+
+
+def test_percentiles_are_values() -> None:
+    """The median of sorted values is in their middle; there is none of no values."""
+    assert [percentile(range(100), share) for share in (0.0, 0.5, 0.99, 1.0)] == [0, 50, 99, 99]
+    assert math.isnan(percentile([], 0.5))
