@@ -35,7 +35,7 @@ MAY_IMPORT = {
 DOORS = {
     "cli": {"bench", "picture", "server", "testing"},
     "__main__": {"cli"},
-    "bench": {"demo", "scale", "testing"},
+    "bench": {"demo", "scale", "server", "testing"},
     "client": set(),
     "demo": set(),
     "picture": set(),

@@ -165,18 +165,18 @@ def percentile(values: Sequence[float], share: float) -> float:
 def traffic_of(traffic: Traffic) -> Iterator[FleetRequest]:
     """Yield the requests, in order of arrival. The same traffic yields the same ones."""
     draw, now = random.Random(traffic.seed), 0.0
-    schemas, modules = (_zipf(num, traffic.skew) for num in (traffic.num_schemas, traffic.num_modules))
+    schemas = list(accumulate(_zipf(traffic.num_schemas, traffic.skew)))
+    modules = _zipf(traffic.num_modules, traffic.skew)
     for _ in range(traffic.num_requests):
         now += draw.expovariate(traffic.rate)
         schema = bisect(schemas, draw.random() * schemas[-1])
-        used: set[int] = set()
-        while len(used) < traffic.num_used:
-            used.add(bisect(modules, draw.random() * modules[-1]))
+        keys = [math.log(1 - draw.random()) / weight for weight in modules]  # the largest are a weighted sample
+        used = heapq.nlargest(traffic.num_used, range(traffic.num_modules), key=keys.__getitem__)
         yield FleetRequest(now, schema, tuple(sorted(used)), traffic.new_tokens)
 
 
 def _zipf(count: int, skew: float) -> list[float]:
-    return list(accumulate(rank**-skew for rank in range(1, count + 1)))
+    return [rank**-skew for rank in range(1, count + 1)]
 
 
 class _Memory:

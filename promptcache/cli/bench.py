@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,9 +25,11 @@ from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
-from promptcache.cli.options import CommandGroup, RepairType, json_option, model_option, prompt_argument
+from promptcache.cli.options import FILE, CommandGroup, RepairType, Size, json_option, model_option, prompt_argument
 from promptcache.cli.output import write_text
+from promptcache.cli.serve import check_server_installed
 from promptcache.cli.sources import Sources
+from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
 
 if TYPE_CHECKING:
@@ -480,6 +483,92 @@ def prompt(
     engine.add_schema(checked.source)
     source = document.path or document.data.decode("utf-8-sig")
     return compare_prompt(engine, source, repeats, session.progress), _engine_data(model, engine)
+
+
+@command.command()
+@click.option(
+    "--replicas",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    multiple=True,
+    default=(10, 100, 1000),
+    help="Replicas; repeat the option to compare numbers.",
+)
+@_number("--requests", 100, "Requests for each replica; the first 30 % do not count.")
+@_number("--schemas", 10, "Schemas for each replica.")
+@_number("--modules", 8, "Modules of each schema.")
+@_number("--used", 4, "Modules of each request.")
+@_number("--module-tokens", 256, "Tokens of each module.")
+@_number("--new", 32, "Tokens of a request's own text.")
+@_number("--tokens", 64, "Tokens of each answer.")
+@click.option(
+    "--skew", type=click.FloatRange(0, 4), default=1.1, help="Zipf exponent of schemas and modules; 0 is none."
+)
+@click.option(
+    "--busy",
+    type=click.FloatRange(0, 2, min_open=True),
+    default=0.5,
+    help="Requests, as a fraction of what a replica can answer with all modules in memory.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    type=Size(),
+    help="Memory of each replica for modules; default: for twice its share of the schemas.",
+)
+@click.option("--seed", type=int, default=0, help="Seed of the requests.")
+@click.option(
+    "--costs", metavar="FILE", type=FILE, help="JSON with the costs of a replica; default: measure them with --model."
+)
+@click.option("--check", is_flag=True, help="Compare the simulation with one and two real replicas of --model.")
+@model_option()
+@threads_option
+@benchmark
+def scale(
+    session: Session,
+    replicas: tuple[int, ...],
+    costs: Path | None,
+    check: bool,
+    model: str,
+    threads: int | None,
+    **own: Any,
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """Simulated: hit rates and TTFT of many replicas behind a balancer, by how it chooses a replica."""
+    if own["used"] > own["modules"]:
+        raise UsageMistake(f"--used {own['used']}: a schema has {own['modules']} modules")
+    for name in ("skew", "busy"):
+        if not isfinite(own[name]):
+            raise UsageMistake(f"--{name} {own[name]}: not a finite number")
+    if check and costs is not None:
+        raise UsageMistake("--check measures the costs of --model itself, so it does not take --costs")
+    from promptcache.bench.scale import ScaleSizes, check_scale, compare_scale, measured_costs, read_costs
+
+    sizes = ScaleSizes(
+        num_requests=own["requests"],
+        num_schemas=own["schemas"],
+        num_modules=own["modules"],
+        num_used=own["used"],
+        module_tokens=own["module_tokens"],
+        new_tokens=own["new"],
+        answer_tokens=own["tokens"],
+        skew=own["skew"],
+        busy=own["busy"],
+        memory_bytes=own["memory"],
+        seed=own["seed"],
+    )
+    if costs is not None:
+        try:
+            given = read_costs(costs.read_text(encoding="utf-8-sig"))
+        except InvalidValue as error:
+            raise UsageMistake(f"--costs {costs}: {error}") from None
+        return compare_scale(given, sizes, [*dict.fromkeys(replicas)], session.progress), {"costs": str(costs)}
+    check_server_installed()
+    _set_threads(threads)
+    show_loading(session.progress, model)
+    if check:
+        return check_scale(model, sizes, threads, session.progress), {"model": model}
+    found, sizes = measured_costs(model, sizes, threads, session.progress)
+    return compare_scale(found, sizes, [*dict.fromkeys(replicas)], session.progress), {"model": model}
 
 
 def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Way, ...]:

@@ -123,7 +123,7 @@ def command(
     """
     with ending(as_json=False, context=context) as sources:
         checked = _read_schemas(schema, sources)
-        _check_installed()
+        check_server_installed()
         from promptcache.server import create_app, serve
 
         settings = _settings(options)
@@ -153,7 +153,12 @@ def _read_schemas(files: tuple[str, ...], sources: Sources) -> list[CheckedSchem
     return list(found.values())
 
 
-def _check_installed() -> None:
+def check_server_installed() -> None:
+    """Refuse a command that needs the server.
+
+    Raises:
+        EnvironmentMissing: A package of the extra `server` is not installed.
+    """
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")

@@ -1,0 +1,293 @@
+"""Real replicas for the simulation of many: processes with a server, measured over HTTP.
+
+A run of this file is one replica: `promptcache serve` with a limit of memory, which its command line does not have,
+and without history, which the simulation does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import httpx
+import torch
+
+from promptcache.bench.fleet import EngineCosts, Traffic, traffic_of
+from promptcache.diagnostics import StoreError
+from promptcache.engine import Engine
+from promptcache.kv import StoreConfig
+from promptcache.language import Schema, print_schema
+from promptcache.server import ServerSettings, create_app, serve
+
+_WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by", "from", "at")
+_START_S = 300.0
+_DECODED = 64
+_NUM_MODULES = 8
+_SHORTER = 8  # how much shorter modules and prompts are that show the costs which do not depend on length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """How a replica is started.
+
+    Attributes:
+        folder: Has `schemas/*.xml`, and `kv`, the store.
+        memory_bytes: Memory for modules; None is no limit.
+        threads: Threads of torch; None is its own choice.
+    """
+
+    model: str
+    folder: Path
+    memory_bytes: int | None = None
+    threads: int | None
+
+    def engine(self) -> Engine:
+        """Load the model with the store."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        config = StoreConfig(folder=self.folder / "kv", memory_bytes=self.memory_bytes)
+        return Engine.from_pretrained(self.model, store=config, history_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredRequest:
+    """What a client saw of a request.
+
+    Attributes:
+        ttft_s: Seconds of the whole answer, less those of decoding.
+        decode_s: As the server reports it.
+        prefill_s: As the server reports it.
+        num_new: Tokens that were prefilled.
+        num_modules: Its modules.
+        num_hits: Those that were in memory.
+    """
+
+    ttft_s: float
+    decode_s: float
+    prefill_s: float
+    num_new: int
+    num_modules: int
+    num_hits: int
+
+
+def schema(name: str, num_modules: int, num_words: int) -> Schema:
+    """Return a schema whose modules have random words. Other names have other words."""
+    made = Schema(name)
+    for number in range(num_modules):
+        made = made.module(f"m{number}", words(f"{name}/{number}", num_words))
+    return made
+
+
+def words(seed: str, count: int) -> str:
+    """Return random words; the same for the same seed."""
+    return " ".join(random.Random(seed).choices(_WORDS, k=count))
+
+
+def write_schemas(folder: Path, traffic: Traffic) -> None:
+    """Write the schemas that requests of this traffic use."""
+    (folder / "schemas").mkdir()
+    for number in range(traffic.num_schemas):
+        text = print_schema(schema(f"s{number}", traffic.num_modules, traffic.module_tokens))
+        (folder / "schemas" / f"{number}.xml").write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def running(settings: ReplicaSettings, count: int) -> Iterator[list[str]]:
+    """Start replicas one after the other, and yield their URLs once they are ready.
+
+    Raises:
+        StoreError: A replica did not start.
+    """
+    with ExitStack() as stack:
+        yield [stack.enter_context(_running(settings)) for _ in range(count)]
+
+
+@contextmanager
+def _running(settings: ReplicaSettings) -> Iterator[str]:
+    given = json.dumps({**asdict(settings), "folder": str(settings.folder)})
+    command = [sys.executable, "-m", "promptcache.bench.replicas", given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            _wait_until_ready(url)
+            yield url
+        finally:
+            process.kill()
+
+
+def _wait_until_ready(url: str) -> None:
+    stop = time.monotonic() + _START_S
+    while url and time.monotonic() < stop:
+        if httpx.get(f"{url}/health").status_code == 200:
+            return
+        time.sleep(0.05)
+    raise StoreError(f"a replica did not start within {_START_S:.0f} s")
+
+
+def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
+    """Send the requests of a traffic at their times, and return what became of them, in order of arrival.
+
+    Args:
+        homes: The URL of the replica of each schema.
+    """
+
+    async def run() -> list[AnsweredRequest]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(timeout=_START_S, limits=limits) as client:
+            started = time.perf_counter()
+
+            async def send(number: int, at: float, schema: int, modules: Sequence[int]) -> AnsweredRequest:
+                await asyncio.sleep(started + at - time.perf_counter())
+                names = [f"m{module}" for module in modules]
+                text = words(f"{traffic.seed}/{number}", traffic.new_tokens)
+                return await _ask(client, homes[schema], f"s{schema}", names, text, traffic.answer_tokens)
+
+            requests = enumerate(traffic_of(traffic))
+            sent = (send(number, each.arrived_at, each.schema, each.modules) for number, each in requests)
+            return list(await asyncio.gather(*sent))
+
+    return asyncio.run(run())
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, schema: str, modules: Sequence[str], text: str, num_tokens: int
+) -> AnsweredRequest:
+    used = "".join(f"<{name}/>" for name in modules)
+    limit = {"min_tokens": num_tokens, "max_tokens": num_tokens, "temperature": 0}
+    body = {"prompt": f'<prompt schema="{schema}">{used}<user>{text}</user></prompt>', **limit}
+    started = time.perf_counter()
+    response = await client.post(f"{url}/v1/prompts", json=body)
+    seconds = time.perf_counter() - started
+    response.raise_for_status()
+    answer = response.json()
+    usage, timing = answer["usage"], answer["prompt_cache"]["timing"]
+    reused = [each["source"] for each in answer["prompt_cache"]["modules"] if each["module"] in modules]
+    return AnsweredRequest(
+        ttft_s=seconds - timing["decode_s"],
+        decode_s=timing["decode_s"],
+        prefill_s=timing["prefill_s"],
+        num_new=usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"],
+        num_modules=len(modules),
+        num_hits=reused.count("hit"),
+    )
+
+
+def calibrate(settings: ReplicaSettings, traffic: Traffic, rounds: int = 12) -> tuple[EngineCosts, Traffic]:
+    """Measure the costs of one replica on this machine.
+
+    Encoding and loading are measured in this process, and the others over HTTP.
+
+    Returns:
+        The costs, and the traffic with the tokens that its texts have for this model.
+    """
+    encode_s, load_s, bytes_per_s, module_tokens, token_bytes = _module_costs(settings, traffic)
+    write_schemas(settings.folder, traffic)
+    with running(settings, 1) as (url,):
+        short, long = _both_lengths(url, traffic, rounds)
+        alone, together = (_decode_s(url, traffic, rows) for rows in (1, 8))
+    row_s = max(0.0, together - alone) / 7
+    step_s = alone - row_s
+    median = statistics.median
+    token_s = (median(each.prefill_s for each in long) - median(each.prefill_s for each in short)) / (
+        long[0].num_new - short[0].num_new
+    )
+    rest_s = median(each.ttft_s for each in long) - step_s - token_s * long[0].num_new
+    costs = EngineCosts(
+        request_s=max(0.0, rest_s),
+        step_s=step_s,
+        row_s=row_s,
+        prefill_token_s=max(0.0, token_s),
+        encode_token_s=encode_s,
+        load_s=load_s,
+        load_bytes_per_s=bytes_per_s,
+        token_bytes=token_bytes,
+    )
+    return costs, replace(traffic, module_tokens=module_tokens, new_tokens=long[0].num_new)
+
+
+def _module_costs(settings: ReplicaSettings, traffic: Traffic) -> tuple[float, float, float, int, float]:
+    """Return the seconds to encode a token, to load a module, loaded bytes per second, and tokens and bytes of each."""
+    sizes = (max(1, traffic.module_tokens // _SHORTER), traffic.module_tokens)
+    encoding = settings.engine()
+    for number, size in enumerate(sizes):
+        encoding.add_schema(schema(f"calibration-{number}", _NUM_MODULES, size))
+    _, long = encoding.warm()
+    loading = Engine(
+        encoding.model,
+        encoding.tokenizer,
+        store=StoreConfig(folder=settings.folder / "kv", memory_bytes=settings.memory_bytes),
+        history_bytes=0,
+    )
+    for number, size in enumerate(sizes):
+        loading.add_schema(schema(f"calibration-{number}", _NUM_MODULES, size))
+    short_load, long_load = loading.warm()
+    more_bytes = long_load.nbytes - short_load.nbytes
+    seconds = max(1e-9, long_load.seconds - short_load.seconds)
+    load_s = max(0.0, short_load.seconds - short_load.nbytes * seconds / more_bytes) / _NUM_MODULES
+    tokens = round(long.num_encoded_tokens / _NUM_MODULES)
+    token_bytes = encoding.model.shape.token_bytes
+    return long.seconds / long.num_encoded_tokens, load_s, more_bytes / seconds, tokens, token_bytes
+
+
+def _both_lengths(url: str, traffic: Traffic, rounds: int) -> tuple[list[AnsweredRequest], list[AnsweredRequest]]:
+    """Ask with short and with whole texts in turn, one request at a time, after one of each that warms up."""
+    lengths = (max(1, traffic.new_tokens // _SHORTER), traffic.new_tokens)
+    found: tuple[list[AnsweredRequest], list[AnsweredRequest]] = ([], [])
+
+    async def run() -> None:
+        async with httpx.AsyncClient(timeout=_START_S) as client:
+            for number in range(rounds + 1):
+                for length, answers in zip(lengths, found, strict=True):
+                    text = words(f"length/{number}", length)
+                    answers.append(await _ask(client, url, "s0", _some_modules(traffic), text, 2))
+
+    asyncio.run(run())
+    return found[0][1:], found[1][1:]
+
+
+def _decode_s(url: str, traffic: Traffic, rows: int) -> float:
+    """Return the seconds of one step that decodes as many rows."""
+
+    async def run() -> list[AnsweredRequest]:
+        async with httpx.AsyncClient(timeout=_START_S) as client:
+            asked = (
+                _ask(client, url, "s0", _some_modules(traffic), words(f"decode/{row}", traffic.new_tokens), _DECODED)
+                for row in range(rows)
+            )
+            return await asyncio.gather(*asked)
+
+    asyncio.run(run())
+    found = [each.decode_s for _ in range(3) for each in asyncio.run(run())]
+    return statistics.median(found) / (_DECODED - 1)
+
+
+def _some_modules(traffic: Traffic) -> list[str]:
+    return [f"m{number}" for number in range(traffic.num_used)]
+
+
+def main(settings: ReplicaSettings) -> None:
+    """Serve until the process is killed."""
+    engine = settings.engine()
+    for path in sorted((settings.folder / "schemas").glob("*.xml")):
+        engine.add_schema(path)
+
+    def started(url: str) -> None:
+        sys.stdout.write(f"{url}\n")
+        sys.stdout.flush()
+
+    serve(create_app(engine, ServerSettings(model="bench")), host="127.0.0.1", port=0, started=started)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    main(ReplicaSettings(**{**given, "folder": Path(given["folder"])}))
