@@ -12,7 +12,7 @@ import math
 import random
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
@@ -179,7 +179,7 @@ def _zipf(count: int, skew: float) -> list[float]:
     return [rank**-skew for rank in range(1, count + 1)]
 
 
-class _Memory:
+class ModuleMemory:
     """The modules in the memory of a replica, evicted as in `kv`."""
 
     def __init__(self, budget_bytes: float) -> None:
@@ -187,24 +187,24 @@ class _Memory:
         self._keys = GreedyDual()
         self._in_use: Counter[str] = Counter()
 
-    def use(self, key: str, nbytes: int) -> bool:
-        """Use a module; return whether it was there. It stays until `release`."""
-        self._in_use[key] += 1
-        if key in self._keys:
+    def use(self, keys: Sequence[str], nbytes: int) -> int:
+        """Use modules, and add those that are missing; return their number. All stay until `release`."""
+        self._in_use.update(keys)
+        missing = [key for key in keys if key not in self._keys]
+        for key in keys:
             self._keys.touch(key)
-            return True
-        needed = self._keys.nbytes + nbytes - self._budget_bytes
-        victims = self._keys.victims(math.ceil(needed), lambda each: self._in_use[each] > 0) if needed > 0 else ()
-        if victims is not None:
-            self._keys.evict(victims)
-            self._keys.add(key, nbytes, nbytes)
-        return False
+        for key in missing:
+            needed = max(0, self._keys.nbytes + nbytes - self._budget_bytes)
+            victims = self._keys.victims(math.ceil(needed), lambda each: self._in_use[each] > 0)
+            if victims is not None:
+                self._keys.evict(victims)
+                self._keys.add(key, nbytes, nbytes)
+        return len(missing)
 
-    def release(self, key: str) -> None:
-        """Let a module be evicted, unless another request uses it."""
-        self._in_use[key] -= 1
-        if not self._in_use[key]:
-            del self._in_use[key]
+    def release(self, keys: Iterable[str]) -> None:
+        """Let modules be evicted, unless another request uses them."""
+        self._in_use.subtract(keys)
+        self._in_use = +self._in_use
 
 
 class _FleetReplica:
@@ -217,7 +217,7 @@ class _FleetReplica:
         self._costs = costs
         self._traffic = traffic
         self._limits = limits
-        self._memory = _Memory(limits.memory_bytes)
+        self._memory = ModuleMemory(limits.memory_bytes)
         self._waiting: deque[FleetRequest] = deque()
         self._prefilling: deque[FleetRequest] = deque()
         self._rows: list[tuple[int, int, FleetRequest]] = []  # a heap by the step in which they end
@@ -266,8 +266,7 @@ class _FleetReplica:
             ended.append(heapq.heappop(self._rows)[2])
         for request in ended:
             request.ended_at = now
-            for key in _keys(request):
-                self._memory.release(key)
+            self._memory.release(_keys(request))
         self.load -= len(ended)
         self._start(now)
         return len(ended)
@@ -295,12 +294,12 @@ class _FleetReplica:
         """Return the seconds that the modules of a request take that are not in memory."""
         tokens = self._traffic.module_tokens
         nbytes = math.ceil(tokens * self._costs.token_bytes)
-        request.num_misses = sum(not self._memory.use(key, nbytes) for key in _keys(request))
+        request.num_misses = self._memory.use(_keys(request), nbytes)
         return request.num_misses * self._costs.miss_s(tokens)
 
 
-def _keys(request: FleetRequest) -> Iterator[str]:
-    return (f"{request.schema}/{module}" for module in request.modules)
+def _keys(request: FleetRequest) -> tuple[str, ...]:
+    return tuple(f"{request.schema}/{module}" for module in request.modules)
 
 
 Policy: TypeAlias = Callable[[int, Sequence[int]], int]

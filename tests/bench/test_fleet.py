@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from promptcache.bench.fleet import (
     EngineCosts,
     FleetTotals,
     HashOrders,
+    ModuleMemory,
     ReplicaLimits,
     Traffic,
     busiest_rate,
@@ -21,7 +23,9 @@ from promptcache.bench.fleet import (
     router,
     simulate,
 )
+from promptcache.kv import MemoryStore
 from promptcache.scale import Replica, route
+from tests.kv.stored import recipe, shape
 
 COSTS = EngineCosts(
     request_s=0.004,
@@ -167,6 +171,33 @@ def test_loads_are_balanced_by_the_least_loaded_and_the_router() -> None:
 
     assert shares["least loaded"] < 1.1
     assert shares["router"] < 1.5 < 2 < shares["hashing"]
+
+
+def test_the_router_keeps_schemas_at_their_replicas_while_it_is_quiet() -> None:
+    """Requests that come one at a time go where hashing sends them: loads fall when requests end."""
+    traffic = replace(TRAFFIC, rate=1e-4)
+
+    routed, hashed = ([each.replica for each in _run(name, 4, traffic).requests] for name in ("router", "hashing"))
+
+    assert routed == hashed
+
+
+@given(st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True), max_size=40), st.integers(1, 12))
+def test_simulated_memory_holds_what_a_store_holds(requests: list[list[int]], room: int) -> None:
+    """One request after the other finds the same modules in `MemoryStore`, whatever the budget has room for."""
+    kv = shape()
+    memory, store = ModuleMemory(room * 3), MemoryStore(kv, budget_bytes=room * 3 * kv.token_bytes)
+    tensor = torch.zeros((kv.num_layers, kv.num_kv_heads, 3, kv.head_dim))
+    for numbers in requests:
+        recipes = [recipe(f"module {number}") for number in numbers]
+        keys = [each.key for each in recipes]
+        held = {key: found.run for key, found in store.get_many(keys).items()}
+        missing = [each for each in recipes if held[each.key] is None]
+
+        assert memory.use(keys, 3) == len(missing)
+        held |= {each.key: store.put(each, tensor, tensor) for each in missing}
+        memory.release(keys)
+        del held
 
 
 def test_percentiles_are_values() -> None:
