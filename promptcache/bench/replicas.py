@@ -22,7 +22,7 @@ import httpx
 import torch
 
 from promptcache.bench.fleet import EngineCosts, Traffic, traffic_of
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import ServiceError
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.language import Schema, print_schema
@@ -105,7 +105,7 @@ def running(settings: ReplicaSettings, count: int) -> Iterator[list[str]]:
     """Start replicas one after the other, and yield their URLs once they are ready.
 
     Raises:
-        StoreError: A replica did not start.
+        ServiceError: A replica did not start.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_running(settings)) for _ in range(count)]
@@ -119,19 +119,19 @@ def _running(settings: ReplicaSettings) -> Iterator[str]:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
-            _wait_until_ready(url)
+            _wait_until_ready(url, process)
             yield url
         finally:
             process.kill()
 
 
-def _wait_until_ready(url: str) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[str]) -> None:
     stop = time.monotonic() + _START_S
-    while url and time.monotonic() < stop:
+    while url and process.poll() is None and time.monotonic() < stop:
         if httpx.get(f"{url}/health").status_code == 200:
             return
         time.sleep(0.05)
-    raise StoreError(f"a replica did not start within {_START_S:.0f} s")
+    raise ServiceError("a replica did not start")
 
 
 def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
@@ -168,7 +168,8 @@ async def _ask(
     started = time.perf_counter()
     response = await client.post(f"{url}/v1/prompts", json=body)
     seconds = time.perf_counter() - started
-    response.raise_for_status()
+    if response.status_code != 200:
+        raise ServiceError(f"a replica answered {response.status_code}: {response.text}")
     answer = response.json()
     usage, timing = answer["usage"], answer["prompt_cache"]["timing"]
     reused = [each["source"] for each in answer["prompt_cache"]["modules"] if each["module"] in modules]
