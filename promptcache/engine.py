@@ -48,6 +48,7 @@ from promptcache.runtime import (
     Score,
     Service,
     ServiceLimits,
+    ServiceObserver,
     Stream,
     TokenQueue,
     WarmReport,
@@ -434,11 +435,12 @@ class Engine(Unpicklable):
 
         return Stream(produce, self._text)
 
-    def service(self, limits: ServiceLimits | None = None) -> Service:
+    def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.
 
         Args:
             limits: Its limits; None means those of `ServiceLimits`.
+            observer: Gets figures of its work, in its thread.
         """
 
         def request(
@@ -452,7 +454,7 @@ class Engine(Unpicklable):
             started = time.perf_counter()
             return self._request(prompt, repair, read_options(generation, max_new_tokens), started, logprobs, salt)
 
-        return Service(self._executor, request, limits)
+        return Service(self._executor, request, limits, observer)
 
     def chat(self, prompt: PromptSource | None = None, *, repair: str | None = None, salt: str | None = None) -> Chat:
         """Start a conversation over a prompt.

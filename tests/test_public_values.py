@@ -258,7 +258,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             function=engine.chat, valid={"prompt": CHAT, "salt": "a"}, use=lambda chat: chat.say("a", max_new_tokens=1)
         ),
         "Engine.load_chat": Call(function=engine.load_chat, valid={"path": world.folder / "chat.json", "salt": "a"}),
-        "Engine.service": Call(function=engine.service, valid={"limits": None}, use=lambda made: made.close()),
+        "Engine.service": Call(
+            function=engine.service, valid={"limits": None, "observer": None}, use=lambda made: made.close()
+        ),
         "MemoryStore.buffers": Call(function=memory.buffers, valid={"limit_bytes": 10}),
         "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),

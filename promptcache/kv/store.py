@@ -126,6 +126,10 @@ class Store(ABC):
     def nbytes(self) -> int:
         """Return the bytes of all stored KV."""
 
+    def local_bytes(self) -> Mapping[Tier, int]:
+        """Return the bytes of stored KV in each tier, without tiers that are asked over a network."""
+        return {Tier.MEMORY: self.nbytes()}
+
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
         """Return the `keys` that each persistent tier does not hold, by the name of the tier.
 

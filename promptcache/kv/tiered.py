@@ -232,8 +232,15 @@ class TieredStore(Unpicklable, Store):
 
     def nbytes(self) -> int:
         """Return the bytes in all tiers. KV in two tiers counts twice; a tier that does not answer counts as empty."""
-        blobs = (self._health.attempt("read", tier, tier.nbytes, FaultLog()) or 0 for tier in self.blob_tiers)
-        return sum(memory.nbytes() for memory in self._memories) + sum(blobs)
+        return sum(memory.nbytes() for memory in self._memories) + sum(map(self._bytes_in, self.blob_tiers))
+
+    def local_bytes(self) -> Mapping[Tier, int]:
+        """Return the bytes in each tier but those under a URL. A tier that does not answer counts as empty."""
+        found = dict(zip((Tier.MEMORY, Tier.HOST), (memory.nbytes() for memory in self._memories), strict=False))
+        for tier in self.blob_tiers:
+            if tier.kind is not Tier.REMOTE:
+                found[tier.kind] = found.get(tier.kind, 0) + self._bytes_in(tier)
+        return found
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys to the tiers in memory."""
@@ -361,6 +368,9 @@ class TieredStore(Unpicklable, Store):
     def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
         for tier in tiers:
             self._health.attempt("write", tier, lambda tier=tier: tier.write(stored), faults)  # type: ignore[misc]
+
+    def _bytes_in(self, tier: BlobTier) -> int:
+        return self._health.attempt("read", tier, tier.nbytes, FaultLog()) or 0
 
     def _keys_in(self, tier: BlobTier, faults: FaultLog) -> tuple[str, ...]:
         return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()

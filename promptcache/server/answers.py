@@ -127,6 +127,7 @@ class _Answer:
         self._record: dict[str, Any] = request.state.record
         self._salt: str | None = request.state.caller.salt
         self._started = time.perf_counter()
+        self._accepted = False
         text, stop_strings = partial(answer_text, state.engine.tokenizer), question.body.stop_strings
         self._rows = [_AnswerRow(text=IncrementalText(text, stop_strings)) for _ in range(question.body.num_choices)]
         self._shape = _FORMS[question.door]
@@ -148,6 +149,7 @@ class _Answer:
 
         try:
             await run_in_threadpool(submit_all)
+            self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)
 
@@ -317,7 +319,7 @@ class _Answer:
     def fail(self, error: BaseException) -> None:
         """Count a request that failed, and end it."""
         made = as_api_error(error)
-        if made.status in (429, 503):
+        if not self._accepted and made.status in (429, 503):
             self._state.metrics.rejected(made.code)
         if not isinstance(error, ApiError | PromptCacheError):
             _TRACES.error("request %s failed", self._record["id"], exc_info=error)
@@ -327,7 +329,8 @@ class _Answer:
     def end(self, finish: str) -> None:
         """End a request without an answer."""
         self._record["finish"] = finish
-        self._state.metrics.ended(finish, self._question.door)
+        if self._accepted:
+            self._state.metrics.ended(finish, self._question.door, len(self._rows))
         self.events.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
@@ -76,4 +77,5 @@ async def _health(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    return Response(request.app.state.server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    text = await run_in_threadpool(request.app.state.server.metrics.text)  # it counts the files of the store
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

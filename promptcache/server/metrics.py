@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from promptcache.kv import Store
-from promptcache.runtime import Completion, Service
+from promptcache.runtime import Completion, ServiceCounts, ServiceObserver
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class ServerMetrics:
-    """Counters and histograms of one server. Each server has a registry of its own."""
+class ServerMetrics(ServiceObserver):
+    """Counters and histograms of one server. Each server has a registry of its own.
 
-    def __init__(self, service: Service, store: Store) -> None:
+    Requests with `n` answers count as `n` requests, because each answer is one row of the batch.
+    """
+
+    def __init__(self, counts: Callable[[], ServiceCounts], store: Store) -> None:
+        """Create the metrics of a server.
+
+        Args:
+            counts: Returns what the service has to do.
+            store: The store of the engine.
+        """
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, words: str, *labels: str) -> Counter:
             return Counter(f"promptcache_{name}", words, labels, registry=registry)
 
-        def histogram(name: str, words: str) -> Histogram:
-            return Histogram(f"promptcache_{name}", words, buckets=_SECONDS, registry=registry)
+        def histogram(name: str, words: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+            return Histogram(f"promptcache_{name}", words, buckets=buckets, registry=registry)
 
         def gauge(name: str, words: str) -> Gauge:
             return Gauge(f"promptcache_{name}", words, registry=registry)
 
-        gauge("requests_running", "Requests in the batch.").set_function(lambda: service.counts.num_running)
-        gauge("requests_waiting", "Requests in the queue.").set_function(lambda: service.counts.num_waiting)
-        gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: service.counts.tail_bytes)
-        gauge("store_bytes", "KV in the memory of the store.").set_function(store.nbytes)
+        gauge("requests_running", "Requests in the batch.").set_function(lambda: counts().num_running)
+        gauge("requests_waiting", "Requests in the queue.").set_function(lambda: counts().num_waiting)
+        gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
+        registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "door")
         self._rejected = counter("rejected", "Refused requests.", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")
         self._generated = counter("generation_tokens", "Generated tokens.")
         self._module_tokens = counter("module_tokens", "Reused tokens of modules.", "schema", "source")
         self._faults = counter("store_faults", "Faults of the store that cost no answer.")
+        self._step_errors = counter("step_errors", "Steps that failed.")
+        self._queued = histogram("request_queue_time_seconds", "Time until a request was admitted.")
+        self._step = histogram("step_seconds", "Time of one step of the batch.")
+        self._step_rows = histogram("step_rows", "Requests in one step of the batch.", _ROWS)
         self._first = histogram("time_to_first_token_seconds", "Time to the first token.")
         self._between = histogram("inter_token_latency_seconds", "Time between two tokens of an answer.")
         self._whole = histogram("e2e_request_latency_seconds", "Time to the whole answer.")
+
+    def admitted(self, waited_s: float) -> None:
+        """Count the time that a request waited."""
+        self._queued.observe(waited_s)
+
+    def stepped(self, step_s: float, num_rows: int) -> None:
+        """Count a step."""
+        self._step.observe(step_s)
+        self._step_rows.observe(num_rows)
+
+    def step_failed(self) -> None:
+        """Count a step that failed."""
+        self._step_errors.inc()
 
     def rejected(self, reason: str) -> None:
         """Count a request that was refused."""
@@ -60,10 +91,24 @@ class ServerMetrics:
         for each in usage.modules:
             self._module_tokens.labels(schema or "", each.source).inc(each.num_tokens)
 
-    def ended(self, finish: str, door: str) -> None:
+    def ended(self, finish: str, door: str, num_rows: int) -> None:
         """Count a request that ended without an answer: cancelled, timed out or failed."""
-        self._requests.labels(finish, door).inc()
+        self._requests.labels(finish, door).inc(num_rows)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class _StoreBytes(Collector):
+    """The size of the store by tier. A remote tier is left out: each scrape would list its files."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauge."""
+        gauge = GaugeMetricFamily("promptcache_store_bytes", "Stored KV by tier.", labels=["tier"])
+        for tier, nbytes in self._store.local_bytes().items():
+            gauge.add_metric([str(tier)], nbytes)
+        yield gauge

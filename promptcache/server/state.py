@@ -51,8 +51,8 @@ class ServerState:
         self.settings = settings
         self.warming = True
         self.draining = False
-        self.service: Service = engine.service(settings.limits)
-        self.metrics = ServerMetrics(self.service, engine.store)
+        self.metrics = ServerMetrics(lambda: self.service.counts, engine.store)
+        self.service: Service = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:
         """End the service; requests that still run fail."""

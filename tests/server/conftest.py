@@ -152,7 +152,7 @@ class ScriptedService:
 
 def scripted(engine: Engine, service: ScriptedService, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> FastAPI:
     """Return an application over a scripted service."""
-    monkeypatch.setattr(type(engine), "service", lambda *_: service)
+    monkeypatch.setattr(type(engine), "service", lambda *_, **__: service)
     return create_app(engine, ServerSettings(model="demo", **settings))
 
 

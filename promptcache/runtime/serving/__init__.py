@@ -3,6 +3,7 @@
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.answer_batch import answer_batch
 from promptcache.runtime.serving.batch import Batch, Row
+from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.score import Score, logits_batch, score
 from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
 
@@ -13,6 +14,7 @@ __all__ = [
     "Service",
     "ServiceCounts",
     "ServiceLimits",
+    "ServiceObserver",
     "ServiceState",
     "Ticket",
     "answer_batch",

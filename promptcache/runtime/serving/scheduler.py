@@ -28,6 +28,7 @@ from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs, token_logprobs
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, reserved_tokens
 from promptcache.runtime.serving.batch import Batch, Row
+from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample, sampling_settings
 
 _log = logging.getLogger(__name__)
@@ -85,15 +86,24 @@ class Scheduler:
         num_failed: Forward passes that failed since the last one that did not.
     """
 
-    def __init__(self, executor: Executor, limits: ServiceLimits, *, fetches_first: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        limits: ServiceLimits,
+        *,
+        observer: ServiceObserver | None = None,
+        fetches_first: bool = False,
+    ) -> None:
         """Create a scheduler without jobs.
 
         Args:
+            observer: Gets the times of steps and of waiting.
             fetches_first: Compute nothing while admitted requests wait for their KV. Without new arrivals this takes
                 fewer forward passes.
         """
         self._executor = executor
         self._limits = limits
+        self._observer = observer or ServiceObserver()
         self._fetches_first = fetches_first
         self._batch = Batch(executor.model, executor.pool) if executor.model.linking.takes_rows else None
         self._waiting: deque[Job] = deque()
@@ -194,6 +204,7 @@ class Scheduler:
         )
         for _ in range(count):
             job = self._waiting.popleft()
+            self._observer.admitted(time.perf_counter() - job.submitted)
             if job.settings is None:
                 self._answer_alone(job)
             else:
@@ -244,18 +255,22 @@ class Scheduler:
                 chunk = [job.pending.popleft() for _ in range(min(room, len(job.pending)))]
                 work.append((job, chunk))
                 room -= len(chunk)
+        started = time.perf_counter()
         try:
             logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
+            ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
+            if ready:
+                chosen = torch.tensor([index for index, _ in ready], device=logits.device)
+                self._choose(logits[chosen], [job for _, job in ready])
         except Exception as error:  # noqa: BLE001 - told to the listeners of the step's requests
             self.num_failed += 1
+            self._observer.step_failed()
             for job, _ in work:
-                self._end(job, error)
+                if job.row is not None:
+                    self._end(job, error)
             return True
         self.num_failed = 0
-        ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
-        if ready:
-            chosen = torch.tensor([index for index, _ in ready], device=logits.device)
-            self._choose(logits[chosen], [job for _, job in ready])
+        self._observer.stepped(time.perf_counter() - started, len(work))
         return True
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
@@ -321,7 +336,11 @@ class Scheduler:
         if self._batch is None or job.row is None or job.row.num_own == 0:
             return 0
         own = self._batch.own_kv(job.row)
-        return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
+        try:
+            return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
+        except Exception:  # noqa: BLE001 - history costs no answer
+            _log.exception("the tokens of a request could not be kept in history")
+            return 0
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
         """Remove a job and tell its listener."""

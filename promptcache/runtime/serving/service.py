@@ -14,6 +14,7 @@ from promptcache.runtime.answer import Request, without_reuse
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.planner import PromptSource
 from promptcache.runtime.serving.admission import ServiceLimits
+from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
 
 MAX_FAILED_STEPS = 3
@@ -62,7 +63,11 @@ class Service(Unpicklable):
     _instead = "make one in each process"
 
     def __init__(
-        self, executor: Executor, request: Callable[..., Request], limits: ServiceLimits | None = None
+        self,
+        executor: Executor,
+        request: Callable[..., Request],
+        limits: ServiceLimits | None = None,
+        observer: ServiceObserver | None = None,
     ) -> None:
         """Start a service.
 
@@ -70,12 +75,15 @@ class Service(Unpicklable):
             request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
                 tokens, and options of generation.
             limits: Its limits.
+            observer: Gets figures of its work, in its thread.
         """
         self.limits = ServiceLimits() if limits is None else limits
         if not isinstance(self.limits, ServiceLimits):
             raise InvalidValue("limits is not a ServiceLimits")
+        if not isinstance(observer, ServiceObserver | None):
+            raise InvalidValue("observer is not a ServiceObserver")
         self._request = request
-        self._loop = _Loop(Scheduler(executor, self.limits))
+        self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
         # if a thread is inside torch.

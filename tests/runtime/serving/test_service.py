@@ -30,8 +30,17 @@ from promptcache.diagnostics import (
     ServiceClosed,
 )
 from promptcache.engine import Engine
-from promptcache.runtime import Completion, Service, ServiceLimits, ServiceState, Ticket, plain_logits
-from promptcache.runtime.serving import Batch
+from promptcache.runtime import (
+    Completion,
+    Executor,
+    Service,
+    ServiceLimits,
+    ServiceObserver,
+    ServiceState,
+    Ticket,
+    plain_logits,
+)
+from promptcache.runtime.serving import Batch, scheduler
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
@@ -427,6 +436,68 @@ def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch
         assert len(good.result(30).token_ids) == 5
     finally:
         made.close()
+
+
+def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error between the forward pass and the listeners is told to the step's requests, and counts as a failure."""
+    made = engine().service()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(scheduler, "sample", _fail)
+            with pytest.raises(ArithmeticError):
+                ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
+        assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
+        assert made.state is ServiceState.READY
+    finally:
+        made.close()
+
+
+def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An answer whose tokens cannot be kept is the same answer; the reason is logged."""
+    made = engine(None).service()
+    try:
+        monkeypatch.setattr(Executor, "keep", _fail)
+        found = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
+        assert found.token_ids == ALONE.generate(PROMPTS[0], max_new_tokens=3, do_sample=False).token_ids
+    finally:
+        made.close()
+    assert "could not be kept" in caplog.text
+
+
+def _fail(*_: Any, **__: Any) -> Any:
+    raise ArithmeticError("on purpose")
+
+
+class Figures(ServiceObserver):
+    """An observer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+        self.rows: list[int] = []
+
+    def admitted(self, waited_s: float) -> None:
+        """Keep the time."""
+        self.waited.append(waited_s)
+
+    def stepped(self, step_s: float, num_rows: int) -> None:
+        """Keep the rows."""
+        assert step_s > 0
+        self.rows.append(num_rows)
+
+
+@pytest.mark.parametrize("max_rows", [1, 4])
+def test_an_observer_gets_each_request_and_each_step(max_rows: int) -> None:
+    """Each request is admitted once, and no step has more rows than the limit; one row takes a step for each token."""
+    figures = Figures()
+    made = engine().service(ServiceLimits(max_rows=max_rows), observer=figures)
+    asked = [ask(made, PROMPTS[2], max_new_tokens=5, do_sample=False)[0] for _ in range(6)]
+    generated = sum(len(each.result(30).token_ids) for each in asked)
+    made.close()
+
+    assert len(figures.waited) == 6
+    assert min(figures.waited) >= 0
+    assert sum(figures.rows) >= generated
+    assert max(figures.rows) <= max_rows
 
 
 def test_an_error_of_the_callers_code_ends_its_request_only(service: Service) -> None:

@@ -1,0 +1,19 @@
+"""What a service reports about its work. Nothing here knows a library of metrics."""
+
+from __future__ import annotations
+
+
+class ServiceObserver:
+    """Gets figures of a service; a subclass overrides what it needs.
+
+    The methods are called in the service's thread, in every step. They must return soon and raise nothing.
+    """
+
+    def admitted(self, waited_s: float) -> None:
+        """Get the time that a request waited until it was admitted."""
+
+    def stepped(self, step_s: float, num_rows: int) -> None:
+        """Get the time of one step, sampling included, and the number of requests that it computed tokens of."""
+
+    def step_failed(self) -> None:
+        """Learn of a step that failed; its requests end with an error."""

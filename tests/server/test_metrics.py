@@ -1,0 +1,163 @@
+"""Metrics agree with what clients asked and got, and Prometheus' own parser reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from promptcache import Engine
+from promptcache.kv import StoreConfig
+from promptcache.runtime import ServiceLimits
+from promptcache.runtime.serving import Batch
+from promptcache.server import ServerSettings, create_app
+from tests.conftest import law_examples
+from tests.server.conftest import CHAT, TRAVEL, in_process
+
+COUNTERS = {
+    "requests",
+    "rejected",
+    "prompt_tokens",
+    "generation_tokens",
+    "module_tokens",
+    "store_faults",
+    "step_errors",
+}
+GAUGES = {"requests_running", "requests_waiting", "tail_bytes_used", "store_bytes"}
+HISTOGRAMS = {
+    "request_queue_time_seconds",
+    "step_seconds",
+    "step_rows",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+}
+
+
+def values(text: str) -> dict[str, float]:
+    """Return the sums over all labels of each sample."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for each in family.samples:
+            if not each.name.endswith("_bucket"):
+                name = each.name.removeprefix("promptcache_")
+                found[name] = found.get(name, 0) + each.value
+    return found
+
+
+def test_names_and_types(engine: Engine) -> None:
+    """The text has the metrics of the page with their types, as Prometheus' parser reads it."""
+
+    async def ask(client: httpx.AsyncClient) -> str:
+        return (await client.get("/metrics")).text
+
+    text = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    types = {
+        each.name.removeprefix("promptcache_"): each.type
+        for each in text_string_to_metric_families(text)
+        if not each.name.endswith("_created")
+    }
+
+    expected = dict.fromkeys(COUNTERS, "counter")
+    expected |= dict.fromkeys(GAUGES, "gauge")
+    expected |= dict.fromkeys(HISTOGRAMS, "histogram")
+    assert types == expected
+
+
+BODIES = st.fixed_dictionaries(
+    {
+        "stream": st.booleans(),
+        "max_tokens": st.integers(1, 9),
+        "n": st.integers(1, 3),
+        "temperature": st.sampled_from((0, 1.5)),
+        "model": st.sampled_from(("demo@travel", "demo@travel", "demo@travel", "nothing")),
+        "stop": st.sampled_from((None, ["best"])),
+    }
+)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.06), deadline=None)
+@given(bodies=st.lists(BODIES, min_size=1, max_size=8), limit=st.sampled_from((2, 256)))
+def test_counters_agree_with_what_was_asked(engine: Engine, bodies: list[dict[str, Any]], limit: int) -> None:
+    """Each request that was taken is counted once for each of its answers, and each refusal once; tokens add up."""
+    app = create_app(engine, ServerSettings(model="demo", limits=ServiceLimits(max_rows=2, max_waiting=limit)))
+    engine.clear_history()
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        usage = {"stream_options": {"include_usage": True}}
+        asked = ({**CHAT, **(usage if body["stream"] else {}), **body} for body in bodies)
+        return await asyncio.gather(*(client.post("/v1/chat/completions", json=each) for each in asked))
+
+    answers = in_process(app, ask)
+    found = values(app.state.server.metrics.text().decode())
+    taken = [(body, each) for body, each in zip(bodies, answers, strict=True) if each.status_code == 200]
+    usages = [_usage(each) for _, each in taken]
+    rows = sum(body["n"] for body, _ in taken)
+
+    assert found.get("requests_total", 0) == rows
+    assert found["e2e_request_latency_seconds_count"] == found["time_to_first_token_seconds_count"] == rows
+    assert found.get("rejected_total", 0) == sum(each.status_code == 429 for each in answers)
+    assert found["generation_tokens_total"] == sum(each["completion_tokens"] for each in usages)
+    assert found["inter_token_latency_seconds_count"] == found["generation_tokens_total"] - rows
+    assert found["request_queue_time_seconds_count"] >= rows  # rows of a refused request may have joined
+    assert found["step_rows_sum"] >= found["generation_tokens_total"]
+    assert found["step_rows_count"] == found["step_seconds_count"]
+    assert found["step_errors_total"] == found["requests_running"] == found["requests_waiting"] == 0
+    assert found["store_bytes"] == engine.store.nbytes() > 0
+
+
+def _usage(answer: httpx.Response) -> dict[str, int]:
+    if "event-stream" not in answer.headers["content-type"]:
+        return dict(answer.json()["usage"])
+    last = answer.text.split("\n\n")[-3]
+    return dict(json.loads(last.removeprefix("data: "))["usage"])
+
+
+def test_failed_steps_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that fails is counted, and its request ends with an error, not as a refusal."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("on purpose")
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Batch, "step", fail)
+            await client.post("/v1/chat/completions", json=CHAT)
+        await client.post("/v1/chat/completions", json=CHAT)
+
+    app = create_app(engine, ServerSettings(model="demo"))
+    in_process(app, ask)
+    text = app.state.server.metrics.text().decode()
+
+    assert values(text)["step_errors_total"] == 1
+    assert 'promptcache_requests_total{door="chat",finish="error"} 1.0' in text
+    assert 'promptcache_requests_total{door="chat",finish="stop"} 1.0' in text
+    assert "rejected_total{" not in text
+
+
+def test_bytes_of_the_store_by_tier(tmp_path: Path) -> None:
+    """A store with a folder reports its memory and its folder."""
+    engine = Engine.from_pretrained("demo", store=StoreConfig(folder=tmp_path))
+    engine.add_schema(TRAVEL)
+
+    async def ask(client: httpx.AsyncClient) -> str:
+        return (await client.get("/metrics")).text
+
+    text = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    found = {
+        each.labels["tier"]: each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+        if each.name == "promptcache_store_bytes"
+    }
+
+    assert found["memory"] > 0
+    assert found["disk"] == sum(each.stat().st_size for each in tmp_path.rglob("*") if len(each.stem) == 64)
