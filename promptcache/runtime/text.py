@@ -32,6 +32,11 @@ class IncrementalText:
         self._num_known = 0  # characters of the answer that are known
         self._held = ""  # known text that may be the beginning of a stop string
 
+    @property
+    def num_known(self) -> int:
+        """Characters of the answer that are known, returned or not."""
+        return self._num_known
+
     def add(self, token_id: int) -> str:
         """Add a token and return the text that is certain now."""
         self._pending.append(token_id)

@@ -19,9 +19,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.runtime import DEFAULT_NEW_TOKENS, Completion, IncrementalText, PromptSource, Ticket
+from promptcache.runtime import (
+    DEFAULT_NEW_TOKENS,
+    Completion,
+    IncrementalText,
+    PromptSource,
+    Ticket,
+    TokenLogprobs,
+)
 from promptcache.server.errors import ApiError, as_api_error
 from promptcache.server.events import ClientGone, RowEvents, RowItem
+from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServerState
 from promptcache.tokenizer import answer_text
@@ -62,10 +70,17 @@ class ServerRequest:
 
 @dataclass(slots=True, kw_only=True)
 class _AnswerRow:
-    """One of the `n` answers, as it grows."""
+    """One of the `n` answers, as it grows.
+
+    Attributes:
+        num_taken: Characters of the answer that were taken from `text`.
+        logprobs: The tokens with log-probabilities, if these were asked for.
+    """
 
     text: IncrementalText
+    logprobs: AnswerLogprobs
     pieces: list[str] = field(default_factory=list)
+    num_taken: int = 0
     completion: Completion | None = None
     last_token_at: float | None = None
 
@@ -74,6 +89,29 @@ class _AnswerRow:
         if self.completion is None:
             return None
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
+
+    def add(self, token: int | TokenLogprobs) -> str:
+        """Add a token, and return the text that is certain now."""
+        start = self.text.num_known
+        if isinstance(token, int):
+            return self._taken(self.text.add(token))
+        if not self.text.stopped:
+            self.logprobs.add(token, start)
+        return self._taken(self.text.add(token.token_id))
+
+    def finish_with(self, completion: Completion) -> str:
+        """Set the whole answer, and return the rest of its text."""
+        self.completion = completion
+        return self._taken(self.text.finish(completion.text))
+
+    def tokens(self) -> tuple[AnswerToken, ...]:
+        """Return the tokens of the text that was taken since the last call."""
+        whole = self.completion is not None and not self.text.stopped
+        return self.logprobs.take(None if whole else self.num_taken)
+
+    def _taken(self, piece: str) -> str:
+        self.num_taken += len(piece)
+        return piece
 
 
 async def respond(request: Request, question: ServerRequest) -> Response:
@@ -112,9 +150,6 @@ def _check(question: ServerRequest, state: ServerState) -> None:
             f"max_tokens={body.limit} is more than {most}, the limit of this server",
             param="max_tokens",
         )
-    if body.stream and question.logprobs is not None:
-        message = "log-probabilities are known at the end of an answer: ask for them without 'stream'"
-        raise ApiError(400, "unsupported_parameter", message, param="logprobs")
 
 
 class _Answer:
@@ -128,8 +163,12 @@ class _Answer:
         self._salt: str | None = request.state.caller.salt
         self._started = time.perf_counter()
         self._accepted = False
-        text, stop_strings = partial(answer_text, state.engine.tokenizer), question.body.stop_strings
-        self._rows = [_AnswerRow(text=IncrementalText(text, stop_strings)) for _ in range(question.body.num_choices)]
+        tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings
+        text = partial(answer_text, tokenizer)
+        self._rows = [
+            _AnswerRow(text=IncrementalText(text, stop_strings), logprobs=AnswerLogprobs(tokenizer))
+            for _ in range(question.body.num_choices)
+        ]
         self._shape = _FORMS[question.door]
         schema = f"@{question.schema}" if question.schema else ""
         self._head = {
@@ -202,9 +241,9 @@ class _Answer:
                     continue
                 row = self._rows[index]
                 if piece := self._take(row, item):
-                    yield chunk(choices=[self._delta(index, self._shape.delta(piece))])
+                    yield chunk(choices=[self._delta(index, self._shape.delta(piece), row.tokens())])
                 if row.completion is not None:
-                    ended = self._delta(index, self._shape.delta(""), row.finish)
+                    ended = self._delta(index, self._shape.delta(""), row.tokens(), row.finish)
                     yield chunk(choices=[ended], prompt_cache=self._cache(row.completion))
             self._count()
             if wants_usage:
@@ -224,42 +263,34 @@ class _Answer:
         """
         if isinstance(item, BaseException):
             raise item
-        if isinstance(item, Completion):
-            row.completion = item
-            piece = row.text.finish(item.text)
+        if not isinstance(item, Completion):
+            self._count_token(row)
+            piece = row.add(item)
+        elif row.last_token_at is None and item.logprobs:  # it was answered alone
+            self._count_token(row)
+            piece = "".join([*map(row.add, item.logprobs), row.finish_with(item)])
         else:
-            now = time.perf_counter()
-            first = row.last_token_at is None
-            self._state.metrics.token(now - (row.last_token_at or self._started), first=first)
-            row.last_token_at = now
-            piece = row.text.add(item)
+            piece = row.finish_with(item)
         if not self._question.body.stream:
             row.pieces.append(piece)
         return piece
 
+    def _count_token(self, row: _AnswerRow) -> None:
+        now = time.perf_counter()
+        self._state.metrics.token(now - (row.last_token_at or self._started), first=row.last_token_at is None)
+        row.last_token_at = now
+
     def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
         assert row.completion is not None
         content = self._shape.content("".join(row.pieces))
-        logprobs = None if row.completion.logprobs is None else self._logprobs(row.completion)
+        logprobs = None if self._question.logprobs is None else self._shape.logprobs(row.tokens())
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": row.finish}
 
-    def _delta(self, index: int, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
-        return {"index": index, **delta, "logprobs": None, "finish_reason": finish}
-
-    def _logprobs(self, completion: Completion) -> dict[str, Any]:
-        tokenizer = self._state.engine.tokenizer
-
-        def entry(token_id: int, logprob: float) -> dict[str, Any]:
-            token = tokenizer.detokenize([token_id])
-            return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-
-        tokens = [each for each in completion.logprobs or () if each.token_id not in tokenizer.control_ids]
-        top = [[entry(*pair) for pair in each.top] for each in tokens]
-        content = [
-            {**entry(each.token_id, each.logprob), "top_logprobs": others}
-            for each, others in zip(tokens, top, strict=True)
-        ]
-        return {"content": content, "refusal": None}
+    def _delta(
+        self, index: int, delta: Mapping[str, Any], tokens: Sequence[AnswerToken] = (), finish: str | None = None
+    ) -> dict[str, Any]:
+        logprobs = self._shape.logprobs(tokens) if tokens else None
+        return {"index": index, **delta, "logprobs": logprobs, "finish_reason": finish}
 
     @property
     def _first(self) -> Completion:
@@ -342,6 +373,7 @@ class _AnswerForm:
         prefix: Of the ids of answers.
         opening: The first delta of a stream; None if there is none.
         content: Returns the fields of a choice that hold its text; `delta` those of a chunk.
+        logprobs: Returns the log-probabilities of a choice or chunk.
     """
 
     prefix: str
@@ -350,6 +382,7 @@ class _AnswerForm:
     opening: Mapping[str, Any] | None
     content: Callable[[str], Mapping[str, Any]]
     delta: Callable[[str], Mapping[str, Any]]
+    logprobs: Callable[[Sequence[AnswerToken]], Mapping[str, Any]]
 
 
 _CHAT = _AnswerForm(
@@ -359,6 +392,7 @@ _CHAT = _AnswerForm(
     opening={"delta": {"role": "assistant", "content": ""}},
     content=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
     delta=lambda text: {"delta": {"content": text} if text else {}},
+    logprobs=chat_logprobs,
 )
 _FORMS = {
     Door.CHAT: _CHAT,
@@ -370,6 +404,7 @@ _FORMS = {
         opening=None,
         content=lambda text: {"text": text},
         delta=lambda text: {"text": text},
+        logprobs=plain_logprobs,
     ),
 }
 

@@ -50,7 +50,15 @@ async def completions(request: Request, body: PlainBody) -> Response:
     schema = state.schema_of(body.model)
     prompt = Prompt(schema or CHAT_SCHEMA).text(body.prompt)
     return await respond(
-        request, ServerRequest(door=Door.COMPLETIONS, prompt=prompt, schema=schema, body=body, repair=body.repair)
+        request,
+        ServerRequest(
+            door=Door.COMPLETIONS,
+            prompt=prompt,
+            schema=schema,
+            body=body,
+            repair=body.repair,
+            logprobs=body.logprobs,
+        ),
     )
 
 

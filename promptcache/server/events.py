@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from starlette.types import Receive
 
-from promptcache.runtime import Completion, Ticket
+from promptcache.runtime import Completion, Ticket, TokenLogprobs
 from promptcache.server.errors import ApiError
 
 MAX_UNREAD = 512
 """Number of tokens that a client may be behind before its request is cancelled."""
 
-RowItem: TypeAlias = int | Completion | BaseException
+RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
 """A generated token, the end of a row, or an error."""
 
 

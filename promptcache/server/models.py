@@ -144,7 +144,7 @@ class PlainBody(GenerationBody):
     model: str
     prompt: str
     repair: str | None = None
-    logprobs: None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptBody(GenerationBody):

@@ -160,28 +160,6 @@ def test_several_choices_of_one_prompt(served: Served) -> None:
     assert len(set(first)) > 1
 
 
-def test_log_probabilities(served: Served, engine: Engine) -> None:
-    """Tokens have the log-probabilities of the engine, and the texts of the tokens are the answer."""
-    made = served.openai().chat.completions.create(
-        model="demo@travel",
-        messages=[QUESTION],
-        temperature=0,
-        logprobs=True,
-        top_logprobs=2,
-        extra_body={"prompt_cache": {"use": ["miami"]}},
-    )
-    expected = engine.generate(Prompt("travel").use("miami").user(QUESTION["content"]), do_sample=False, logprobs=2)
-
-    content = made.choices[0].logprobs and made.choices[0].logprobs.content
-    assert content
-    assert expected.logprobs
-    assert "".join(each.token for each in content) == made.choices[0].message.content
-    assert [each.logprob for each in content] == pytest.approx(
-        [each.logprob for each in expected.logprobs][:-1], abs=1e-3
-    )
-    assert {len(each.top_logprobs) for each in content} == {2}
-
-
 def test_models_are_the_base_and_one_for_each_schema(served: Served) -> None:
     """OpenAI's client lists and retrieves models; each is accepted by chats."""
     client = served.openai()

@@ -32,7 +32,6 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
     ({"logit_bias": {"1": 2}}, "unsupported_parameter", "logit_bias"),
     ({"frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
-    ({"logprobs": True, "stream": True}, "unsupported_parameter", "logprobs"),
     ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),
     ({"temperature": 3}, "invalid_value", "temperature"),
     ({"temperature": "0"}, "invalid_value", "temperature"),

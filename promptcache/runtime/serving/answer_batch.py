@@ -11,6 +11,7 @@ from promptcache.runtime.answer import Request, answer
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
+from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.scheduler import Scheduler
 
@@ -39,7 +40,7 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
     completions: dict[int, Completion] = {}
     errors: list[BaseException] = []
 
-    def listen(index: int, item: int | Completion | BaseException) -> None:
+    def listen(index: int, item: int | TokenLogprobs | Completion | BaseException) -> None:
         if isinstance(item, Completion):
             completions[index] = item
         elif isinstance(item, BaseException):

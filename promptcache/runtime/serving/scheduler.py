@@ -33,8 +33,12 @@ from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, s
 
 _log = logging.getLogger(__name__)
 
-Listener: TypeAlias = Callable[[int | Completion | BaseException], None]
-"""Gets each generated token, then the completion or an error. It must not block."""
+Listener: TypeAlias = Callable[[int | TokenLogprobs | Completion | BaseException], None]
+"""Gets each generated token, then the completion or an error. It must not block.
+
+A token comes with its log-probabilities if the request has them. A request that is answered alone tells no tokens then:
+its log-probabilities come with the completion.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -298,7 +302,7 @@ class Scheduler:
         job.seen.append(token_id)
         job.token_ids.append(token_id)
         try:
-            job.listener(token_id)
+            job.listener(token_id if job.request.logprobs is None else job.logprobs[-1])
             input_ids = token_tensor(job.seen, scores.device) if job.criteria else None
             stopped = any(bool(torch.as_tensor(each(input_ids, scores)).all()) for each in job.criteria)
         except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
@@ -390,7 +394,7 @@ def _with_listener(job: Job, executor: Executor) -> Request:
     options: dict[str, Any] = dict(request.options)
     options["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), is_cancelled]
     rows = max(number_of(name, options, executor.model) for name in ("num_beams", "num_return_sequences"))
-    if rows == 1 and options.get("streamer") is None:
+    if rows == 1 and request.logprobs is None and options.get("streamer") is None:
         options["streamer"] = _ListeningStreamer(job.listener)
     return replace(request, options=options)
 

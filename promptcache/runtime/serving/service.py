@@ -123,8 +123,8 @@ class Service(Unpicklable):
 
         Args:
             prompt: As for `Engine.generate`.
-            listener: Called in the service's thread: with each token ID, then with the `Completion` or an error. It
-                must not block.
+            listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
+                given, then with the `Completion` or an error. It must not block.
             max_new_tokens, repair, salt, logprobs, generation: As for `Engine.generate`.
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This

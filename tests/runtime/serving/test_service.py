@@ -38,6 +38,7 @@ from promptcache.runtime import (
     ServiceObserver,
     ServiceState,
     Ticket,
+    TokenLogprobs,
     plain_logits,
 )
 from promptcache.runtime.serving import Batch, scheduler
@@ -88,10 +89,10 @@ class Asked(Future[Completion]):
         self.token_ids: list[int] = []
         self.started = threading.Event()
 
-    def __call__(self, item: int | Completion | BaseException) -> None:
+    def __call__(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
         """Receive an item."""
-        if isinstance(item, int):
-            self.token_ids.append(item)
+        if isinstance(item, int | TokenLogprobs):
+            self.token_ids.append(item if isinstance(item, int) else item.token_id)
             self.started.set()
         elif isinstance(item, BaseException):
             self.set_exception(item)
@@ -265,11 +266,13 @@ def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int
 
 def test_log_probabilities_are_those_of_generate(service: Service) -> None:
     """A row reports the log-probabilities that `generate` reports."""
-    found = ask(service, PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)[0].result(60)
+    asked = ask(service, PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)[0]
+    found = asked.result(60)
     expected = ALONE.generate(PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)
 
     assert found.logprobs is not None
     assert expected.logprobs is not None
+    assert tuple(asked.token_ids) == found.token_ids
     for one, other in zip(found.logprobs, expected.logprobs, strict=True):
         assert [token for token, _ in one.top] == [token for token, _ in other.top]
         assert abs(one.logprob - other.logprob) < 1e-9
@@ -541,7 +544,7 @@ def test_a_listener_that_raises_disturbs_nobody(kind: type, service: Service) ->
     """An error of a listener ends its request; other requests, and later ones, are answered."""
 
     class Raising(Asked):
-        def __call__(self, item: int | Completion | BaseException) -> None:
+        def __call__(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
             super().__call__(item)
             if isinstance(item, kind):
                 raise ArithmeticError("on purpose")

@@ -1,0 +1,141 @@
+"""Log-probabilities over HTTP: those of the engine, in OpenAI's two forms, the same in streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionTokenLogprob
+
+from promptcache import Engine, Prompt
+from promptcache.runtime import TokenLogprobs
+from promptcache.server.logprobs import AnswerLogprobs, chat_logprobs
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.server.conftest import QUESTION, Served
+
+CHAT: dict[str, Any] = {
+    "model": "demo@travel",
+    "messages": [QUESTION],
+    "logprobs": True,
+    "top_logprobs": 2,
+    "extra_body": {"prompt_cache": {"use": ["miami"]}},
+}
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0, "stop": ["Miami is sto"]},
+    {"temperature": 0, "stop": [" dish"]},
+    {"temperature": 0, "max_tokens": 3},
+    {"temperature": 1.5, "seed": 3, "n": 3, "max_tokens": 20},
+)
+
+
+def _of_plain(made: Any) -> list[Any]:
+    return [(each.message.content, each.logprobs.content) for each in made.choices]
+
+
+def _of_stream(stream: Any, number: int) -> list[Any]:
+    found: list[tuple[list[str], list[ChatCompletionTokenLogprob]]] = [([], []) for _ in range(number)]
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts, tokens = found[choice.index]
+            texts.append(choice.delta.content or "")
+            tokens += (choice.logprobs and choice.logprobs.content) or []
+            assert "".join(each.token for each in tokens).startswith("".join(texts))
+    return [("".join(texts), tokens) for texts, tokens in found]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_streams_have_the_log_probabilities_of_plain_answers(served: Served, options: dict[str, Any]) -> None:
+    """A stream sends each token with the text that it begins, and all together are those of the plain answer."""
+    client = served.openai()
+    plain = _of_plain(client.chat.completions.create(**CHAT, **options))
+    stream = _of_stream(client.chat.completions.create(**CHAT, **options, stream=True), options.get("n", 1))
+
+    assert [text for text, _ in stream] == [text for text, _ in plain]
+    for (_, tokens), (text, expected) in zip(stream, plain, strict=True):
+        assert [each.token for each in tokens] == [each.token for each in expected]
+        assert [each.logprob for each in tokens] == pytest.approx([each.logprob for each in expected], abs=1e-3)
+        assert [len(each.top_logprobs) for each in tokens] == [2] * len(tokens)
+        assert "".join(each.token for each in tokens).startswith(text)
+        whole = "".join(each.token for each in tokens[:-1])
+        assert text.startswith(whole)
+        assert len(whole) < len(text) or not text
+
+
+def test_chats_have_the_log_probabilities_of_the_engine(served: Served, engine: Engine) -> None:
+    """Tokens are those of `Engine.generate` with its numbers, without the end of the turn."""
+    made = served.openai().chat.completions.create(**CHAT, temperature=0)
+    expected = engine.generate(Prompt("travel").use("miami").user(QUESTION["content"]), do_sample=False, logprobs=2)
+
+    content = made.choices[0].logprobs and made.choices[0].logprobs.content
+    assert content
+    assert expected.logprobs
+    assert "".join(each.token for each in content) == made.choices[0].message.content == expected.text
+    for found, each in zip(content, expected.logprobs[:-1], strict=True):
+        assert found.logprob == pytest.approx(each.logprob, abs=1e-3)
+        assert [other.logprob for other in found.top_logprobs] == pytest.approx(
+            [logprob for _, logprob in each.top], abs=1e-3
+        )
+        assert bytes(found.bytes or ()).decode() == found.token
+
+
+@pytest.mark.parametrize("num_top", [0, 3])
+def test_completions_have_them_in_their_own_form(served: Served, num_top: int) -> None:
+    """Offsets and texts of the tokens are those of the answer; a stream has the same lists in pieces."""
+    asked: dict[str, Any] = {
+        "model": "demo",
+        "prompt": "The best dish of Oslo is cod. The best",
+        "temperature": 0,
+        "max_tokens": 8,
+        "logprobs": num_top,
+    }
+    client = served.openai()
+    choice = client.completions.create(**asked).choices[0]
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
+    logprobs = choice.logprobs
+    assert logprobs
+    assert logprobs.tokens
+    assert logprobs.token_logprobs
+    assert logprobs.text_offset
+    assert logprobs.top_logprobs
+
+    assert "".join(logprobs.tokens) == choice.text
+    assert logprobs.text_offset == [len("".join(logprobs.tokens[:index])) for index in range(len(logprobs.tokens))]
+    for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == logprob
+        assert max(1, num_top) <= len(top) <= num_top + 1
+    for name in ("tokens", "text_offset"):
+        streamed = [each for chunk in chunks if chunk.logprobs for each in getattr(chunk.logprobs, name)]
+        assert streamed == getattr(logprobs, name)
+    assert "".join(each.text for each in chunks) == choice.text
+
+
+def test_an_answer_without_them_has_none(served: Served) -> None:
+    """Log-probabilities come only if asked for."""
+    asked = {name: value for name, value in CHAT.items() if "logprobs" not in name}
+    made = served.openai().chat.completions.create(**asked, temperature=0, max_tokens=2)
+
+    assert made.choices[0].logprobs is None
+
+
+def test_requests_that_run_alone_have_them_at_their_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that no row of the batch can express has the same tokens, text and numbers."""
+    plain = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
+    monkeypatch.setattr("promptcache.runtime.serving.scheduler.sampling_settings", lambda *_: None)
+    alone = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
+    stream = _of_stream(served.openai().chat.completions.create(**CHAT, temperature=0, stream=True), 1)
+
+    for ((text, tokens),) in (alone, stream):
+        assert text == plain[0][0]
+        assert [each.token for each in tokens] == [each.token for each in plain[0][1]]
+
+
+def test_parts_of_a_character_have_no_bytes() -> None:
+    """A token that is a part of a character shows it as such, and has no bytes of its own."""
+    logprobs = AnswerLogprobs(ByteTokenizer())
+    for token_id in "aé".encode():
+        logprobs.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=((token_id, -1.0),)), 0)
+    first, *others = chat_logprobs(logprobs.take())["content"]
+
+    assert (first["token"], first["bytes"]) == ("a", [97])
+    assert [each["bytes"] for each in others] == [None, None]
