@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -316,6 +316,7 @@ class _Answer:
         usage, timing = completion.usage, completion.timing
         return {
             "schema": self._question.schema,
+            "schema_version": completion.plan.selection.schema.version,
             "level": completion.level,
             "repair": completion.repair,
             "lossy": completion.lossy,

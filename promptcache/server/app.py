@@ -43,7 +43,14 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     install_handlers(app)
-    app.add_middleware(Gate, keys=settings.keys, max_body_bytes=settings.max_body_bytes)
+    app.state.settings = settings
+    app.add_middleware(
+        Gate,
+        keys=settings.keys,
+        max_body_bytes=settings.max_body_bytes,
+        max_connections=settings.max_connections,
+        client_timeout_s=settings.client_timeout_s,
+    )
     for each in (chat, prompts, schemas):
         app.include_router(each.router)
     app.add_api_route("/livez", _livez)

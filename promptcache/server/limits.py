@@ -5,6 +5,7 @@ It is plain ASGI: Starlette's middleware class loses disconnects of clients.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -71,12 +72,16 @@ def read_keys(path: Path) -> frozenset[str]:
 
 
 class Gate:
-    """ASGI middleware: request id, key, size of the body, log."""
+    """ASGI middleware: request id, number of connections, key, size of the body, log."""
 
-    def __init__(self, app: ASGIApp, *, keys: ApiKeys, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: ApiKeys, max_body_bytes: int, max_connections: int, client_timeout_s: float
+    ) -> None:
         self._app = app
         self._keys = keys
         self._max_body_bytes = max_body_bytes
+        self._max_connections = max_connections
+        self._client_timeout_s = client_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it before its body is read."""
@@ -97,8 +102,9 @@ class Gate:
             await send(message)
 
         try:
+            self._check_connections(scope)
             scope["state"]["caller"] = self._caller(scope, headers)
-            body = await self._body(headers, receive)
+            body = await self._timed_body(headers, receive)
             await self._app(scope, _replaying(body, receive), send_with_id)
         except ApiError as error:
             record["error"] = error.code
@@ -109,6 +115,15 @@ class Gate:
         finally:
             record["duration_s"] = round(time.perf_counter() - started, 4)
             LOG.info(json.dumps(record))
+
+    def _check_connections(self, scope: Scope) -> None:
+        state = scope["app"].state.server
+        number = state.num_connections()
+        if number > self._max_connections and scope["path"] not in _OPEN:
+            state.metrics.rejected("too_many_connections")
+            message = f"there are {number} connections, and the limit is {self._max_connections}: try later"
+            headers = {"retry-after": "1", "connection": "close"}
+            raise ApiError(503, "too_many_connections", message, headers=headers)
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -123,6 +138,15 @@ class Gate:
             message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         return Caller(salt=None, is_admin=False)
+
+    async def _timed_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        limit_s = self._client_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._body(headers, receive)
+        except TimeoutError:
+            message = f"the body did not arrive within {limit_s:g} s"
+            raise ApiError(408, "client_too_slow", message, headers={"connection": "close"}) from None
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         length = headers.get("content-length", "0")

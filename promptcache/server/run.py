@@ -10,17 +10,40 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from promptcache.server.state import ServerState
+from promptcache.server.connections import timed_protocol
+from promptcache.server.state import ServerSettings, ServerState
 
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
 
 
-class _DrainingServer(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """Ends when nothing runs any more. A second signal ends it at once."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, started: Callable[[str], None]) -> None:
-        super().__init__(config)
+    def __init__(self, app: FastAPI, started: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Create a server.
+
+        Args:
+            host: Address to listen on.
+            port: 0 takes a free one.
+            started: Called with the URL once the server listens.
+        """
+        settings: ServerSettings = app.state.settings
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                http=timed_protocol(settings.client_timeout_s),
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                timeout_graceful_shutdown=_LAST_BYTES_S,
+            )
+        )
         self._app = app
         self._started = started
         self._is_draining = False
@@ -32,6 +55,8 @@ class _DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         if self.started:
+            state: ServerState = self._app.state.server
+            state.num_connections = lambda: len(self.server_state.connections)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
@@ -61,16 +86,4 @@ def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None])
         port: 0 takes a free one.
         started: Called with the URL once the server listens.
     """
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=_LAST_BYTES_S,
-    )
-    _DrainingServer(config, app, started).run()
+    DrainingServer(app, started, host=host, port=port).run()

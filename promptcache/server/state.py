@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import ServiceClosed
@@ -25,6 +26,9 @@ class ServerSettings:
         max_new_tokens: Limit of the tokens of one answer.
         request_timeout_s: Limit of the time of one request.
         max_body_bytes: Limit of the body of one request.
+        max_connections: Connections above which requests are refused.
+        client_timeout_s: Time that a client has to send the head of a request, to send its body, and to read some of
+            its answer.
         drain_s: How long running requests may go on after SIGTERM.
     """
 
@@ -35,6 +39,8 @@ class ServerSettings:
     max_new_tokens: int = 1024
     request_timeout_s: float = 600.0
     max_body_bytes: int = 2**20
+    max_connections: int = 512
+    client_timeout_s: float = 30.0
     drain_s: float = 30.0
 
 
@@ -44,6 +50,7 @@ class ServerState:
     Attributes:
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
+        num_connections: Returns the number of open connections.
     """
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
@@ -51,6 +58,7 @@ class ServerState:
         self.settings = settings
         self.warming = True
         self.draining = False
+        self.num_connections: Callable[[], int] = lambda: 0
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store)
         self.service: Service = engine.service(settings.limits, observer=self.metrics)
 

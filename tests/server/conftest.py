@@ -20,6 +20,7 @@ from openai import OpenAI
 from promptcache import Engine
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
+from promptcache.server.run import DrainingServer
 from promptcache.server.state import ServerState
 
 TRAVEL = Path(__file__).parents[2] / "schemas" / "travel.xml"
@@ -35,6 +36,7 @@ class Served:
     url: str
     app: FastAPI
     clients: ExitStack
+    server: uvicorn.Server
 
     @property
     def state(self) -> ServerState:
@@ -69,17 +71,24 @@ def served() -> Iterator[Served]:
     yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
 
 
-def running(app: FastAPI) -> Iterator[Served]:
-    """Run an application under uvicorn in a thread."""
+def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
+    """Run an application under uvicorn in a thread, as `serve` does.
+
+    Args:
+        send_buffer: Bytes that the kernel keeps for a client that does not read; None lets it decide.
+    """
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    if send_buffer is not None:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    server = DrainingServer(app, lambda _: None)
+    server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
         _wait(lambda: server.started and httpx.get(f"{url}/health").status_code == 200)
         with ExitStack() as clients:
-            yield Served(url, app, clients)
+            yield Served(url, app, clients, server)
     finally:
         server.should_exit = True
         thread.join()

@@ -1,0 +1,139 @@
+"""Slow clients, and too many of them, hold up nobody else, and not for long."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from promptcache import Engine
+from promptcache.server import ServerSettings, create_app
+from tests.server.conftest import CHAT, ScriptedService, Served, running, scripted, wait_until
+
+TIMEOUT_S = 0.4
+
+
+@pytest.fixture
+def impatient(engine: Engine) -> Iterator[Served]:
+    """A server with a short time limit for clients, four connections, and little memory for unread answers."""
+    settings = ServerSettings(
+        model="demo", client_timeout_s=TIMEOUT_S, max_connections=4, max_new_tokens=3000, request_timeout_s=30
+    )
+    yield from running(create_app(engine, settings), send_buffer=4096)
+
+
+def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
+    """Return a raw connection."""
+    place = urlsplit(served.url)
+    connection = socket.socket()
+    if receive_buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(10)
+    connection.connect((place.hostname or "", place.port or 0))
+    return connection
+
+
+def head(num_body_bytes: int) -> bytes:
+    """Return the head of a chat."""
+    return (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {num_body_bytes}\r\n\r\n"
+    ).encode()
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a byte from time to time, for five seconds."""
+    for _ in range(100):
+        time.sleep(0.05)
+        connection.sendall(b"x")
+
+
+@pytest.mark.parametrize("text", [b"", b"G", head(10)[:40], b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li"])
+def test_a_slow_head_closes_the_connection(impatient: Served, text: bytes) -> None:
+    """A connection without a whole head ends in time, also if more of it comes byte by byte."""
+    started = time.perf_counter()
+    with connect(impatient) as connection:
+        connection.sendall(text)
+        with pytest.raises(ConnectionError):
+            drip(connection)
+
+    assert TIMEOUT_S * 0.9 < time.perf_counter() - started < TIMEOUT_S + 2
+
+
+def test_a_slow_body_is_a_timeout(impatient: Served) -> None:
+    """A body that does not arrive in time is 408 in OpenAI's shape, also if more of it comes byte by byte."""
+    with connect(impatient) as connection:
+        connection.sendall(head(1000))
+        for _ in range(int(TIMEOUT_S / 0.05)):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+        text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+
+    assert text.startswith("HTTP/1.1 408")
+    assert json.loads(text.rpartition("\r\n\r\n")[2])["error"]["code"] == "client_too_slow"
+
+
+def test_a_slow_answer_is_no_slow_client(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that waits longer than its own time limit gets its answer, and asks again on the same connection."""
+    pause = threading.Event()
+    threading.Timer(3 * TIMEOUT_S, pause.set).start()
+    service = ScriptedService(pause, RuntimeError("end"))
+    for server in running(scripted(engine, service, monkeypatch, client_timeout_s=TIMEOUT_S)):
+        with server.http() as client:
+            assert client.post("/v1/chat/completions", json=CHAT).status_code == 500
+            time.sleep(2 * TIMEOUT_S)
+            assert client.get("/livez").status_code == 200
+
+
+def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient: Served) -> None:
+    """Others are answered meanwhile; then its row is free, its connection is closed, and nothing of it is left."""
+    body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
+    with connect(impatient, receive_buffer=2048) as connection:
+        connection.sendall(head(len(body)) + body)
+        wait_until(lambda: impatient.state.service.counts.num_running == 8)
+        answers = [
+            impatient.openai().chat.completions.create(
+                model="demo@travel",
+                messages=CHAT["messages"],  # type: ignore[arg-type]
+                temperature=0,
+                extra_body={"prompt_cache": {"use": ["miami"]}},
+            )
+            for _ in range(3)
+        ]
+        wait_until(lambda: impatient.state.service.counts.num_running == 0, 20)
+        wait_until(lambda: not impatient.server.server_state.tasks, 10)
+        text = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"[DONE]" not in text
+    with impatient.http() as client:
+        metrics = client.get("/metrics").text
+
+    assert {each.choices[0].message.content for each in answers} == {"The best dish of Miami is stone crab."}
+    assert re.search(r'requests_total\{door="chat",finish="(error|cancelled)"\} 8\.0', metrics)
+
+
+def test_too_many_connections_are_refused(impatient: Served) -> None:
+    """Above the limit requests are 503 in OpenAI's shape, health is answered, and it ends with the connections."""
+    with ExitStack() as others:
+        for _ in range(4):
+            others.enter_context(connect(impatient))
+        wait_until(lambda: len(impatient.server.server_state.connections) == 4)
+        with pytest.raises(openai.InternalServerError) as caught:
+            impatient.openai().models.list()
+        with impatient.http() as client:
+            health = client.get("/health")
+
+    assert (caught.value.status_code, caught.value.code) == (503, "too_many_connections")
+    assert caught.value.response.headers["retry-after"] == "1"
+    assert health.status_code == 200
+    wait_until(lambda: len(impatient.server.server_state.connections) < 4)
+    with impatient.http() as client:
+        assert client.get("/v1/models").status_code == 200
+        assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text

@@ -1,0 +1,253 @@
+"""Many random requests at once over HTTP: every answer is the engine's own, and nothing is left at the end.
+
+Clients ask plainly and in streams, under several keys, with and without modules. Some leave before their answer ends.
+Meanwhile the schema is replaced and removed, and the budgets of memory and history are too small for all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from promptcache import Engine, Prompt
+from promptcache.kv import StoreConfig
+from promptcache.runtime import ServiceLimits
+from promptcache.server import ApiKeys, ServerSettings, create_app
+from promptcache.server.limits import digests
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.server.conftest import Served, running, wait_until
+
+_LOG = logging.getLogger(__name__)
+MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
+KEYS = ("alice", "bob", "carol")
+VERSIONS = ("1", "2", "3")
+MEMORY_BYTES, HISTORY_BYTES = 2**18, 2**16
+NUM_CLIENTS = 24
+MAX_GROWTH_BYTES = 48 * 2**20
+
+SCHEMA = """<schema name="s" version="{0}">Root {0}.
+<module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
+<union name="u"><module name="c">The c of {0}.</module><module name="d">Some other d.</module></union></schema>"""
+PLACE = "/v1/schemas/s"
+USES: tuple[dict[str, Any], ...] = (
+    {},
+    {"a": {}},
+    {"a": {"p": "some"}, "c": {}},
+    {"a": {"p": "word"}, "d": {}},
+    {"c": {}},
+)
+TURNS: tuple[tuple[str, ...], ...] = (("Go",), ("Go on, please. " * 5,), ("Go", "Yes", "And then?"), ("Ünö →",))
+
+
+def document(version: str) -> str:
+    """Return the schema in one of its versions."""
+    return SCHEMA.format(version)
+
+
+def messages(turns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Return the messages of a chat."""
+    return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request with its answers: one for each version of the schema, or one under None."""
+
+    path: str
+    body: dict[str, Any]
+    answers: dict[str | None, tuple[str, str]]
+
+
+def questions() -> list[Question]:
+    """Return all questions with the answers of engines without history and limits."""
+    found = []
+    engines: dict[str | None, Engine] = {}
+    for version in VERSIONS:
+        engines[version] = Engine(MODEL, TOKENIZER, history_bytes=0)
+        engines[version].add_schema(document(version))
+    plain = engines[VERSIONS[0]]
+    for index, turns in enumerate(TURNS):
+        length = 4 + 3 * index
+        greedy = {"model": "tiny", "temperature": 0, "max_tokens": length}
+        made = plain.generate(messages(turns), max_new_tokens=length, do_sample=False)
+        body = {**greedy, "messages": messages(turns)}
+        found.append(Question("/v1/chat/completions", body, {None: (made.text, str(made.finish_reason))}))
+        for use in USES:
+            prompt = Prompt("s")
+            for path, arguments in use.items():
+                prompt = prompt.use(path, **arguments)
+            prompt = Prompt(
+                "s",
+                references=prompt.references,
+                messages=Prompt.from_messages("s", messages(turns)).messages,
+            )
+            answers: dict[str | None, tuple[str, str]] = {}
+            for version in VERSIONS:
+                made = engines[version].generate(prompt, max_new_tokens=length, do_sample=False)
+                answers[version] = made.text, str(made.finish_reason)
+            body = {**greedy, "messages": messages(turns), "prompt_cache": {"schema": "s", "use": use}}
+            found.append(Question("/v1/chat/completions", body, answers))
+    return found
+
+
+@dataclass
+class Load:
+    """Random requests on a server.
+
+    Attributes:
+        outcomes: How many requests ended how.
+        rss: Resident bytes of this process, from time to time.
+    """
+
+    served: Served
+    questions: list[Question]
+    total: int
+    random: random.Random
+    outcomes: Counter[str] = field(default_factory=Counter)
+    rss: list[int] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Send all requests, several at a time."""
+        self._left = self.total
+        async with httpx.AsyncClient(base_url=self.served.url, timeout=60) as client:
+            await asyncio.gather(*(self._client(client) for _ in range(NUM_CLIENTS)))
+
+    async def _client(self, client: httpx.AsyncClient) -> None:
+        while self._left > 0:
+            self._left -= 1
+            if self._left % max(1, self.total // 100) == 0:
+                self.rss.append(psutil.Process().memory_info().rss)
+            draw = self.random.random()
+            if draw < 0.02:
+                await self._change(client)
+            elif draw < 0.04:
+                assert (await client.get("/metrics", headers=self._key())).status_code == 200
+            elif draw < 0.06:
+                await self._bad(client)
+            elif draw < 0.16:
+                await self._leave(client)
+            else:
+                await self._ask(client)
+
+    def _key(self, name: str | None = None) -> dict[str, str]:
+        return {"authorization": f"Bearer {name or self.random.choice(KEYS)}"}
+
+    async def _change(self, client: httpx.AsyncClient) -> None:
+        """Replace the schema, or remove it and add it again."""
+        admin = {**self._key("root"), "content-type": "application/xml"}
+        if self.random.random() < 0.2:
+            await client.delete(PLACE, headers=admin)
+        made = await client.put(PLACE, content=document(self.random.choice(VERSIONS)), headers=admin)
+        assert made.status_code in (200, 201), made.text
+        if self.random.random() < 0.5:
+            assert (await client.post(f"{PLACE}/warm", headers=admin)).status_code in (200, 404)
+        self.outcomes["changed"] += 1
+
+    async def _bad(self, client: httpx.AsyncClient) -> None:
+        body = {**self.random.choice(self.questions).body, "messages": "none"}
+        response = await client.post("/v1/chat/completions", json=body, headers=self._key())
+        assert response.status_code == 400
+        self.outcomes["bad"] += 1
+
+    async def _leave(self, client: httpx.AsyncClient) -> None:
+        """Close the connection before the answer has ended."""
+        question = self.random.choice(self.questions)
+        body = {**question.body, "max_tokens": 1000, "min_tokens": 1000}
+        self.outcomes["left"] += 1
+        if self.random.random() < 0.5:
+            try:
+                await asyncio.wait_for(
+                    client.post(question.path, json=body, headers=self._key()), self.random.random() * 0.05
+                )
+            except TimeoutError:
+                return
+        number = self.random.randrange(6)
+        async with client.stream("POST", question.path, json={**body, "stream": True}, headers=self._key()) as answer:
+            async for _ in answer.aiter_lines():
+                number -= 1
+                if number < 0:
+                    break
+
+    async def _ask(self, client: httpx.AsyncClient) -> None:
+        """Ask and compare the answer."""
+        question = self.random.choice(self.questions)
+        stream, number = self.random.random() < 0.5, self.random.choice((1, 1, 1, 2))
+        body = {**question.body, "stream": stream, "n": number}
+        response = await client.post(question.path, json=body, headers=self._key())
+        if response.status_code != 200:
+            code = response.json()["error"]["code"]
+            assert code in ("queue_full", "queue_tokens_full", "schema_not_found"), response.text
+            self.outcomes[code] += 1
+            return
+        version, found = (_of_stream if stream else _of_plain)(response, number)
+        assert version in question.answers
+        assert found == [question.answers[version]] * number
+        self.outcomes["answered"] += 1
+
+
+def _of_plain(response: httpx.Response, _number: int) -> tuple[str | None, list[tuple[str, str]]]:
+    made = response.json()
+    found = [(each["message"]["content"], each["finish_reason"]) for each in made["choices"]]
+    return _version(made), found
+
+
+def _of_stream(response: httpx.Response, number: int) -> tuple[str | None, list[tuple[str, str]]]:
+    frames = response.text.split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""], frames[-3:]
+    texts, finishes, version = [""] * number, [""] * number, None
+    for chunk in (json.loads(each.removeprefix("data: ")) for each in frames[:-2]):
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        if choice["finish_reason"]:
+            finishes[choice["index"]] = choice["finish_reason"]
+            version = _version(chunk)
+    return version, list(zip(texts, finishes, strict=True))
+
+
+def _version(made: dict[str, Any]) -> str | None:
+    version: str | None = made["prompt_cache"]["schema_version"]
+    return version
+
+
+def check_nothing_is_left(served: Served) -> None:
+    """Check that no row, task or memory of a request is left, and that the budgets hold."""
+    service, engine = served.state.service, served.state.engine
+    wait_until(lambda: service.counts.num_running == service.counts.num_waiting == 0)
+    wait_until(lambda: not served.server.server_state.tasks)
+    assert service.state == "ready"
+    assert service.counts.tail_bytes == 0
+    assert engine._history is not None
+    assert engine._history.nbytes <= HISTORY_BYTES
+    assert engine.store.nbytes() <= MEMORY_BYTES
+
+
+@pytest.mark.parametrize("total", [150, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_soak(total: int) -> None:
+    """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
+    engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES), history_bytes=HISTORY_BYTES)
+    engine.add_schema(document(VERSIONS[0]))
+    limits = ServiceLimits(max_rows=6, max_waiting=32, tail_bytes=2**21)
+    keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))
+    app = create_app(engine, ServerSettings(model="tiny", keys=keys, limits=limits))
+    started = time.perf_counter()
+    for served in running(app):
+        load = Load(served, questions(), total, random.Random(total))
+        asyncio.run(load.run())
+        check_nothing_is_left(served)
+    mib = [each >> 20 for each in load.rss[:: max(1, len(load.rss) // 12)]]
+    _LOG.info("%d in %.0f s: %s; RSS in MiB %s", total, time.perf_counter() - started, dict(load.outcomes), mib)
+    assert load.outcomes["answered"] > 0.7 * total
+    if total >= 10_000:
+        warm, end = load.rss[len(load.rss) // 5], max(load.rss[-len(load.rss) // 10 :])
+        assert end - warm < MAX_GROWTH_BYTES
