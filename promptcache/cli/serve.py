@@ -135,7 +135,8 @@ def command(
         app = create_app(_load(checked, options), settings)
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         logging.getLogger("promptcache.server").setLevel(logging.INFO)
-        serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}"))
+        if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}")):
+            raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
 
 
 def _read_schemas(files: tuple[str, ...], sources: Sources) -> list[CheckedSchema]:

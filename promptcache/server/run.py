@@ -18,7 +18,11 @@ _LAST_BYTES_S = 5
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends when nothing runs any more. A second signal ends it at once."""
+    """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
+
+    Attributes:
+        worker_died: Whether it has ended because the thread that runs the model has.
+    """
 
     def __init__(self, app: FastAPI, started: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Create a server.
@@ -46,6 +50,7 @@ class DrainingServer(uvicorn.Server):
         )
         self._app = app
         self._started = started
+        self.worker_died = False
         self._is_draining = False
         self._drain: asyncio.Task[None] | None = None  # the loop has weak references to tasks only
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,6 +64,11 @@ class DrainingServer(uvicorn.Server):
             state.num_connections = lambda: len(self.server_state.connections)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end."""
+        self.worker_died = self._app.state.server.service.state == "dead"
+        return await super().on_tick(counter) or self.worker_died
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain. A second signal, or one before the start, ends the server at once."""
@@ -78,12 +88,17 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> None:
-    """Serve an application until SIGTERM or SIGINT.
+def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> bool:
+    """Serve an application until SIGTERM or SIGINT, or until the thread that runs the model has ended.
 
     Args:
         host: Address to listen on.
         port: 0 takes a free one.
         started: Called with the URL once the server listens.
+
+    Returns:
+        Whether the thread that runs the model was alive at the end.
     """
-    DrainingServer(app, started, host=host, port=port).run()
+    server = DrainingServer(app, started, host=host, port=port)
+    server.run()
+    return not server.worker_died

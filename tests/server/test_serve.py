@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from promptcache import Engine
 from promptcache.cli.app import app
+from promptcache.runtime.serving import Batch
+from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, TRAVEL, wait_until
 
 
@@ -26,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr("promptcache.cli.serve._load", lambda *_: None)
     monkeypatch.setattr("promptcache.server.create_app", lambda _engine, settings: settings)
-    monkeypatch.setattr("promptcache.server.serve", lambda app, **given: calls.append({"settings": app, **given}))
+    monkeypatch.setattr("promptcache.server.serve", lambda app, **given: not calls.append({"settings": app, **given}))
     return calls
 
 
@@ -91,6 +96,25 @@ def test_options_are_checked_before_the_model_is_loaded(
 
     assert (found, len(started)) == (code, int(code == 0)), errors
     assert message in errors
+
+
+def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After three failed steps the server ends by itself, for whatever restarts it."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("on purpose")
+
+    urls: queue.Queue[str] = queue.Queue()
+    with ThreadPoolExecutor() as threads:
+        made = create_app(engine, ServerSettings(model="demo"))
+        ended = threads.submit(serve, made, host="127.0.0.1", port=0, started=urls.put)
+        with httpx.Client(base_url=urls.get(timeout=30), headers={"connection": "close"}) as client:
+            wait_until(lambda: client.get("/health").status_code == 200)
+            monkeypatch.setattr(Batch, "step", fail)
+            found = [client.post("/v1/chat/completions", json=CHAT).status_code for _ in range(3)]
+        assert ended.result(30) is False
+
+    assert found[:2] == [500, 500]
 
 
 @pytest.fixture

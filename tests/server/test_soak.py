@@ -237,7 +237,7 @@ def test_soak(total: int) -> None:
     """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
     engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES), history_bytes=HISTORY_BYTES)
     engine.add_schema(document(VERSIONS[0]))
-    limits = ServiceLimits(max_rows=6, max_waiting=32, tail_bytes=2**21)
+    limits = ServiceLimits(max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300)
     keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))
     app = create_app(engine, ServerSettings(model="tiny", keys=keys, limits=limits))
     started = time.perf_counter()

@@ -1,0 +1,121 @@
+"""The files for containers and systemd fit the command, each other, and the tools that read them."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from promptcache.cli.serve import command
+from tests.server.conftest import Served
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "serving"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+OPTIONS = {option: each.name for each in command.params for option in each.opts}
+CONFIG = tomllib.loads((FOLDER / "serve.toml").read_text(encoding="utf-8"))
+LAST_BYTES_S = 5
+
+
+def instructions(name: str) -> list[str]:
+    """Return the arguments of each instruction of a kind in the Dockerfile."""
+    lines = re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()
+    return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
+
+
+def unit() -> configparser.ConfigParser:
+    """Return the unit of systemd."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(FOLDER / "promptcache.service", encoding="utf-8")
+    return parser
+
+
+def service() -> Any:
+    """Return the only service of compose.yaml."""
+    return yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]["promptcache"]
+
+
+def test_configuration_has_options_of_the_command() -> None:
+    """Each name in serve.toml is an option, and the values are valid ones."""
+    assert {name.replace("-", "_") for name in CONFIG} <= set(OPTIONS.values())
+    words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
+    assert command.make_context("serve", words).params["drain"] == CONFIG["drain"]
+
+
+def test_unit_and_container_start_the_command() -> None:
+    """Their flags are flags of the command; they name serve.toml where it is put, and a file of keys."""
+    program, *started = unit()["Service"]["ExecStart"].split()
+    assert program.endswith("/bin/promptcache")
+    (entry,) = instructions("ENTRYPOINT")
+    assert json.loads(entry) == ["promptcache", "serve"]
+    for words in (started[1:], service()["command"]):
+        assert {word for word in words if word.startswith("-")} <= OPTIONS.keys()
+        assert "--api-key-file" in words
+        assert words[words.index("--config") + 1] == "/etc/promptcache/serve.toml"
+    assert started[0] == "serve"
+    assert "PROMPTCACHE_HOST=0.0.0.0" in instructions("ENV")[-1]
+
+
+def test_stops_wait_for_running_requests() -> None:
+    """What stops the server waits longer than it drains, and sends the signal that it drains on."""
+    stop_s = CONFIG["drain"] + LAST_BYTES_S
+    assert int(unit()["Service"]["TimeoutStopSec"]) > stop_s
+    assert unit()["Service"]["KillSignal"] == "SIGTERM"
+    assert int(service()["stop_grace_period"].removesuffix("s")) > stop_s
+
+
+def test_files_of_the_container_exist() -> None:
+    """What compose.yaml mounts is in the repository or a volume, and the schema of serve.toml is among it."""
+    mounts = dict(each.split(":")[:2] for each in service()["volumes"])
+    places = {target: FOLDER / source for source, target in mounts.items() if source.startswith(".")}
+    assert all(place.exists() for place in places.values())
+    (schema,) = CONFIG["schema"]
+    assert (places["/etc/promptcache/schemas"] / Path(schema).name).is_file()
+    assert CONFIG["store"].startswith("/var/lib/promptcache")
+    assert mounts["kv"] in instructions("VOLUME")
+
+
+def test_nothing_runs_as_root() -> None:
+    """The image has a user of its own; the unit has a dynamic one and no privileges."""
+    assert instructions("USER") == ["promptcache"]
+    assert DOCKERFILE.rindex("USER ") > DOCKERFILE.rindex("RUN ")
+    settings = unit()["Service"]
+    assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
+    assert settings["ProtectSystem"] == "strict"
+    assert (service()["cap_drop"], service()["read_only"]) == (["ALL"], True)
+
+
+@pytest.mark.process
+def test_health_check_of_the_image(served: Served) -> None:
+    """The command of the image succeeds on a server that is ready, and fails where none listens."""
+    (health,) = instructions("HEALTHCHECK")
+    _python, *words = json.loads(health.partition("CMD ")[2])
+    found = []
+    for place in (urlsplit(served.url).netloc, "127.0.0.1:9"):
+        made = [word.replace("127.0.0.1:8000", place) for word in words]
+        found.append(subprocess.run([sys.executable, *made], capture_output=True, check=False).returncode)
+
+    assert found == [0, 1]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` finds nothing; it needs a program that exists."""
+    text = (FOLDER / "promptcache.service").read_text(encoding="utf-8")
+    copy = tmp_path / "promptcache.service"
+    copy.write_text(text.replace("/opt/promptcache/bin/promptcache", sys.executable), encoding="utf-8")
+    made = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
