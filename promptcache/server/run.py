@@ -85,6 +85,7 @@ class DrainingServer(uvicorn.Server):
 
     async def _finish(self, state: ServerState) -> None:
         await asyncio.to_thread(state.service.drain, state.settings.drain_s)
+        await asyncio.to_thread(state.service.close)  # what has not ended gets an error, while connections are open
         self.should_exit = True
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, Lookup, Recipe, Store
+from promptcache.kv import KVHandle, Lookup, Recipe, Store, Tier
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -71,6 +71,10 @@ class FaultyStore(Store):
     def nbytes(self) -> int:
         """As the wrapped store."""
         return self._store.nbytes()
+
+    def local_bytes(self) -> Mapping[Tier, int]:
+        """As the wrapped store."""
+        return self._store.local_bytes()
 
     def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
         """As the wrapped store."""

@@ -1,0 +1,252 @@
+"""Planted failures behind a server: the request that meets one fails, in a form that OpenAI's client understands."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+
+from promptcache import Engine
+from promptcache.diagnostics import QueueFull, QueueTimeout, ServiceClosed
+from promptcache.kv import StoreConfig, open_store
+from promptcache.runtime import ServiceLimits
+from promptcache.runtime.serving import Batch
+from promptcache.server import ServerSettings, create_app
+from promptcache.testing.faults import FaultyStore, LosingStore, RefusingStore, by_seed
+from tests.server.conftest import (
+    CHAT,
+    QUESTION,
+    TRAVEL,
+    ScriptedService,
+    Served,
+    in_process,
+    running,
+    scripted,
+    wait_until,
+)
+from tests.server.test_metrics import values
+
+ANSWER = "The best dish of Miami is stone crab."
+ASK: dict[str, Any] = {
+    "model": "demo@travel",
+    "messages": [QUESTION],
+    "temperature": 0,
+    "extra_body": {"prompt_cache": {"use": ["miami"]}},
+}
+
+
+class FailingService(ScriptedService):
+    """A service that refuses some requests, and answers those after them."""
+
+    def __init__(self, answer: tuple[object, ...], *errors: Exception) -> None:
+        super().__init__(*answer)
+        self.errors = list(errors)
+        self.asked: list[float] = []
+
+    def submit(self, prompt: object, listener: Any, **options: object) -> Any:
+        """Raise the next error, or run the script."""
+        self.asked.append(time.monotonic())
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().submit(prompt, listener, **options)
+
+
+@pytest.fixture
+def answer(engine: Engine) -> tuple[object, ...]:
+    """What a service tells a listener about an answer."""
+    made = engine.generate('<prompt schema="travel"><miami/><user>What?</user></prompt>', max_new_tokens=3)
+    return (*made.token_ids, made)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (QueueFull("full", "queue_full"), openai.RateLimitError, "queue_full"),
+        (QueueTimeout("late"), openai.APIStatusError, "queue_timeout"),
+        (ServiceClosed("ends", "draining"), openai.InternalServerError, "draining"),
+        (ServiceClosed("dead", "worker_dead"), openai.InternalServerError, "worker_dead"),
+        (ZeroDivisionError("secret"), openai.InternalServerError, "internal_error"),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_refusal_is_a_class_of_openai(
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    kind: type[openai.APIStatusError],
+    code: str,
+    stream: bool,
+) -> None:
+    """Without retries the client raises its class with our code, also for a stream."""
+    for server in running(scripted(engine, ScriptedService(error), monkeypatch)):
+        with pytest.raises(kind) as caught:
+            server.openai().chat.completions.create(**ASK, stream=stream)
+
+    assert caught.value.code == code
+    assert "secret" not in str(caught.value)
+
+
+def test_clients_wait_as_the_server_says_and_ask_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, answer: tuple[object, ...]
+) -> None:
+    """OpenAI's client honours `retry-after` of a full queue and of a server that ends, and gets its answer."""
+    service = FailingService(answer, QueueFull("full", "queue_full"), ServiceClosed("ends", "draining"))
+    for server in running(scripted(engine, service, monkeypatch)):
+        client = server.openai().with_options(max_retries=2)
+        assert client.chat.completions.create(**ASK).choices[0].finish_reason
+
+    first, second, third = service.asked
+    assert min(second - first, third - second) >= 1
+
+
+def test_clients_do_not_ask_a_dead_server_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`x-should-retry: false` keeps OpenAI's client from asking a dead worker again."""
+    service = FailingService((), *[ServiceClosed("dead", "worker_dead")] * 3)
+    for server in running(scripted(engine, service, monkeypatch)):
+        with pytest.raises(openai.InternalServerError):
+            server.openai().with_options(max_retries=2).chat.completions.create(**ASK)
+
+    assert len(service.asked) == 1
+
+
+def test_a_client_that_waits_no_longer_frees_its_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit of the client is its own error, and the request is cancelled here."""
+    service = ScriptedService(threading.Event())
+    for server in running(scripted(engine, service, monkeypatch)):
+        with pytest.raises(openai.APITimeoutError):
+            server.openai().with_options(timeout=0.2).chat.completions.create(**ASK)
+        assert service.cancelled.wait(5)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logits_that_are_not_finite_are_an_error_of_the_server(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """NaN in the second step is 500, or the last event of a stream; the next request is answered."""
+    step, broken = Batch.step, []
+
+    def poisoned(self: Batch, work: Any, **kwargs: Any) -> torch.Tensor:
+        logits = step(self, work, **kwargs)
+        broken.append(self)
+        return logits * torch.nan if len(broken) == 2 else logits
+
+    monkeypatch.setattr(Batch, "step", poisoned)
+    for server in running(create_app(engine, ServerSettings(model="demo"))):
+        client = server.openai()
+        with pytest.raises(openai.APIError, match="the log of the server"):
+            list(client.chat.completions.create(**ASK, stream=stream))
+        assert client.chat.completions.create(**ASK).choices[0].message.content == ANSWER
+
+
+@pytest.mark.parametrize("kind", [LosingStore, RefusingStore])
+def test_a_store_that_fails_costs_no_answer(engine: Engine, kind: type[FaultyStore]) -> None:
+    """Answers are the same over a store that finds nothing again, and over one that refuses everything."""
+    store = kind(open_store(None, engine.model.shape), by_seed(0, 1.0))
+    failing = Engine(engine.model, engine.tokenizer, store=store)
+    failing.add_schema(TRAVEL)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post("/v1/chat/completions", json=CHAT) for _ in range(2)]
+
+    for made in in_process(create_app(failing, ServerSettings(model="demo")), ask):
+        assert made.json()["choices"][0]["message"]["content"] == ANSWER
+        assert made.json()["prompt_cache"]["num_encoded_tokens"] > 0
+
+
+def test_faults_of_the_store_are_counted(engine: Engine, tmp_path: Path) -> None:
+    """A URL that cannot be read or written costs no answer, and the metrics count it."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    store = StoreConfig(url=f"file://{tmp_path}/file/under", memory_bytes=0)
+    faulty = Engine(engine.model, engine.tokenizer, store=store)
+    faulty.add_schema(TRAVEL)
+    app = create_app(faulty, ServerSettings(model="demo"))
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/chat/completions", json=CHAT)
+
+    assert in_process(app, ask).json()["choices"][0]["message"]["content"] == ANSWER
+    assert values(app.state.server.metrics.text().decode())["store_faults_total"] > 0
+
+
+@pytest.mark.parametrize("jump_s", [-1e6, 1e6])
+def test_a_jump_of_the_clock_changes_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    """Time limits do not go by the time of day: no request ends because somebody sets the clock."""
+    now = time.time
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        body = {**CHAT, "min_tokens": 40, "max_tokens": 40}
+        running = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+        return [*(await asyncio.gather(*running)), await client.post("/v1/chat/completions", json=CHAT)]
+
+    limits = ServiceLimits(max_rows=1, queue_timeout_s=60)
+    found = in_process(create_app(engine, ServerSettings(model="demo", limits=limits, request_timeout_s=60)), ask)
+
+    assert [each.status_code for each in found] == [200] * 4
+
+
+@pytest.fixture
+def busy(engine: Engine) -> Iterator[Served]:
+    """A server with two rows that drains for a long or short time."""
+    settings = ServerSettings(
+        model="demo", limits=ServiceLimits(max_rows=2), max_new_tokens=3000, drain_s=30, request_timeout_s=60
+    )
+    yield from running(create_app(engine, settings))
+
+
+def _is_taken(server: Served, number: int) -> bool:
+    counts = server.state.service.counts
+    return counts.num_running + counts.num_waiting == number
+
+
+def streams(server: Served, number: int, max_tokens: int) -> list[Future[str]]:
+    """Ask for streams at once, and return their texts as futures."""
+    body = {**CHAT, "stream": True, "min_tokens": max_tokens, "max_tokens": max_tokens}
+
+    def ask() -> str:
+        with server.http() as client:
+            return client.post("/v1/chat/completions", json=body).text
+
+    threads = ThreadPoolExecutor(number)
+    found = [threads.submit(ask) for _ in range(number)]
+    threads.shutdown(wait=False)
+    return found
+
+
+def test_sigterm_under_load_answers_what_was_taken(busy: Served) -> None:
+    """Requests that run and that wait are answered to their end, and new ones are refused."""
+    found = streams(busy, 6, 40)
+    wait_until(partial(_is_taken, busy, 6))
+    busy.server.handle_exit(signal.SIGTERM, None)
+    wait_until(lambda: busy.state.draining)
+    with busy.http() as client:
+        refused = client.post("/v1/chat/completions", json=CHAT)
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert all(each.result(30).endswith("data: [DONE]\n\n") for each in found)
+
+
+def test_sigterm_ends_what_takes_too_long(engine: Engine) -> None:
+    """After the time to drain the rest ends with an error that says why, and so does the server."""
+    settings = ServerSettings(model="demo", limits=ServiceLimits(max_rows=2), max_new_tokens=3000, drain_s=0.1)
+    for server in running(create_app(engine, settings)):
+        found = streams(server, 3, 3000)
+        wait_until(partial(_is_taken, server, 3))
+        server.server.handle_exit(signal.SIGTERM, None)
+        texts = [each.result(30) for each in found]
+
+    assert not any("[DONE]" in each for each in texts)
+    assert all('"code":"draining"' in each for each in texts)
