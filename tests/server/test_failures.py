@@ -186,7 +186,7 @@ def test_a_jump_of_the_clock_changes_nothing(engine: Engine, monkeypatch: pytest
     now = time.time
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        body = {**CHAT, "min_tokens": 40, "max_tokens": 40}
+        body = {**CHAT, "min_tokens": 20, "max_tokens": 20}
         running = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(3)]
         await asyncio.sleep(0.05)
         monkeypatch.setattr(time, "time", lambda: now() + jump_s)
