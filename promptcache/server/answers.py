@@ -135,6 +135,8 @@ async def respond(request: Request, question: ServerRequest) -> Response:
     except ClientGone:
         answer.end("cancelled")
         return Response(status_code=_CLIENT_GONE)
+    except Exception as error:  # noqa: BLE001 - an unexpected error that is raised here closes the connection unannounced
+        raise answer.fail(error) from None
     except BaseException as error:
         answer.fail(error)
         raise
@@ -252,8 +254,7 @@ class _Answer:
         except ClientGone:
             self.end("cancelled")
         except Exception as error:  # noqa: BLE001 - the status is sent already, so the client gets the error as an event
-            self.fail(error)
-            yield _event(as_api_error(error).body)
+            yield _event(self.fail(error).body)
 
     def _take(self, row: _AnswerRow, item: RowItem) -> str:
         """Take the next item of a row, and return the text that it adds.
@@ -348,8 +349,8 @@ class _Answer:
         }
         self.events.close()
 
-    def fail(self, error: BaseException) -> None:
-        """Count a request that failed, and end it."""
+    def fail(self, error: BaseException) -> ApiError:
+        """Count a request that failed, end it, and return the error for its client."""
         made = as_api_error(error)
         if not self._accepted and made.status in (429, 503):
             self._state.metrics.rejected(made.code)
@@ -357,6 +358,7 @@ class _Answer:
             _TRACES.error("request %s failed", self._record["id"], exc_info=error)
         self._record["error"] = made.code
         self.end("error")
+        return made
 
     def end(self, finish: str) -> None:
         """End a request without an answer."""
