@@ -31,7 +31,7 @@ from promptcache.bench.load import AnswerTimes, Ask, LoadRequest, LoadSizes, Tar
 from promptcache.bench.shapes import random_shape
 from promptcache.diagnostics import PromptCacheError
 from promptcache.engine import Engine
-from promptcache.runtime import Completion
+from promptcache.runtime import Completion, TokenLogprobs
 
 SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 """How tokens are drawn if answers are sampled."""
@@ -174,8 +174,8 @@ def _scheduler(setup: LoadSetup) -> Iterator[Target]:
         ended = threading.Event()
         results: list[Completion | BaseException] = []
 
-        def listen(item: int | Completion | BaseException) -> None:
-            if isinstance(item, int):
+        def listen(item: int | TokenLogprobs | Completion | BaseException) -> None:
+            if isinstance(item, int | TokenLogprobs):
                 times.append(time.perf_counter())
             else:
                 results.append(item)
