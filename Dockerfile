@@ -1,21 +1,20 @@
 # The server in an image: CPU only, without root. docs/serving.md describes it. From the root of the repository:
 #
 #   python -m pip wheel --no-deps --wheel-dir dist .
+#   python -m pip download --no-deps --dest dist --constraint constraints.txt torch --index-url INDEX
 #   docker build --tag promptcache .
 #
-# Without a network, dist holds the wheels of all packages, and pip asks no index:
+# INDEX is that of builds for the CPU, which pytorch.org names. Without the second line the image gets the usual build, which
+# brings CUDA and is several times larger. To build without a network, put the wheels of all packages into dist:
 #
-#   python -m pip download --dest dist --constraint constraints.txt torch --index-url https://download.pytorch.org/whl/cpu
 #   python -m pip download --dest dist --constraint constraints.txt "$(ls dist/promptcache-*.whl)[server]" --find-links dist
 #   docker build --build-arg PIP_NO_INDEX=1 --network none --tag promptcache .
 FROM python:3.12-slim AS build
 
 ARG PIP_NO_INDEX=0
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_FIND_LINKS=/wheels
 COPY constraints.txt dist/*.whl /wheels/
 RUN python -m venv /opt/promptcache
-RUN /opt/promptcache/bin/python -m pip install --constraint /wheels/constraints.txt --index-url "$TORCH_INDEX" torch
 RUN /opt/promptcache/bin/python -m pip install --constraint /wheels/constraints.txt "$(ls /wheels/promptcache-*.whl)[server]"
 
 FROM python:3.12-slim

@@ -1,7 +1,6 @@
 """Real replicas for the simulation of many: processes with a server, measured over HTTP.
 
-A run of this file is one replica: `promptcache serve` with a limit of memory, which its command line does not have,
-and without history, which the simulation does not have.
+A run of this file is one replica: `promptcache serve` without history, which the simulation does not have.
 """
 
 from __future__ import annotations

@@ -77,15 +77,19 @@ def set_seed(seed: int | None) -> None:
         torch.manual_seed(seed)
 
 
-def optional_store(place: str | None, limit: int | None) -> StoreConfig | None:
-    """Return the configuration of the store of a command that can do without one.
+def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:
+    """Return the configuration of a command that can do without a store; arguments are those of `store_config`.
 
     Raises:
         UsageMistake: There is a limit and no store.
     """
-    if place is None and limit is not None:
+    if place is not None:
+        return store_config(place, limit, memory_bytes=memory_bytes)
+    if limit is not None:
         raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
-    return None if place is None else store_config(place, limit)
+    from promptcache.kv import StoreConfig
+
+    return StoreConfig(memory_bytes=memory_bytes)
 
 
 def store_config(place: str, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:

@@ -97,6 +97,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @dtype_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
+@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules and history in memory.")
 @keep_option
 @context_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
@@ -224,7 +225,7 @@ def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
     Raises:
         PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model.
     """
-    store = optional_store(options["store"], options["limit"])
+    store = optional_store(options["store"], options["limit"], memory_bytes=options["memory"])
     with progress() as show:
         show_loading(show, options["model"])
         engine = load_engine(options["model"], options["device"], options["dtype"], store)

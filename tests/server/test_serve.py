@@ -98,6 +98,21 @@ def test_options_are_checked_before_the_model_is_loaded(
     assert message in errors
 
 
+def test_modules_stay_within_the_memory_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--memory`, the store holds no more, and requests are answered all the same."""
+    engines: list[Engine] = []
+    monkeypatch.setattr("promptcache.server.create_app", lambda engine, _settings: engines.append(engine))
+    monkeypatch.setattr("promptcache.server.serve", lambda *_, **__: True)
+
+    code, errors = _serve("--schema", str(TRAVEL), "--memory", "300 KiB")
+
+    assert code == 0, errors
+    (engine,) = engines
+    engine.warm()
+    engine.generate('<prompt schema="travel"><miami/>What is the best dish of Miami?</prompt>', max_new_tokens=2)
+    assert 0 < engine.store.nbytes() <= 300 * 2**10
+
+
 def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """After three failed steps the server ends by itself, for whatever restarts it."""
 
