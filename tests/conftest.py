@@ -66,8 +66,15 @@ def few_objects() -> Iterator[None]:
     gc.unfreeze()
 
 
-def law_examples(share: float = 1.0) -> int:
-    """Return the number of examples of a law in this run; `share` is for laws with examples that cost more."""
+def law_examples(share: float = 1.0, thorough: float | None = None) -> int:
+    """Return the number of examples of a law in this run.
+
+    Args:
+        share: For laws with examples that cost more.
+        thorough: The share in thorough runs, if it is another one.
+    """
+    if thorough is not None and _AMOUNT == "thorough":
+        share = thorough
     return _limited(max(5, int(share * _LAW_EXAMPLES[_AMOUNT])))
 
 

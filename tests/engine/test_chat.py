@@ -151,7 +151,9 @@ class SmallConversations(Conversations):
 
 
 for _machine in (Conversations, SmallConversations):
-    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
+    _machine.TestCase.settings = settings(
+        max_examples=law_examples(0.05, thorough=0.36), stateful_step_count=20, deadline=None
+    )
 
 TestConversations = pytest.mark.law(Conversations.TestCase)
 TestSmallConversations = pytest.mark.law(SmallConversations.TestCase)

@@ -164,7 +164,9 @@ class SmallHistories(Histories):
 
 
 for _machine in (Histories, SmallHistories):
-    _machine.TestCase.settings = settings(max_examples=law_examples(0.05), stateful_step_count=20, deadline=None)
+    _machine.TestCase.settings = settings(
+        max_examples=law_examples(0.05, thorough=0.36), stateful_step_count=20, deadline=None
+    )
 
 TestHistories = pytest.mark.law(Histories.TestCase)
 TestSmallHistories = pytest.mark.law(SmallHistories.TestCase)
