@@ -18,7 +18,7 @@ from tests.planted.table import PAGE, page
 
 pytestmark = pytest.mark.long
 
-REDUCED = 400
+REDUCED = 1_000
 DEFAULT = 2_000
 CAUGHT = (AssertionError, LookupError, ValueError, RuntimeError, PromptCacheError, BaseExceptionGroup)
 """Errors of a broken law, or of the broken library on a valid case."""
@@ -57,7 +57,7 @@ def test_planted_faults_are_caught(fault: PlantedFault, patch: pytest.MonkeyPatc
 @pytest.mark.parametrize("law", LAWS if IS_SLOW else ["tokens are in place", "generation is the reference"])
 def test_laws_hold_where_nothing_is_planted(law: str) -> None:
     """The laws hold in the unchanged library; the probes use fewer examples than the tests of the laws."""
-    probe(law, EXAMPLES // 16 if IS_QUICK else EXAMPLES)
+    probe(law, EXAMPLES // 40 if IS_QUICK else EXAMPLES // 2)
 
 
 def test_there_are_enough() -> None:
