@@ -28,7 +28,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
-from promptcache.layout import Layout, Plan
+from promptcache.layout import Layout, Plan, continued
 from promptcache.runtime import (
     LOGPROBS,
     Audit,
@@ -450,9 +450,12 @@ class Engine(Unpicklable):
             logprobs: int | None,
             max_new_tokens: int | None,
             generation: Mapping[str, Any],
+            given: Sequence[int],
         ) -> Request:
             started = time.perf_counter()
-            return self._request(prompt, repair, read_options(generation, max_new_tokens), started, logprobs, salt)
+            options = read_options(generation, max_new_tokens)
+            plan = continued(self._planner.plan(prompt, repair), given)
+            return self._planned_request(plan, options, started, logprobs, salt)
 
         return Service(self._executor, request, limits, observer)
 

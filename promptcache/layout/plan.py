@@ -70,6 +70,14 @@ def make_plan(
     )
 
 
+def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
+    """Return the plan of a prompt with the first tokens of its answer, behind which generation continues."""
+    if not token_ids:
+        return plan
+    given = Prefill(start=plan.stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
+    return replace(plan, prefill=(*plan.prefill, given))
+
+
 def _runs_in_use(selection: Selection, layout: Layout) -> list[Run]:
     """Return the runs of the root and of the selected modules, in document order."""
     indices = list(layout.runs_of[""])

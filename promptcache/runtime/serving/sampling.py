@@ -136,9 +136,14 @@ def _sample_group(logits: torch.Tensor, settings: SamplingSettings, rows: Sequen
     if not settings.temperature:
         return [int(each) for each in scores.argmax(-1).tolist()]
     scores = scores / settings.temperature
-    draws = [torch.rand((), generator=row.generator, dtype=torch.float64) for row in rows]
+    draws = [draw(row.generator) for row in rows]
     tokens, weights = candidates(scores, settings)
     return [int(each) for each in _drawn(tokens, weights, torch.stack(draws).to(scores.device)).tolist()]
+
+
+def draw(generator: torch.Generator) -> torch.Tensor:
+    """Return the random number in [0, 1) that chooses the next token."""
+    return torch.rand((), generator=generator, dtype=torch.float64)
 
 
 def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[SampledRow]) -> torch.Tensor:

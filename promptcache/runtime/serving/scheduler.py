@@ -29,7 +29,7 @@ from promptcache.runtime.logprobs import TokenLogprobs, token_logprobs
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, reserved_tokens
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample, sampling_settings
+from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, draw, sample, sampling_settings
 
 _log = logging.getLogger(__name__)
 
@@ -136,13 +136,17 @@ class Scheduler:
         """Bytes of KV of the running requests' own tokens."""
         return 0 if self._batch is None else self._batch.tails.nbytes
 
-    def job(self, request: Request, listener: Listener, seed: int | None = None) -> Job:
+    def job(self, request: Request, listener: Listener, seed: int | None = None, num_drawn: int = 0) -> Job:
         """Return a job for `add`.
 
         Args:
             seed: Seed of the random generator; None draws one from the random state of torch.
+            num_drawn: Number of tokens that were drawn with this seed before.
         """
         (job,) = self.jobs([request], [listener], seed)
+        if job.settings is not None and job.settings.temperature:
+            for _ in range(num_drawn):
+                draw(job.generator)
         return job
 
     def jobs(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from promptcache.diagnostics import FLAG, InvalidValue, QueueFull, ServiceClosed, Unpicklable, whole
+from promptcache.diagnostics import FLAG, InvalidValue, Kind, QueueFull, ServiceClosed, Unpicklable, whole
 from promptcache.runtime.answer import Request, without_reuse
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.planner import PromptSource
@@ -73,7 +73,7 @@ class Service(Unpicklable):
 
         Args:
             request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
-                tokens, and options of generation.
+                tokens, options of generation, and given tokens.
             limits: Its limits.
             observer: Gets figures of its work, in its thread.
         """
@@ -83,6 +83,7 @@ class Service(Unpicklable):
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._request = request
+        self._tokens = _token_list(executor.model.num_known_tokens)
         self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
@@ -117,6 +118,7 @@ class Service(Unpicklable):
         logprobs: int | None = None,
         seed: int | None = None,
         reuse: bool = True,
+        given: Sequence[int] = (),
         **generation: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
@@ -129,6 +131,9 @@ class Service(Unpicklable):
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
+            given: Tokens of the answer that were generated already, by another service for example. The answer goes on
+                behind them, with the random numbers of a request that has generated them. They are part of the prompt:
+                `max_new_tokens` and `Completion` do not count them.
 
         Raises:
             QueueFull: Too many requests or tokens wait.
@@ -137,11 +142,12 @@ class Service(Unpicklable):
         """
         _SEED.check("seed", seed, InvalidValue)
         FLAG.check("reuse", reuse, InvalidValue)
+        self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
-        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation)
+        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation, given)
         if not reuse:
             request = without_reuse(request)
-        job = self._loop.scheduler.job(request, listener, seed)
+        job = self._loop.scheduler.job(request, listener, seed, len(given))
         self._loop.add(job, self.limits)
         return Ticket(job)
 
@@ -152,6 +158,14 @@ class Service(Unpicklable):
     def close(self) -> None:
         """End the service. Requests that have not ended get `ServiceClosed`."""
         self._end()
+
+
+def _token_list(num_known_tokens: int) -> Kind:
+    token = whole(0, num_known_tokens - 1)
+    return Kind(
+        "a list of token IDs of this model",
+        lambda value: isinstance(value, list | tuple) and all(map(token.takes, value)),
+    )
 
 
 def _end(loop: _Loop, thread: threading.Thread) -> None:
