@@ -14,7 +14,7 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.server import ApiKeys, ServerSettings, create_app, read_keys
 from promptcache.server.limits import digests
-from tests.server.conftest import CHAT, ScriptedService, Served, in_process, scripted
+from tests.server.conftest import CHAT, ScriptedService, Served, in_process, scripted, wait_until
 
 
 def test_everything_but_health_needs_the_key(served: Served) -> None:
@@ -70,6 +70,7 @@ def test_log_has_one_line_for_each_request_and_no_text(served: Served, caplog: p
     with caplog.at_level(logging.INFO, "promptcache.server"), served.http() as client:
         client.post("/v1/chat/completions", json=secret, headers={"x-request-id": "one"})
         client.post("/v1/chat/completions", json={**secret, "temperature": "xyzzy"}, headers={"x-request-id": "two"})
+        wait_until(lambda: "two" in caplog.text)  # a line is written after its answer
 
     lines = [json.loads(each.message) for each in caplog.records if each.name == "promptcache.server"]
     assert [(each["id"], each["status"]) for each in lines] == [("one", 200), ("two", 400)]
