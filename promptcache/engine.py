@@ -151,7 +151,7 @@ class Engine(Unpicklable):
         )
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(
-            self._catalog, self.tokenizer, self.model.context_length, default_repair, lambda: self._eos_ids
+            self._catalog, self.tokenizer, self.model.context_length, default_repair, lambda: self.end_ids
         )
 
     @classmethod
@@ -575,10 +575,11 @@ class Engine(Unpicklable):
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
         state, plan = self._planner.planned(prompt, repair)
         check_room(plan, max_new_tokens, self.model.context_length)
-        return audit(plan, state, self._executor, self.tokenizer, self._eos_ids, max_new_tokens)
+        return audit(plan, state, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @cached_property
-    def _eos_ids(self) -> tuple[int, ...]:
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
         configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
@@ -619,7 +620,7 @@ class Engine(Unpicklable):
         others = {name: value for name, value in options.items() if name != "max_new_tokens"}
         return Request(
             plan=plan,
-            eos_ids=self._eos_ids,
+            eos_ids=self.end_ids,
             max_new_tokens=check_room(plan, options.get("max_new_tokens"), self.model.context_length),
             options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
             started=started,

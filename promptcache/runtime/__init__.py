@@ -11,7 +11,7 @@ from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
 from promptcache.runtime.chat_file import read_chat
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.completion import Completion, FinishReason, KVSource, Usage, WarmReport
+from promptcache.runtime.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
@@ -30,6 +30,7 @@ from promptcache.runtime.reference import plain_logits, reference_logits, used_t
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.serving import (
+    Listener,
     Score,
     Service,
     ServiceCounts,
@@ -65,6 +66,7 @@ __all__ = [
     "IncrementalText",
     "KVSource",
     "KVView",
+    "Listener",
     "Model",
     "ModelInputs",
     "ModuleGain",
@@ -89,6 +91,7 @@ __all__ = [
     "ServiceState",
     "Stream",
     "Ticket",
+    "Timing",
     "TokenLogprobs",
     "TokenQueue",
     "Usage",

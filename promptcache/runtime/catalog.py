@@ -97,11 +97,17 @@ def schema_state(
 class Catalog:
     """Schema states by name. All methods are thread-safe."""
 
-    def __init__(self, store: Store, key: Callable[[Encoding], str], *, owns_store: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store | None,
+        key: Callable[[Encoding], str] = lambda each: each.digest,
+        *,
+        owns_store: bool = False,
+    ) -> None:
         """Create an empty catalog.
 
         Args:
-            store: The store of their KV.
+            store: The store of their KV; None if another process has it.
             key: Returns the store key of an encoding.
             owns_store: Whether no other engine uses the store. If so, encodings that no schema needs are freed.
         """
@@ -134,8 +140,9 @@ class Catalog:
         name = state.schema.name
         old = self._states.get(name)
         self._states[name] = state
-        store.reserve([(key(each), each.num_tokens) for each in state.encodings])
-        store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+        if store is not None:
+            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
+            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
         if old is not None:
             self._forget(old)
 
@@ -151,7 +158,7 @@ class Catalog:
             self._forget(old)
 
     def _forget(self, old: SchemaState) -> None:
-        if self._owns_store:
+        if self._store is not None and self._owns_store:
             used = {each for state in self._states.values() for each in state.encodings}
             self._store.forget({self._key(each) for each in old.encodings if each not in used})
 

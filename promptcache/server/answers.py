@@ -24,14 +24,13 @@ from promptcache.runtime import (
     Completion,
     IncrementalText,
     PromptSource,
-    Ticket,
     TokenLogprobs,
 )
 from promptcache.server.errors import ApiError, as_api_error
 from promptcache.server.events import ClientGone, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
-from promptcache.server.state import ServerState
+from promptcache.server.state import ServedTicket, ServerState
 from promptcache.tokenizer import answer_text
 
 KEEP_ALIVE_S = 15.0
@@ -182,7 +181,7 @@ class _Answer:
 
     async def submit(self, request: Request) -> None:
         """Put all rows into the queue, or none."""
-        tickets: list[Ticket] = []
+        tickets: list[ServedTicket] = []
 
         def submit_all() -> None:
             for row in range(len(self._rows)):
@@ -194,7 +193,7 @@ class _Answer:
         finally:
             self.events.watch(tickets, request.receive)
 
-    def _submit(self, row: int) -> Ticket:
+    def _submit(self, row: int) -> ServedTicket:
         body = self._question.body
         default = self._state.settings.max_new_tokens
         generation = body.generation

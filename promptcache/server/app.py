@@ -13,11 +13,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.engine import Engine
 from promptcache.server import chat, prompts, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate
-from promptcache.server.state import ServerSettings, ServerState
+from promptcache.server.state import ServedEngine, ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
 
@@ -26,7 +25,7 @@ class _Stopped(Exception):
     """The server ends while it encodes schemas."""
 
 
-def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
+def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
     """Return the application of an engine, whose schemas were added. It encodes them when it starts."""
 
     @asynccontextmanager

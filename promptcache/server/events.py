@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from starlette.types import Receive
 
-from promptcache.runtime import Completion, Ticket, TokenLogprobs
+from promptcache.runtime import Completion, TokenLogprobs
 from promptcache.server.errors import ApiError
+from promptcache.server.state import ServedTicket
 
 MAX_UNREAD = 512
 """Number of tokens that a client may be behind before its request is cancelled."""
@@ -33,7 +34,7 @@ class RowEvents:
         self._loop = asyncio.get_running_loop()
         self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
-        self._tickets: list[Ticket] = []
+        self._tickets: list[ServedTicket] = []
         self._watcher: asyncio.Task[None] | None = None
         self._deadline = self._loop.call_later(timeout_s, self._time_out, timeout_s)
         self._closed = False
@@ -42,7 +43,7 @@ class RowEvents:
         """Return the listener of a row, for `Service.submit`."""
         return partial(self._tell, row)
 
-    def watch(self, tickets: list[Ticket], receive: Receive) -> None:
+    def watch(self, tickets: list[ServedTicket], receive: Receive) -> None:
         """Cancel these tickets once the client has gone."""
         self._tickets = tickets
         self._watcher = self._loop.create_task(self._wait_for_disconnect(receive))

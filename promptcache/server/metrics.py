@@ -21,12 +21,12 @@ class ServerMetrics(ServiceObserver):
     Requests with `n` answers count as `n` requests, because each answer is one row of the batch.
     """
 
-    def __init__(self, counts: Callable[[], ServiceCounts], store: Store) -> None:
+    def __init__(self, counts: Callable[[], ServiceCounts], store: Store | None) -> None:
         """Create the metrics of a server.
 
         Args:
             counts: Returns what the service has to do.
-            store: The store of the engine.
+            store: The store of the engine; None if its KV is elsewhere.
         """
         self._registry = registry = CollectorRegistry()
 
@@ -42,7 +42,8 @@ class ServerMetrics(ServiceObserver):
         gauge("requests_running", "Requests in the batch.").set_function(lambda: counts().num_running)
         gauge("requests_waiting", "Requests in the queue.").set_function(lambda: counts().num_waiting)
         gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
-        registry.register(_StoreBytes(store))
+        if store is not None:
+            registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "door")
         self._rejected = counter("rejected", "Refused requests.", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError, UnknownSchema, as_data
-from promptcache.engine import Engine
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan
 from promptcache.picture import layout_svg
@@ -25,7 +24,7 @@ from promptcache.server.chat import chat_prompt
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
-from promptcache.server.state import ServerState
+from promptcache.server.state import ServedEngine, ServerState
 
 XML_TYPES = ("application/xml", "text/xml")
 
@@ -177,7 +176,7 @@ def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
         raise ApiError(404, "schema_not_found", str(error)) from None
 
 
-def _schema_state(document: str, engine: Engine) -> SchemaState:
+def _schema_state(document: str, engine: ServedEngine) -> SchemaState:
     return schema_state(check_schema(parse_schema(document)), engine.tokenizer, engine.model.context_length)
 
 

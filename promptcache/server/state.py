@@ -2,16 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from promptcache.diagnostics import ServiceClosed
-from promptcache.engine import Engine
-from promptcache.kv import Codec
-from promptcache.runtime import Service, ServiceLimits
+from promptcache.kv import Codec, Store
+from promptcache.language import CheckedSchema, Schema
+from promptcache.layout import Layout, Plan
+from promptcache.runtime import (
+    Listener,
+    Progress,
+    PromptSource,
+    ServiceCounts,
+    ServiceLimits,
+    WarmReport,
+)
 from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys
 from promptcache.server.metrics import ServerMetrics
+from promptcache.tokenizer import Tokenizer
+
+
+class ServedTicket(Protocol):
+    """A request that was submitted, as `promptcache.runtime.Ticket`."""
+
+    def cancel(self) -> object:
+        """Stop the request."""
+
+
+class ServedService(Protocol):
+    """What answers the requests of a server: `promptcache.runtime.Service`, or a service of replicas elsewhere."""
+
+    @property
+    def state(self) -> str:
+        """Whether it takes requests: "ready", "draining" or "dead"."""
+
+    @property
+    def counts(self) -> ServiceCounts:
+        """What it has to do."""
+
+    def submit(
+        self,
+        prompt: PromptSource,
+        listener: Listener,
+        **options: Any,
+    ) -> ServedTicket:
+        """Submit a request; options and errors are those of `promptcache.runtime.Service.submit`."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for the others. Return whether all of them have ended."""
+
+    def close(self) -> None:
+        """End the service. Requests that have not ended get `ServiceClosed`."""
+
+
+class ServedModel(Protocol):
+    """What a server knows of the model."""
+
+    @property
+    def context_length(self) -> int:
+        """The number of its positions."""
+
+
+class ServedEngine(Protocol):
+    """What a server needs of an engine: `promptcache.Engine`, or one whose model runs elsewhere."""
+
+    @property
+    def model(self) -> ServedModel:
+        """The model."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+
+    @property
+    def store(self) -> Store | None:
+        """The store of its KV; None if that is elsewhere."""
+
+    @property
+    def schemas(self) -> Mapping[str, CheckedSchema]:
+        """The schemas by name."""
+
+    def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
+        """Return the plan of a prompt."""
+
+    def layout(self, schema: str) -> Layout:
+        """Return the positions of a schema."""
+
+    def add_schema(self, source: Schema, *, keep: Codec) -> CheckedSchema:
+        """Add or replace a schema."""
+
+    def remove_schema(self, name: str) -> None:
+        """Remove a schema."""
+
+    def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
+        """Encode the modules of a schema, or of all."""
+
+    def service(self, limits: ServiceLimits, *, observer: ServerMetrics) -> ServedService:
+        """Start the service that answers requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +142,14 @@ class ServerState:
         num_connections: Returns the number of open connections.
     """
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+    def __init__(self, engine: ServedEngine, settings: ServerSettings) -> None:
         self.engine = engine
         self.settings = settings
         self.warming = True
         self.draining = False
         self.num_connections: Callable[[], int] = lambda: 0
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store)
-        self.service: Service = engine.service(settings.limits, observer=self.metrics)
+        self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:
         """End the service; requests that still run fail."""

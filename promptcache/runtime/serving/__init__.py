@@ -4,11 +4,13 @@ from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.answer_batch import answer_batch
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.metrics import ServiceObserver
+from promptcache.runtime.serving.scheduler import Listener
 from promptcache.runtime.serving.score import Score, logits_batch, score
 from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
 
 __all__ = [
     "Batch",
+    "Listener",
     "Row",
     "Score",
     "Service",
