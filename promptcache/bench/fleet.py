@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from promptcache.kv import GreedyDual
-from promptcache.scale.routing import SLACK, by_hash, is_crowded
+from promptcache.scale.routing import by_hash, by_load
 
 CHUNK_TOKENS = 2048
 """Tokens of prompts in one forward pass in which nothing is decoded, as in `runtime`."""
@@ -309,33 +309,30 @@ _MOST_KNOWN = 64
 
 
 class HashOrders:
-    """The replicas by hash, for each schema that was asked for. The first 64 are kept."""
+    """The replicas by hash, for each schema that is asked for. The first 64 are kept, the others once they are used."""
 
     def __init__(self, num_replicas: int) -> None:
         self.num_replicas = num_replicas
         self._names = [str(number) for number in range(num_replicas)]
         self._first: dict[int, tuple[int, ...]] = {}
-        self._all: dict[int, tuple[int, ...]] = {}
+        self._others: dict[int, tuple[int, ...]] = {}
 
-    def first(self, schema: int) -> tuple[int, ...]:
-        """Return the first replicas of a schema."""
+    def order(self, schema: int) -> Iterator[int]:
+        """Yield the replicas of a schema."""
         if schema not in self._first:
-            self._first[schema] = self._order(schema)[:_MOST_KNOWN]
-        return self._first[schema]
+            self._first[schema] = self._by_hash(schema)[:_MOST_KNOWN]
+        yield from self._first[schema]
+        if schema not in self._others:
+            self._others[schema] = self._by_hash(schema)[_MOST_KNOWN:]
+        yield from self._others[schema]
 
-    def all(self, schema: int) -> tuple[int, ...]:
-        """Return all replicas, for the few schemas that need more than the first ones."""
-        if schema not in self._all:
-            self._all[schema] = self._order(schema)
-        return self._all[schema]
-
-    def _order(self, schema: int) -> tuple[int, ...]:
+    def _by_hash(self, schema: int) -> tuple[int, ...]:
         return tuple(map(int, by_hash(str(schema), self._names)))
 
 
 def hashing(orders: HashOrders) -> Policy:
     """Return the policy of a balancer that hashes the schema."""
-    return lambda schema, _loads: orders.first(schema)[0]
+    return lambda schema, _loads: next(orders.order(schema))
 
 
 def least_loaded(_orders: HashOrders) -> Policy:
@@ -358,14 +355,7 @@ def router(orders: HashOrders) -> Policy:
     """Return the policy of `promptcache.scale.route`, whose first replica takes the request."""
 
     def choose(schema: int, loads: Sequence[int]) -> int:
-        mean = sum(loads) / len(loads)
-        first, *others = orders.first(schema)
-        if others and loads[first] - loads[others[0]] > SLACK:
-            first, others[0] = others[0], first
-        for each in (first, *others):
-            if not is_crowded(loads[each], mean):
-                return each
-        return next(each for each in orders.all(schema) if not is_crowded(loads[each], mean))
+        return next(by_load(orders.order(schema), loads.__getitem__, sum(loads) / len(loads)))
 
     return choose
 

@@ -180,7 +180,7 @@ def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Pr
             rate = sizes.busy * num * busiest_rate(costs, base, limits)
             orders = HashOrders(num)
             with running(replace(settings, memory_bytes=memory), num) as urls:
-                homes = [urls[orders.first(schema)[0]] for schema in range(base.num_schemas)]
+                homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
                 answers = measure(homes, replace(words, rate=rate))
         traffic = replace(base, rate=rate)
         totals = simulate(costs, traffic, limits, "hashing", orders)

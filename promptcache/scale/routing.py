@@ -6,9 +6,13 @@ replica of the schemas that it gets or had, and of no others.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain, islice
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 SLACK = 4
 """Requests that the first replica of a schema may have more than the second one before the second one is preferred."""
@@ -41,6 +45,27 @@ def is_crowded(load: int, mean: float) -> bool:
     return load > mean + max(SLACK, mean / 4)
 
 
+def by_load(order: Iterable[_T], load: Callable[[_T], int], mean: float) -> Iterator[_T]:
+    """Yield replicas that are up in the order of `route`. Two replicas are read ahead, and no others.
+
+    Args:
+        order: All of them, by hash.
+        load: Returns the requests of a replica.
+        mean: The mean of their loads.
+    """
+    others = iter(order)
+    preferred = [*islice(others, 2)]
+    if len(preferred) == 2 and load(preferred[0]) - load(preferred[1]) > SLACK:
+        preferred.reverse()
+    crowded = []
+    for each in chain(preferred, others):
+        if is_crowded(load(each), mean):
+            crowded.append(each)
+        else:
+            yield each
+    yield from crowded
+
+
 def route(schema: str, replicas: Collection[Replica]) -> tuple[Replica, ...]:
     """Return all replicas in the order in which a request should try them.
 
@@ -54,8 +79,6 @@ def route(schema: str, replicas: Collection[Replica]) -> tuple[Replica, ...]:
     """
     by_name = {each.name: each for each in replicas}
     up = [by_name[name] for name in by_hash(schema, [each.name for each in replicas if each.is_up])]
-    if len(up) > 1 and up[0].load - up[1].load > SLACK:
-        up[:2] = up[1], up[0]
     mean = sum(each.load for each in up) / max(1, len(up))
     down = [by_name[name] for name in by_hash(schema, [each.name for each in replicas if not each.is_up])]
-    return (*sorted(up, key=lambda each: is_crowded(each.load, mean)), *down)
+    return (*by_load(up, lambda each: each.load, mean), *down)
