@@ -30,43 +30,26 @@ class ScaleSizes:
     """What is simulated.
 
     Attributes:
-        num_requests: For each replica.
-        num_schemas: For each replica.
+        one: The traffic of one replica; its rate is not used. More replicas get as many times its requests and schemas.
         busy: Requests that arrive, as a fraction of those that a replica can answer if all modules are in memory.
         memory_bytes: For the modules of each replica; None is room for all modules of twice its share of the schemas.
     """
 
-    num_requests: int
-    num_schemas: int
-    num_modules: int
-    num_used: int
-    module_tokens: int
-    new_tokens: int
-    answer_tokens: int
-    skew: float
+    one: Traffic
     busy: float
     memory_bytes: int | None
-    seed: int
 
     def traffic(self, num_replicas: int) -> Traffic:
-        """Return the traffic of as many replicas, at one request per second."""
-        return Traffic(
-            num_requests=self.num_requests * num_replicas,
-            rate=1.0,
-            num_schemas=self.num_schemas * num_replicas,
-            num_modules=self.num_modules,
-            num_used=self.num_used,
-            module_tokens=self.module_tokens,
-            new_tokens=self.new_tokens,
-            answer_tokens=self.answer_tokens,
-            skew=self.skew,
-            seed=self.seed,
-        )
+        """Return the traffic of as many replicas; `busy` says at which rate."""
+        one = self.one
+        return replace(one, num_requests=one.num_requests * num_replicas, num_schemas=one.num_schemas * num_replicas)
 
     def limits(self, token_bytes: float) -> ReplicaLimits:
         """Return the limits of a replica."""
-        share = 2 * self.num_schemas * self.num_modules * math.ceil(self.module_tokens * token_bytes)
-        return ReplicaLimits(memory_bytes=share if self.memory_bytes is None else self.memory_bytes)
+        if self.memory_bytes is not None:
+            return ReplicaLimits(memory_bytes=self.memory_bytes)
+        module_bytes = math.ceil(self.one.module_tokens * token_bytes)
+        return ReplicaLimits(memory_bytes=2 * self.one.num_schemas * self.one.num_modules * module_bytes)
 
 
 def read_costs(text: str) -> EngineCosts:
@@ -101,11 +84,11 @@ def measured_costs(
     from promptcache.bench.replicas import ReplicaSettings, calibrate
 
     progress("a replica on this machine", 0, 1)
-    one = replace(sizes.traffic(1), num_schemas=1)
     with TemporaryDirectory() as folder:
         settings = ReplicaSettings(model=model, folder=Path(folder), threads=threads)
-        costs, traffic = calibrate(settings, one)
-    return costs, replace(sizes, module_tokens=traffic.module_tokens, new_tokens=traffic.new_tokens)
+        costs, traffic = calibrate(settings, replace(sizes.one, num_schemas=1))
+    one = replace(sizes.one, module_tokens=traffic.module_tokens, new_tokens=traffic.new_tokens)
+    return costs, replace(sizes, one=one)
 
 
 def compare_scale(
@@ -134,8 +117,8 @@ def compare_scale(
             rows.append({**row, "costs": asdict(costs), "traffic": asdict(traffic), "limits": asdict(limits)})
     rate = rows[0]["rate"] / rows[0]["replicas"]
     title = (
-        f"SIMULATED, not measured: {sizes.num_schemas} schemas and {rate:.2f} requests/s for each replica, "
-        f"skew {sizes.skew:g}; TTFT in ms"
+        f"SIMULATED, not measured: {sizes.one.num_schemas} schemas and {rate:.2f} requests/s for each replica, "
+        f"skew {sizes.one.skew:g}; TTFT in ms"
     )
     columns = ("replicas", "balancer", "hits, %", "p50", "p90", "p99", "loaded MB/s", "refused, %", "largest share")
     return BenchReport(name="scale", title=title, columns=columns, cells=tuple(cells), rows=tuple(rows))

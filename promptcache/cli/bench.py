@@ -541,10 +541,12 @@ def scale(
             raise UsageMistake(f"--{name} {own[name]}: not a finite number")
     if check and costs is not None:
         raise UsageMistake("--check measures the costs of --model itself, so it does not take --costs")
+    from promptcache.bench.fleet import Traffic
     from promptcache.bench.scale import ScaleSizes, check_scale, compare_scale, measured_costs, read_costs
 
-    sizes = ScaleSizes(
+    one = Traffic(
         num_requests=own["requests"],
+        rate=1.0,
         num_schemas=own["schemas"],
         num_modules=own["modules"],
         num_used=own["used"],
@@ -552,10 +554,9 @@ def scale(
         new_tokens=own["new"],
         answer_tokens=own["tokens"],
         skew=own["skew"],
-        busy=own["busy"],
-        memory_bytes=own["memory"],
         seed=own["seed"],
     )
+    sizes = ScaleSizes(one=one, busy=own["busy"], memory_bytes=own["memory"])
     if costs is not None:
         try:
             given = read_costs(costs.read_text(encoding="utf-8-sig"))
