@@ -77,8 +77,8 @@ def set_seed(seed: int | None) -> None:
         torch.manual_seed(seed)
 
 
-def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig:
-    """Return the configuration of a command that can do without a store; arguments are those of `store_config`.
+def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig | None:
+    """Return the configuration of a command that can do without a store, or None; arguments as for `store_config`.
 
     Raises:
         UsageMistake: There is a limit and no store.
@@ -87,6 +87,8 @@ def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | 
         return store_config(place, limit, memory_bytes=memory_bytes)
     if limit is not None:
         raise UsageMistake("--limit is that of a store; say where it is with --store DIR")
+    if memory_bytes is None:
+        return None  # the command says that it loads before it imports torch
     from promptcache.kv import StoreConfig
 
     return StoreConfig(memory_bytes=memory_bytes)
