@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, and a dead holder delays nobody longer than the lease."""
+"""One replica at a time holds a lease. If it dies, others wait until the lease ends at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow clients, and too many of them, hold up nobody else, and not for long."""
+"""The server closes the connections of slow clients, refuses too many, and answers its other clients meanwhile."""
 
 from __future__ import annotations
 

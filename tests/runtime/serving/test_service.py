@@ -473,7 +473,7 @@ def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error between the forward pass and the listeners is told to the step's requests, and counts as a failure."""
+    """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others."""
     made = engine().service()
     try:
         with monkeypatch.context() as patched:
