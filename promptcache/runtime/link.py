@@ -75,7 +75,7 @@ def link(
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
-    new_positions = tokens.position_ids if recalled is None else recalled.new_tokens.position_ids
+    new_positions = tuple(tokens.position_ids[index] for index in missing)
     coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions)
     stored, growing = linked_segments(tokens, runs, new_positions, recalled)
     segments, num_copied = model.linking.place(stored, coalesce)
