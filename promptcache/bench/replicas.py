@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ import httpx
 import torch
 
 from promptcache.bench.fleet import EngineCosts, Traffic, traffic_of
+from promptcache.bench.server_process import server_process
 from promptcache.diagnostics import ServiceError
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
@@ -28,7 +28,7 @@ from promptcache.language import Schema, print_schema
 from promptcache.server import ServerSettings, create_app, serve
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by", "from", "at")
-_START_S = 300.0
+_ANSWER_S = 300.0
 _DECODED = 64
 _NUM_MODULES = 8
 _SHORTER = 8  # how much shorter modules and prompts are that show the costs which do not depend on length
@@ -106,31 +106,12 @@ def running(settings: ReplicaSettings, count: int) -> Iterator[list[str]]:
     Raises:
         ServiceError: A replica did not start.
     """
-    with ExitStack() as stack:
-        yield [stack.enter_context(_running(settings)) for _ in range(count)]
-
-
-@contextmanager
-def _running(settings: ReplicaSettings) -> Iterator[str]:
     given = json.dumps({**asdict(settings), "folder": str(settings.folder)})
-    command = [sys.executable, "-m", "promptcache.bench.replicas", given]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            _wait_until_ready(url, process)
-            yield url
-        finally:
-            process.kill()
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[str]) -> None:
-    stop = time.monotonic() + _START_S
-    while url and process.poll() is None and time.monotonic() < stop:
-        if httpx.get(f"{url}/health").status_code == 200:
-            return
-        time.sleep(0.05)
-    raise ServiceError("a replica did not start")
+    command = ["promptcache.bench.replicas", given]
+    logs = [settings.folder / f"replica-{number}.log" for number in range(count)]
+    with ExitStack() as stack:
+        ports = [stack.enter_context(server_process(command, log))[0] for log in logs]
+        yield [f"http://127.0.0.1:{port}" for port in ports]
 
 
 def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
@@ -142,7 +123,7 @@ def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
 
     async def run() -> list[AnsweredRequest]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with httpx.AsyncClient(timeout=_START_S, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=_ANSWER_S, limits=limits) as client:
             started = time.perf_counter()
 
             async def send(number: int, at: float, schema: int, modules: Sequence[int]) -> AnsweredRequest:
@@ -245,7 +226,7 @@ def _both_lengths(url: str, traffic: Traffic, rounds: int) -> tuple[list[Answere
     found: tuple[list[AnsweredRequest], list[AnsweredRequest]] = ([], [])
 
     async def run() -> None:
-        async with httpx.AsyncClient(timeout=_START_S) as client:
+        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
             for number in range(rounds + 1):
                 for length, answers in zip(lengths, found, strict=True):
                     text = words(f"length/{number}", length)
@@ -259,7 +240,7 @@ def _decode_s(url: str, traffic: Traffic, rows: int) -> float:
     """Return the seconds of one step that decodes as many rows."""
 
     async def run() -> list[AnsweredRequest]:
-        async with httpx.AsyncClient(timeout=_START_S) as client:
+        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
             asked = (
                 _ask(client, url, "s0", _some_modules(traffic), words(f"decode/{row}", traffic.new_tokens), _DECODED)
                 for row in range(rows)
@@ -275,19 +256,16 @@ def _some_modules(traffic: Traffic) -> list[str]:
     return [f"m{number}" for number in range(traffic.num_used)]
 
 
-def main(settings: ReplicaSettings) -> None:
-    """Serve until the process is killed."""
+def main(settings: ReplicaSettings, port: int) -> None:
+    """Serve until the process is stopped."""
     engine = settings.engine()
     for path in sorted((settings.folder / "schemas").glob("*.xml")):
         engine.add_schema(path)
-
-    def started(url: str) -> None:
-        sys.stdout.write(f"{url}\n")
-        sys.stdout.flush()
-
-    serve(create_app(engine, ServerSettings(model="bench")), host="127.0.0.1", port=0, started=started)
+    app = create_app(engine, ServerSettings(model="bench"))
+    serve(app, host="127.0.0.1", port=port, started=lambda _url: None)
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    main(ReplicaSettings(**{**given, "folder": Path(given["folder"])}))
+    text, _, port = sys.argv[1:]
+    given = json.loads(text)
+    main(ReplicaSettings(**{**given, "folder": Path(given["folder"])}), int(port))

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,14 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import psutil
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from promptcache.bench.load import AnswerTimes, Ask, LoadRequest, LoadSizes, TargetName, draw_text
+from promptcache.bench.server_process import server_process
 from promptcache.bench.shapes import random_shape
-from promptcache.diagnostics import PromptCacheError
 from promptcache.engine import Engine
 from promptcache.runtime import Completion, TokenLogprobs
 
@@ -42,8 +38,6 @@ _BATCHES = ("--continuous-batching", "--cb-num-blocks", "256")
 _SERVING = ("fastapi", "openai", "pydantic", "typer", "uvicorn", "transformers.cli")
 
 _REQUEST_S = 600.0
-_START_S = 600.0
-_STOP_S = 5.0
 _END_TOKEN = "<|endoftext|>"  # transformers adds it to the tokenizers of some model types that lack it
 
 
@@ -215,7 +209,7 @@ def _http(setup: LoadSetup) -> Iterator[Target]:
     def body(request: LoadRequest) -> dict[str, Any]:
         return {"prompt": setup.prompt_text(request), "seed": request.seed, **options}
 
-    with _server(words, setup.scratch / "promptcache.log") as (port, cpu_s):
+    with server_process(words, setup.scratch / "promptcache.log") as (port, cpu_s):
         yield Target(lambda request: _stream(port, "/v1/prompts", body(request)), cpu_s)
 
 
@@ -232,7 +226,7 @@ def _transformers(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Tar
     def body(request: LoadRequest) -> dict[str, Any]:
         return {"prompt": setup.plain_text(request), **fields}
 
-    with _server(words, folder.with_suffix(".log")) as (port, cpu_s):
+    with server_process(words, folder.with_suffix(".log")) as (port, cpu_s):
         yield Target(lambda request: _stream(port, "/v1/completions", body(request)), cpu_s)
 
 
@@ -245,60 +239,6 @@ def _copy_without_end(source: Path, folder: Path, generation: Mapping[str, Any])
         data = json.loads((source / name).read_bytes()) if (source / name).exists() else {}
         (folder / name).unlink(missing_ok=True)
         (folder / name).write_text(json.dumps({**data, "eos_token_id": None, **more}), encoding="utf-8")
-
-
-@contextmanager
-def _server(words: Sequence[str], log: Path) -> Iterator[tuple[int, Callable[[], float]]]:
-    """Start a module as a server with `--port`; yield the port and a function that returns its CPU seconds.
-
-    Raises:
-        PromptCacheError: It does not start.
-    """
-    port = _free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PROMPTCACHE_")}
-    environment |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words, "--port", str(port)], stdout=output, stderr=output, env=environment
-        )
-    try:
-        _wait_until_ready(process, port, log)
-        yield port, partial(_cpu_s, psutil.Process(process.pid))
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.perf_counter() + _START_S
-    while time.perf_counter() < deadline and process.poll() is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
-        try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == http.client.OK:
-                return
-        except OSError:
-            pass  # it does not listen yet
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    last = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-    raise PromptCacheError(f"the server that is to be measured does not start; its last lines are:\n{last}")
 
 
 def _stream(port: int, path: str, body: Mapping[str, Any]) -> AnswerTimes:
