@@ -39,12 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load all modules under CI, where tests run.
 
     Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
-    of them, a test's examples would depend on which tests the same worker happened to run before.
+    of them, a test's examples would depend on which tests the same worker happened to run before. Files of schemas are
+    never imported, and those that need Ray only by slow tests.
     """
     runs_tests = config.getoption("dist", "no") == "no"  # the process that distributes tests to workers runs none
     if "CI" in os.environ and runs_tests:
         for file in sorted(PACKAGE.rglob("*.py")):
-            if file.stem != "__main__" and "schemas" not in file.parts:  # those are read, never imported
+            if file.stem != "__main__" and "schemas" not in file.parts and not file.stem.startswith("ray_"):
                 parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
                 import_module(".".join(parts).removesuffix(".__init__"))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -116,8 +117,17 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
 @_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")
+@click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas behind a router.")
+@_count("--replicas", 1, "Replicas, with --ray.")
 def command(
-    schema: tuple[str, ...], host: str, port: int, insecure: bool, context: Path | None, **options: Any
+    schema: tuple[str, ...],
+    host: str,
+    port: int,
+    insecure: bool,
+    context: Path | None,
+    ray: bool,
+    replicas: int,
+    **options: Any,
 ) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 
@@ -126,6 +136,10 @@ def command(
     with ending(as_json=False, context=context) as sources:
         checked = _read_schemas(schema, sources)
         check_server_installed()
+        if ray:
+            _check_ray(port, options)
+        elif replicas > 1:
+            raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         from promptcache.server import create_app, serve
 
         settings = _settings(options)
@@ -133,6 +147,9 @@ def command(
             raise UsageMistake(
                 f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
             )
+        if ray:
+            _serve_ray(checked, settings, host, port, replicas, options)
+            return
         app = create_app(_load(checked, options), settings)
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         logging.getLogger("promptcache.server").setLevel(logging.INFO)
@@ -165,6 +182,45 @@ def check_server_installed() -> None:
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")
+
+
+def _check_ray(port: int, options: dict[str, Any]) -> None:
+    """Refuse what the Ray application does not have.
+
+    Raises:
+        EnvironmentMissing: Ray is not installed.
+        UsageMistake: An option is for a server without Ray.
+    """
+    if find_spec("ray") is None:
+        raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
+    if not port:
+        raise UsageMistake("--port 0: with --ray, name a port")
+    if options["admin_key_file"] is not None:
+        raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
+
+
+def _serve_ray(
+    schemas: list[CheckedSchema], settings: ServerSettings, host: str, port: int, replicas: int, options: dict[str, Any]
+) -> None:
+    from promptcache.scale.ray_app import RayOptions, serve_here
+
+    chosen = RayOptions(
+        model=str(local_folder(options["model"]) or options["model"]),
+        device=options["device"],
+        dtype=options["dtype"],
+        store=optional_store(options["store"], options["limit"], memory_bytes=options["memory"]),
+        num_replicas=replicas,
+        num_cpus=max(1, (os.cpu_count() or 1) // replicas),
+        settings=settings,
+    )
+    tell(f"starting Ray, which takes half a minute; replicas: {replicas}")
+    serve_here(
+        chosen,
+        [each.source for each in schemas],
+        host=host,
+        port=port,
+        started=lambda url: tell(f"listening on {url}"),
+    )
 
 
 def _settings(options: dict[str, Any]) -> ServerSettings:

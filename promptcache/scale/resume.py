@@ -50,11 +50,13 @@ class TokenGroup:
     """Tokens that a replica sends together.
 
     Attributes:
+        logprobs: The log-probabilities of each token, if they were asked for.
         completion: The completion of the attempt, in the last group of an answer. It counts what this attempt
             generated; tokens of earlier attempts are prefilled tokens there.
     """
 
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Any, ...] = ()
     completion: Any = None
 
 
