@@ -7,7 +7,6 @@ Ray routes questions by `SchemaRouter`. If a replica ends, its streams go on at 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
@@ -82,13 +81,10 @@ class RayOptions:
 class ReplicaActor:
     """One process with the model. It takes questions once its schemas are encoded."""
 
-    def __init__(self, options: RayOptions) -> None:
+    def __init__(self, options: RayOptions, packed: Sequence[str]) -> None:
         engine = Engine.from_pretrained(options.model, device=options.device, dtype=options.dtype, store=options.store)
         self._service = ReplicaService(engine, options.served.limits, options.served.keep)
-
-    async def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Encode the schemas of the application; called at the start, and when they were deployed again."""
-        await asyncio.to_thread(self._service.warm, config["schemas"])
+        self._service.warm(packed)
 
     async def facts(self) -> ReplicaFacts:
         """Return what fronts have to know of the model."""
@@ -118,16 +114,15 @@ class ReplicaActor:
 class FrontActor:
     """The server. It checks and plans prompts, and has no model."""
 
-    async def __init__(self, replicas: DeploymentHandle, options: RayOptions) -> None:  # type: ignore[misc] # Ray waits
+    async def __init__(  # type: ignore[misc] # Ray waits
+        self, replicas: DeploymentHandle, options: RayOptions, packed: Sequence[str]
+    ) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         logging.getLogger("promptcache.server").setLevel(logging.INFO)
         self._settings = options.served
         self._replicas = replicas.options(stream=True)
         self._engine = RemoteEngine(await replicas.facts.remote(), self._send, self._settings.keep)
-
-    def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Serve the schemas of the application; running requests keep the old ones."""
-        self._engine.set_schemas(config["schemas"])
+        self._engine.set_schemas(packed)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return create_app(self._engine, self._settings)
@@ -180,8 +175,8 @@ def _check_names(given: Mapping[str, Any], made: Any, place: str) -> None:
 def application(options: RayOptions, schemas: Sequence[Schema]) -> serve.Application:
     """Return the application that serves schemas.
 
-    If it is deployed again with other schemas only, no replica is started anew: each encodes the new schemas, and the
-    front serves them from then on.
+    If it is deployed again, Ray replaces the front and the replicas while requests are answered. The old front stays
+    until its last request has ended.
     """
     settings = options.served
     if options.api_key_file is not None:
@@ -189,7 +184,7 @@ def application(options: RayOptions, schemas: Sequence[Schema]) -> serve.Applica
     options = replace(options, settings=settings)
     for each in schemas:
         check_schema(each)
-    config = {"schemas": [pack(each) for each in schemas]}
+    packed = [pack(each) for each in schemas]
     limits = settings.limits
     most = options.max_replicas
     scaling = None
@@ -206,16 +201,15 @@ def application(options: RayOptions, schemas: Sequence[Schema]) -> serve.Applica
         max_queued_requests=limits.max_waiting,
         graceful_shutdown_timeout_s=settings.drain_s,
         request_router_config=RequestRouterConfig(request_router_class="promptcache.scale.ray_router.SchemaRouter"),
-        user_config=config,
     )
     front = serve.deployment(serve.ingress()(FrontActor)).options(
         name="Front",
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=settings.max_connections,
-        graceful_shutdown_timeout_s=settings.drain_s,
-        user_config=config,
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
+        max_surge_percent=100,
     )
-    return front.bind(replicas.bind(options), options)
+    return front.bind(replicas.bind(options, packed), options, packed)
 
 
 def serve_here(
@@ -235,11 +229,11 @@ def serve_here(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cores = max(os.cpu_count() or 1, math.ceil((options.max_replicas or options.num_replicas) * options.num_cpus))
     stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
     logging.getLogger("ray").setLevel(logging.WARNING)
     try:
         ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+        for each in (signal.SIGTERM, signal.SIGINT):  # after Ray has set its own
+            signal.signal(each, lambda *_: stop.set())
         serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
         try:
             serve.run(made)

@@ -160,7 +160,7 @@ class RemoteEngine:
         return {state.schema.name: state.schema for state in self._catalog.states}
 
     def set_schemas(self, packed: Sequence[str]) -> None:
-        """Serve these packed schemas and no others. Running requests keep those that they were planned with.
+        """Serve these packed schemas and no others. Running requests keep those with which they were planned.
 
         Raises:
             SchemaError: A schema is not valid, or needs more positions than the model has. Nothing is changed.
