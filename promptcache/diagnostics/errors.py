@@ -118,17 +118,25 @@ class QueueFull(ServiceError):
         super().__init__(message)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.reason)
+
 
 class QueueTimeout(ServiceError):
     """A request waited longer than the service allows."""
 
 
 class ServiceClosed(ServiceError):
-    """The service takes no requests. `reason` is "draining" or "worker_dead", or "starting" for a server."""
+    """The service takes no requests. `reason` is "draining" or "worker_dead"; for a server also "starting" or
+    "replica_lost".
+    """
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.reason)
 
 
 class Cancelled(ServiceError):

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.console import diagnostic_text
-from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, SchemaError, Severity, Span, excerpt
+from promptcache.diagnostics import (
+    Diagnostic,
+    LanguageError,
+    PromptError,
+    QueueFull,
+    SchemaError,
+    ServiceClosed,
+    Severity,
+    Span,
+    excerpt,
+)
 from promptcache.language import (
     Prompt,
     Schema,
@@ -212,3 +222,11 @@ def test_schema_built_in_python_has_no_line() -> None:
         check_schema(Schema("s").with_module(module("a", slot("n", 0))))
 
     assert caught.value.excerpt().splitlines()[1] == "  --> <python>"
+
+
+@pytest.mark.parametrize("kind", [QueueFull, ServiceClosed])
+def test_refusals_of_a_service_survive_pickling(kind: type[QueueFull] | type[ServiceClosed]) -> None:
+    """A replica sends them to its front."""
+    copy = pickle.loads(pickle.dumps(kind("try later", "queue_full")))
+
+    assert (type(copy), str(copy), copy.reason) == (kind, "try later", "queue_full")
