@@ -87,7 +87,12 @@ class ReplicaService:
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
         try:
-            ticket = await asyncio.to_thread(self._submit, question, attempt, listen)
+            submitting = asyncio.create_task(asyncio.to_thread(self._submit, question, attempt, listen))
+            try:
+                ticket = await asyncio.shield(submitting)
+            except asyncio.CancelledError:  # the thread goes on
+                submitting.add_done_callback(_cancel_submitted)
+                raise
             try:
                 is_first, ended = True, False
                 while not ended:
@@ -140,6 +145,11 @@ class ReplicaService:
                 self._engine.remove_schema(self._names.pop(old))
             self._names[digest] = name
         return name
+
+
+def _cancel_submitted(submitting: asyncio.Task[Ticket]) -> None:
+    if submitting.exception() is None:
+        submitting.result().cancel()
 
 
 async def _next_group(items: asyncio.Queue[_Told], *, waits: bool) -> list[_Told]:

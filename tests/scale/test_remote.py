@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,17 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, PromptError, ServiceClosed
 from promptcache.kv import Codec
 from promptcache.language import Schema, open_schema, parse_prompt
-from promptcache.runtime import Completion, ServiceLimits, ServiceObserver, TokenLogprobs
+from promptcache.runtime import Completion, Service, ServiceLimits, ServiceObserver, TokenLogprobs
 from promptcache.scale import Attempt, TokenGroup
-from promptcache.scale.remote import RemoteEngine, RemoteRequest, RemoteService, ReplicaLost, pack, unpack
+from promptcache.scale.remote import (
+    RemoteEngine,
+    RemoteRequest,
+    RemoteService,
+    ReplicaLost,
+    pack,
+    packed_digest,
+    unpack,
+)
 from promptcache.scale.replica import ReplicaService
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
@@ -269,6 +278,40 @@ def test_a_cancelled_request_ends_in_its_replica() -> None:
         assert not heard.ended.is_set()
 
     run(Fleet([replica]), work, OLD)
+    replica.close()
+
+
+def test_a_request_that_is_cancelled_while_it_is_submitted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that submits it cannot be stopped, so the request is cancelled after that."""
+    replica = ReplicaService(engine(OLD), ServiceLimits())
+    pause, tickets = threading.Event(), list[Any]()
+    submit = Service.submit
+
+    def slow(self: Service, *words: Any, **options: Any) -> Any:
+        pause.wait(10)
+        tickets.append(submit(self, *words, **options))
+        return tickets[0]
+
+    monkeypatch.setattr(Service, "submit", slow)
+    request = RemoteRequest(
+        affinity="", prompt=parse_prompt(PROMPTS[0]), schema=packed_digest(pack(OLD)), packed=pack(OLD), options={}
+    )
+
+    async def work() -> None:
+        groups = replica.answer(request, Attempt(max_new_tokens=900, seed=0))
+        reading = asyncio.create_task(anext(groups))
+        await asyncio.sleep(0.1)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        pause.set()
+        for _ in range(500):
+            if tickets and tickets[0]._job.is_cancelled:
+                break
+            await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    assert tickets[0]._job.is_cancelled
     replica.close()
 
 
