@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import Request, answer, streaming
+from promptcache.runtime.answer import Request, answer, prefilled, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
@@ -15,7 +15,7 @@ from promptcache.runtime.completion import Completion, FinishReason, KVSource, T
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
-from promptcache.runtime.generate import generate
+from promptcache.runtime.generate import end_ids, generate
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
@@ -109,6 +109,7 @@ __all__ = [
     "choose_linking",
     "demoted",
     "dynamic_cache_inputs",
+    "end_ids",
     "frequent_prefixes",
     "generate",
     "link",
@@ -118,6 +119,7 @@ __all__ = [
     "mean_divergence",
     "open_history",
     "plain_logits",
+    "prefilled",
     "promote",
     "promoted",
     "read_chat",

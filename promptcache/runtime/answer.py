@@ -48,9 +48,12 @@ class Request:
 
 def without_reuse(request: Request) -> Request:
     """Return the request as plain prefill: the same tokens at the same positions, and no KV of modules or history."""
-    plan = request.plan
-    computed = recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
-    return replace(request, plan=computed, history=False)
+    return replace(request, plan=prefilled(request.plan), history=False)
+
+
+def prefilled(plan: Plan) -> Plan:
+    """Return a plan that computes all tokens of another one."""
+    return recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
 
 
 def streaming(request: Request, queue: TokenQueue) -> Request:

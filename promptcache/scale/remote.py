@@ -44,6 +44,8 @@ from promptcache.runtime import (
     Usage,
     WarmReport,
     check_room,
+    end_ids,
+    prefilled,
     read_options,
     schema_state,
 )
@@ -244,6 +246,8 @@ class RemoteService:
         if self.state is not ServiceState.READY:
             raise ServiceClosed("the server is about to end", "draining")
         state, plan = self._planner.planned(prompt, repair)
+        if not reuse:
+            plan = prefilled(plan)
         options = read_options(generation, max_new_tokens)
         limit = check_room(plan, options.pop("max_new_tokens", None), self._facts.context_length)
         packed = state.packed if isinstance(state, _PackedState) else None
@@ -323,7 +327,7 @@ class RemoteService:
 
     def _is_complete(self, token_ids: Sequence[int], options: Mapping[str, Any]) -> bool:
         """Return whether tokens are a whole answer, because of an end token or a stop string."""
-        if token_ids[-1] in self._facts.end_ids:
+        if token_ids[-1] in end_ids(options, self._facts.end_ids):
             return True
         text = answer_text(self._facts.tokenizer, token_ids)
         return any(each in text for each in options.get("stop_strings") or ())

@@ -175,8 +175,7 @@ def test_an_answer_is_that_of_one_engine_whatever_replicas_end(
         assert (found.text, found.finish_reason, found.level) == (one.text, one.finish_reason, one.level)
         assert found.plan.selection.schema.name == "s"
         for name in ("num_reused_tokens", "num_history_tokens", "num_new_tokens", "num_generated_tokens"):
-            if "reuse" not in options:
-                assert getattr(found.usage, name) == getattr(one.usage, name)
+            assert getattr(found.usage, name) == getattr(one.usage, name)
         if "logprobs" in options:
             assert all(isinstance(each, TokenLogprobs) for each in heard.items[:-1])
 
