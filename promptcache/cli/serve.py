@@ -191,12 +191,12 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
         EnvironmentMissing: Ray is not installed.
         UsageMistake: An option is for a server without Ray.
     """
-    if find_spec("ray") is None:
-        raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
     if not port:
         raise UsageMistake("--port 0: with --ray, name a port")
     if options["admin_key_file"] is not None:
         raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
+    if find_spec("ray") is None:
+        raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
 
 
 def _serve_ray(

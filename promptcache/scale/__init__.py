@@ -1,6 +1,7 @@
 """Several replicas: which one answers a request, and what happens to a stream whose replica ends.
 
-This room has neither a network nor torch. It knows replicas by name and tokens by number.
+These parts have neither a network nor torch: they know replicas by name and tokens by number. The application for Ray
+Serve is `promptcache.scale.ray_app`.
 """
 
 from promptcache.scale.resume import MAX_RESUBMISSIONS, Attempt, Submit, TokenGroup, resumed

@@ -2,6 +2,7 @@
 
 `make test-slow` installs Ray and runs these tests; by hand: `pip install -e .[ray]` and
 `pytest tests/scale/test_ray.py -m slow`. They take some minutes, most of which is Ray that starts.
+`PROMPTCACHE_RAY_STREAMS` and `PROMPTCACHE_RAY_KILLS` are the numbers of streams and of kills (40 and 2).
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 import pytest
+import yaml
 
 from promptcache import Engine
+from promptcache.diagnostics import InvalidValue
 from promptcache.language import parse_schema
 from tests.server.conftest import TRAVEL, wait_until
 
@@ -37,6 +40,7 @@ pytestmark = [
 ]
 NUM_STREAMS = int(os.environ.get("PROMPTCACHE_RAY_STREAMS", "40"))
 NUM_KILLS = int(os.environ.get("PROMPTCACHE_RAY_KILLS", "2"))
+ROOT = Path(__file__).parents[2]
 CITIES = ("miami", "paris", "tokyo")
 QUESTION = "Tell me all that you know about this city, and about others like it: {number}"
 _Made = TypeVar("_Made")
@@ -221,6 +225,36 @@ def test_schemas_and_replicas_are_replaced_under_load(url: str) -> None:
         assert text in (answers[old][index % 24], answers[new][index % 24])
     assert [text for text, _, _ in found[-24:]] == answers[new]
     assert not pids & spent().keys()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"num_replica": 2}, r"args\.num_replica is not known; there are model, schemas"),
+        ({"settings": {"model": "demo", "limits": {"max_row": 2}}}, r"args\.settings\.limits\.max_row is not known"),
+        ({"num_replicas": "two"}, r"args\.num_replicas: .* integer"),
+        ({"store": {"folder": "kv", "timeout_s": "soon"}}, r"args\.store\.timeout_s"),
+    ],
+)
+def test_wrong_arguments_are_named(args: dict[str, Any], message: str) -> None:
+    """An argument that is not known, at any depth, or of a wrong type is an error with its place."""
+    from promptcache.scale.ray_app import build
+
+    with pytest.raises(InvalidValue, match=message):
+        build(args)
+
+
+def test_the_example_is_a_configuration_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray and the application take all that examples/scaling/ray.yaml has."""
+    from ray.serve.schema import ServeDeploySchema
+
+    from promptcache.scale.ray_app import build
+
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "examples" / "scaling" / "ray.yaml").read_text(encoding="utf-8")
+    (made,) = ServeDeploySchema.model_validate(yaml.safe_load(text)).applications
+    assert made.import_path == "promptcache.scale.ray_app:build"
+    build(made.args)
 
 
 def test_the_command_serves_and_ends(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
         (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
         (["--max-rows", "0"], 2, "0 is not in the range"),
+        (["--replicas", "2"], 2, "is for --ray"),
+        (["--ray", "--port", "0"], 2, "name a port"),
+        (["--ray", "--admin-key-file", "keys"], 2, "a start with other schemas"),
+        (["--ray", "--host", "0.0.0.0"], 3, "pip install 'promptcache[ray]'"),
     ],
     ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,
 )
@@ -91,6 +96,7 @@ def test_options_are_checked_before_the_model_is_loaded(
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: None if name == "ray" else find_spec(name))
 
     found, errors = _serve(*words)
 
