@@ -2,7 +2,7 @@
 
     import_path: promptcache.scale.ray_app:build
 
-Ray routes questions by `SchemaRouter`. If a replica ends, its streams go on at another one.
+Ray routes requests by `SchemaRouter`. If a replica ends, its streams go on at another one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RayOptions:
 
 
 class ReplicaActor:
-    """One process with the model. It takes questions once its schemas are encoded."""
+    """One process with the model. It takes requests once its schemas are encoded."""
 
     def __init__(self, options: RayOptions, packed: Sequence[str]) -> None:
         engine = Engine.from_pretrained(options.model, device=options.device, dtype=options.dtype, store=options.store)
@@ -90,10 +90,10 @@ class ReplicaActor:
         """Return what fronts have to know of the model."""
         return self._service.facts
 
-    async def answer(self, question: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
+    async def answer(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Yield the groups of an answer. A replica whose model has failed ends, so that Ray replaces it."""
         try:
-            async with aclosing(self._service.answer(question, attempt)) as groups:
+            async with aclosing(self._service.answer(request, attempt)) as groups:
                 async for group in groups:
                     yield group
         except ReplicaLost:
@@ -127,9 +127,9 @@ class FrontActor:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return create_app(self._engine, self._settings)
 
-    async def _send(self, question: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
+    async def _send(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Send an attempt to the replica that the router chooses."""
-        groups = self._replicas.answer.remote(question, attempt)
+        groups = self._replicas.answer.remote(request, attempt)
         has_ended = False
         try:
             async for group in groups:

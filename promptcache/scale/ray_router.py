@@ -1,17 +1,21 @@
-"""The router of the Ray Serve application: Ray asks it to which replicas a question should go.
+"""The router of the Ray Serve application: Ray asks it to which replicas a request should go.
 
 Ray pickles the class by its name, so it has a file of its own.
 """
 
 from __future__ import annotations
 
-from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from promptcache.scale.routing import Replica, route
 
 
-class SchemaRouter(FIFOMixin, RequestRouter):
-    """Sends questions of one schema to one replica, as `promptcache.scale.route` orders them."""
+class SchemaRouter(RequestRouter):
+    """Sends requests of one schema to one replica, as `promptcache.scale.route` orders them.
+
+    Ray's `FIFOMixin` must not be among its bases: it gives the replica that was chosen for one request to the first
+    that waits.
+    """
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

@@ -256,13 +256,13 @@ class RemoteService:
             min_new_tokens=options.pop("min_new_tokens", 0),
             seed=secrets.randbits(62) if seed is None else seed,
         )
-        question = RemoteRequest(
+        request = RemoteRequest(
             affinity=_affinity(prompt) if packed is None else state.schema.name,
             prompt=prompt,
             schema=None if packed is None else packed_digest(packed),
             options={"repair": repair, "salt": salt, "logprobs": logprobs, "reuse": reuse, **options},
         )
-        answering = self._answer(_Asked(question, packed, plan, listener), attempt)
+        answering = self._answer(_Asked(request, packed, plan, listener), attempt)
         future = asyncio.run_coroutine_threadsafe(answering, self._loop)
         self._running[future] = listener
         future.add_done_callback(self._running.pop)
@@ -290,7 +290,7 @@ class RemoteService:
             return self._send_with_schema(asked, attempt)
 
         def is_complete(given: Sequence[int]) -> bool:
-            return self._is_complete(given, asked.question.options)
+            return self._is_complete(given, asked.request.options)
 
         try:
             async with aclosing(resumed(send, attempt, is_complete, ReplicaLost)) as groups:
@@ -316,11 +316,11 @@ class RemoteService:
     async def _send_with_schema(self, asked: _Asked, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Send an attempt, with the schema if the replica does not have it."""
         try:
-            async with aclosing(self._send(asked.question, attempt)) as groups:
+            async with aclosing(self._send(asked.request, attempt)) as groups:
                 async for group in groups:
                     yield group
         except UnknownSchema:
-            with_schema = replace(asked.question, packed=asked.packed)
+            with_schema = replace(asked.request, packed=asked.packed)
             async with aclosing(self._send(with_schema, attempt)) as groups:
                 async for group in groups:
                     yield group
@@ -343,12 +343,12 @@ class RemoteService:
         """
         plan = asked.plan
         if answer is None:
-            ended = self._is_complete(token_ids, asked.question.options)
+            ended = self._is_complete(token_ids, asked.request.options)
             reason = FinishReason.STOP if ended else FinishReason.LENGTH
             answer = ReplicaAnswer(reason, _planned_usage(plan, len(token_ids)), timing)
         usage = answer.usage
         num_given = len(token_ids) - usage.num_generated_tokens  # the replica counts them as tokens of the prompt
-        prefilled = min(num_given, usage.num_new_tokens)
+        num_prefilled = min(num_given, usage.num_new_tokens)
         return Completion(
             text=answer_text(self._facts.tokenizer, token_ids),
             token_ids=token_ids,
@@ -358,8 +358,8 @@ class RemoteService:
             lossy=any(Codec(each.part.encoding.codec).lossy for each in plan.reuse),
             usage=replace(
                 usage,
-                num_new_tokens=usage.num_new_tokens - prefilled,
-                num_history_tokens=usage.num_history_tokens - (num_given - prefilled),
+                num_new_tokens=usage.num_new_tokens - num_prefilled,
+                num_history_tokens=usage.num_history_tokens - (num_given - num_prefilled),
                 num_generated_tokens=len(token_ids),
             ),
             timing=answer.timing,
@@ -370,7 +370,7 @@ class RemoteService:
 class _Asked(NamedTuple):
     """A request of a listener, with its plan and its packed schema."""
 
-    question: RemoteRequest
+    request: RemoteRequest
     packed: str | None
     plan: Plan
     listener: Listener

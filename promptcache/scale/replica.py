@@ -1,4 +1,4 @@
-"""A replica: an engine with its service, which answers the questions of a front in groups of tokens."""
+"""A replica: an engine with its service, which answers the requests of a front in groups of tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Told: TypeAlias = int | TokenLogprobs | Completion | BaseException
 
 
 class ReplicaService:
-    """An engine whose schemas are known by digest, so that a question never meets another version of its schema."""
+    """An engine whose schemas are known by digest, so that a request never meets another version of its schema."""
 
     def __init__(self, engine: Engine, limits: ServiceLimits, keep: Codec = Codec.FULL) -> None:
         """Start the service of an engine.
@@ -71,11 +71,11 @@ class ReplicaService:
         """End the service."""
         self._service.close()
 
-    async def answer(self, question: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
+    async def answer(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Yield the groups of an answer. The last one has a `ReplicaAnswer`.
 
         Raises:
-            UnknownSchema: The question needs its packed schema.
+            UnknownSchema: The request needs its packed schema.
             ReplicaLost: The service takes no requests any more.
             As `Service.submit`, and what its listener gets.
         """
@@ -87,7 +87,7 @@ class ReplicaService:
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
         try:
-            submitting = asyncio.create_task(asyncio.to_thread(self._submit, question, attempt, listen))
+            submitting = asyncio.create_task(asyncio.to_thread(self._submit, request, attempt, listen))
             try:
                 ticket = await asyncio.shield(submitting)
             except asyncio.CancelledError:  # the thread goes on
@@ -106,12 +106,12 @@ class ReplicaService:
         except ServiceClosed as error:
             raise ReplicaLost(str(error)) from None
 
-    def _submit(self, question: RemoteRequest, attempt: Attempt, listen: Callable[[_Told], None]) -> Ticket:
-        options = {**question.options}
+    def _submit(self, request: RemoteRequest, attempt: Attempt, listen: Callable[[_Told], None]) -> Ticket:
+        options = {**request.options}
         if attempt.min_new_tokens:
             options["min_new_tokens"] = attempt.min_new_tokens
         return self._service.submit(
-            self._prompt(question),
+            self._prompt(request),
             listen,
             max_new_tokens=attempt.max_new_tokens,
             seed=attempt.seed,
@@ -119,18 +119,18 @@ class ReplicaService:
             **options,
         )
 
-    def _prompt(self, question: RemoteRequest) -> PromptSource:
-        """Return the prompt of a question under the name that its schema has in the engine."""
-        if question.schema is None:
-            return question.prompt
+    def _prompt(self, request: RemoteRequest) -> PromptSource:
+        """Return the prompt of a request under the name that its schema has in the engine."""
+        if request.schema is None:
+            return request.prompt
         with self._lock:
-            name = self._names.get(question.schema)
+            name = self._names.get(request.schema)
         if name is None:
-            if question.packed is None:
-                raise UnknownSchema(f"this replica has no schema {question.schema}")
-            name = self._add(question.packed)
-        assert isinstance(question.prompt, Prompt), "only prompts have schemas"
-        return replace(question.prompt, schema=name)
+            if request.packed is None:
+                raise UnknownSchema(f"this replica has no schema {request.schema}")
+            name = self._add(request.packed)
+        assert isinstance(request.prompt, Prompt), "only prompts have schemas"
+        return replace(request.prompt, schema=name)
 
     def _add(self, packed: str) -> str:
         """Add a packed schema, and return its name in the engine, which no other version of it has."""

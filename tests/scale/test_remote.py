@@ -79,12 +79,12 @@ class Fleet:
     deaths: list[int] = field(default_factory=list)
     attempts: list[tuple[RemoteRequest, Attempt]] = field(default_factory=list)
 
-    async def send(self, question: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
+    async def send(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Send an attempt to the next replica."""
         replica = self.replicas[len(self.attempts) % len(self.replicas)]
-        self.attempts.append((question, attempt))
+        self.attempts.append((request, attempt))
         left, is_first = None, True
-        async with aclosing(replica.answer(question, attempt)) as groups:
+        async with aclosing(replica.answer(request, attempt)) as groups:
             async for group in groups:
                 if is_first and self.deaths:
                     left = self.deaths.pop(0)
@@ -200,7 +200,7 @@ def test_a_resumed_stream_keeps_its_schema(replicas: list[ReplicaService]) -> No
         await asyncio.wait_for(heard.ended.wait(), 60)
         assert heard.items[-1].token_ids == expected[OLD]
         assert (await ask(service, prompt, max_new_tokens=20, do_sample=False)).items[-1].token_ids == expected[NEW]
-        assert len({question.schema for question, _ in fleet.attempts}) == 2
+        assert len({request.schema for request, _ in fleet.attempts}) == 2
 
     assert expected[OLD] != expected[NEW]
     run(fleet, work, OLD)
