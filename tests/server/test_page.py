@@ -581,5 +581,6 @@ def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any],
     ready(page)
     page.wait_for_selector("#key", state="hidden")
 
+    assert page.is_hidden("#key")
     page.click("#run")
     page.wait_for_selector("#results:not([hidden])")
