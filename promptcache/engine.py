@@ -454,8 +454,7 @@ class Engine(Unpicklable):
         ) -> Request:
             started = time.perf_counter()
             options = read_options(generation, max_new_tokens)
-            plan = continued(self._planner.plan(prompt, repair), given)
-            return self._planned_request(plan, options, started, logprobs, salt)
+            return self._request(prompt, repair, options, started, logprobs, salt, given)
 
         return Service(self._executor, request, limits, observer)
 
@@ -607,8 +606,10 @@ class Engine(Unpicklable):
         started: float,
         logprobs: int | None,
         salt: str | None,
+        given: Sequence[int] = (),
     ) -> Request:
-        return self._planned_request(self._planner.plan(prompt, repair), options, started, logprobs, salt)
+        plan = continued(self._planner.plan(prompt, repair), given)
+        return self._planned_request(plan, options, started, logprobs, salt)
 
     def _planned_request(
         self, plan: Plan, options: Mapping[str, Any], started: float, logprobs: int | None, salt: str | None

@@ -126,9 +126,10 @@ def packed_digest(packed: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PackedState(SchemaState):
-    """A schema with its layout, and packed as replicas get it."""
+    """A schema with its layout, packed as replicas get it, and the digest of that."""
 
     packed: str
+    digest: str
 
 
 class RemoteEngine:
@@ -176,7 +177,14 @@ class RemoteEngine:
     def _state(self, packed: str) -> SchemaState:
         schema = check_schema(unpack(packed))
         made = schema_state(schema, self.tokenizer, self.model.context_length, self._keep)
-        return _PackedState(schema=schema, layout=made.layout, states=made.states, codec=made.codec, packed=packed)
+        return _PackedState(
+            schema=schema,
+            layout=made.layout,
+            states=made.states,
+            codec=made.codec,
+            packed=packed,
+            digest=packed_digest(packed),
+        )
 
     def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
         """Return the plan of a prompt; errors are those of `Engine.plan`."""
@@ -187,7 +195,7 @@ class RemoteEngine:
         return self._catalog.find(schema).layout
 
     def add_schema(self, source: Schema, *, keep: Codec) -> CheckedSchema:
-        """Refuse a schema: a server that is told about one would be the only one."""
+        """Refuse a schema: no other front would have it."""
         raise PromptCacheError("schemas are deployed with this application: deploy it again with other schemas")
 
     def remove_schema(self, name: str) -> None:
@@ -250,7 +258,7 @@ class RemoteService:
             plan = prefilled(plan)
         options = read_options(generation, max_new_tokens)
         limit = check_room(plan, options.pop("max_new_tokens", None), self._facts.context_length)
-        packed = state.packed if isinstance(state, _PackedState) else None
+        packed, digest = (state.packed, state.digest) if isinstance(state, _PackedState) else (None, None)
         attempt = Attempt(
             max_new_tokens=limit,
             min_new_tokens=options.pop("min_new_tokens", 0),
@@ -259,7 +267,7 @@ class RemoteService:
         request = RemoteRequest(
             affinity=_affinity(prompt) if packed is None else state.schema.name,
             prompt=prompt,
-            schema=None if packed is None else packed_digest(packed),
+            schema=digest,
             options={"repair": repair, "salt": salt, "logprobs": logprobs, "reuse": reuse, **options},
         )
         answering = self._answer(_Asked(request, packed, plan, listener), attempt)

@@ -97,7 +97,7 @@ class Fleet:
 
 
 class Heard:
-    """A listener that keeps what it is told."""
+    """A listener that keeps the items that it gets."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -111,7 +111,7 @@ class Heard:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The tokens that were told before the end."""
+        """The tokens that it got before the end."""
         return tuple(each if isinstance(each, int) else each.token_id for each in self.items[:-1])
 
 
@@ -156,7 +156,7 @@ def run(fleet: Fleet, work: Callable[[RemoteEngine, RemoteService], Awaitable[No
 def test_an_answer_is_that_of_one_engine_whatever_replicas_end(
     replicas: list[ReplicaService], prompt: str, options: dict[str, Any], length: int, deaths: list[int]
 ) -> None:
-    """Tokens, text, end and counts are those of an engine that is not disturbed, and each token is told once."""
+    """The listener gets each token once. Tokens, text, reason of the end and usage are those of a single engine."""
     service = engine(OLD).service()
     expected = Future[Completion]()
 
@@ -247,7 +247,7 @@ def test_bad_requests_reach_no_replica(replicas: list[ReplicaService]) -> None:
 
 
 def test_a_request_whose_replicas_all_end_says_so(replicas: list[ReplicaService]) -> None:
-    """After two more attempts the client is told that it may try again."""
+    """After two more attempts the request fails with an error after which clients may try again."""
     fleet = Fleet(replicas, [1, 1, 1])
 
     async def work(_front: RemoteEngine, service: RemoteService) -> None:
@@ -260,7 +260,7 @@ def test_a_request_whose_replicas_all_end_says_so(replicas: list[ReplicaService]
 
 
 def test_a_cancelled_request_ends_in_its_replica() -> None:
-    """The rows of the replica are free again, and the listener is told nothing more."""
+    """The rows of the replica are free again, and the listener gets nothing more."""
     replica = ReplicaService(engine(), ServiceLimits())
 
     async def work(_front: RemoteEngine, service: RemoteService) -> None:
@@ -315,7 +315,7 @@ def test_a_request_that_is_cancelled_while_it_is_submitted_ends(monkeypatch: pyt
 
 
 def test_a_closed_service_ends_its_requests(replicas: list[ReplicaService]) -> None:
-    """Requests that run are told, and new ones are refused."""
+    """Requests that run end with an error, and new ones are refused."""
 
     async def work(_front: RemoteEngine, service: RemoteService) -> None:
         heard = Heard()
