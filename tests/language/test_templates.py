@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import Schema, Text, check_schema, load_prompt, parse_schema, print_schema
+from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
 from tests import strategies
@@ -247,6 +249,7 @@ import json, re, sys, time
 from promptcache.diagnostics import SchemaError
 from promptcache.language import Text
 from promptcache.language.syntax import sandbox
+from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox._MAX_SECONDS = 0.25
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
@@ -265,6 +268,15 @@ for bomb in json.loads(sys.stdin.read()):
 peak = re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())
 print(json.dumps([found, int(peak[1])]))
 """
+
+
+def test_the_clock_is_checked_before_a_template_runs(monkeypatch):
+    """A template that takes too long to read or to compile is refused without being run."""
+    fake_clock = itertools.count(step=0.001)
+    monkeypatch.setattr(sandbox.time, "thread_time", lambda: next(fake_clock))
+    monkeypatch.setattr(sandbox.Sandbox, "spend", lambda *_, **__: pytest.fail("the template runs"))
+    for num_tags in (250, 1_000):  # the clock stops the generator and the lexer
+        assert codes_of("{{ 'x' }}" * num_tags) == ["PC604"]
 
 
 @pytest.mark.process

@@ -1,7 +1,8 @@
 """Jinja2 environment for templates: the constructs, filters and methods that they may use, and their limits.
 
-Every operation counts steps in proportion to its input and output, and every step checks the clock. No single
-operation runs for long. These limits are a protection against mistakes; run untrusted templates in a separate process.
+Every operation counts steps in proportion to its input and output, and every step checks the clock, as does every
+token and every node before the template runs. No single operation runs for long. These limits are a protection
+against mistakes; run untrusted templates in a separate process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import wraps
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context, tests
+from jinja2.compiler import CodeGenerator
 from jinja2.lexer import Lexer
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -96,6 +98,7 @@ class PlacedLexer(Lexer):
 
     def __init__(self, environment: Sandbox) -> None:
         super().__init__(environment)
+        self._check_time = environment.check_time
         self.pieces: list[tuple[int, int, bool]] = []
 
     def tokeniter(
@@ -113,14 +116,26 @@ class PlacedLexer(Lexer):
                     self.pieces.append((begin, stop, False))
                 elif kind == "data" and text:
                     self.pieces.append((start, stop, True))
+                self._check_time()
                 yield start + 1, kind, text
         except TemplateSyntaxError as fault:
             raise TemplateSyntaxError(re.sub(r" at \d+$", "", fault.message or ""), stop + 1) from None
 
 
+class _Generator(CodeGenerator):
+    """Generator of a template's Python code that checks the clock at every node."""
+
+    environment: Sandbox
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        self.environment.check_time()
+        return super().visit(node, *args, **kwargs)
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """Sandbox that enforces the limits. One sandbox renders one template, once."""
 
+    code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
@@ -149,6 +164,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._steps += 1 + read // _READ + made // _MADE
         if self._steps > _MAX_STEPS:
             raise TemplateFault(f"the template takes more than {_MAX_STEPS} steps")
+        self.check_time()
+
+    def check_time(self) -> None:
+        """Raise an error if the template, from its first token on, has taken longer than it may."""
         if time.thread_time() > self._stop:
             raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
 

@@ -235,7 +235,10 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
     if type(value) in {str, int, float, bool, type(None)}:
         return value  # type: ignore[return-value]  # checked by the exact type: a subclass could run code
     if isinstance(value, list | tuple) and type(value) in {list, tuple}:
-        return [plain(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
+        return [  # the place of an item costs more than its check, and texts need none
+            item if type(item) is str else plain(item, f"{where}[{number}]", depth + 1)
+            for number, item in enumerate(value)
+        ]
     if isinstance(value, Mapping) and type(value) is dict and all(type(name) is str for name in value):
         return {name: plain(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
     allowed = "only text, numbers, truth values, None, lists and mappings are allowed"
