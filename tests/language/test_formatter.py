@@ -91,6 +91,14 @@ def test_tokens_never_change(document):
     assert tokens(format_document(document)) == tokens(document)
 
 
+@pytest.mark.parametrize("text", ["\xa0\n", "\xa0a\nb", "\u3000a" + 120 * "b"])
+def test_no_line_begins_with_a_space_that_was_none_of_its_indentation(text):
+    """An unusual space behind a tag stays behind the tag: at the start of a line it would get a warning."""
+    document = f'<prompt schema="s">\n  <user>{text}</user>\n</prompt>\n'
+    assert format_document(document) == document
+    assert tokens(document)[-1] == ()
+
+
 @pytest.mark.law
 @settings(max_examples=law_examples())
 @given(DOCUMENTS.filter(still_valid))

@@ -1,7 +1,7 @@
 """Format a schema or prompt: each block starts on a new line, and attributes have a fixed order.
 
 Formatting never changes the tokens of a document. Formatting twice gives the same text as formatting once. A text
-block is not changed if its text, as `finish` returns it, would be different.
+block is not changed if its text, as `finish` returns it, would be different, or would get a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.nodes import Whitespace
 from promptcache.language.syntax.source import decode
-from promptcache.language.syntax.whitespace import common_start, finish
+from promptcache.language.syntax.whitespace import common_start, finish, stray_indentation
 from promptcache.language.syntax.xml import parse_xml
 
 _WIDTH = 120
@@ -70,6 +70,18 @@ class _Surroundings(NamedTuple):
             written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]
             whitespace = Whitespace(Chars(MarkupKind.TEXT, written).value)
         return _Surroundings(dialect, whitespace, self.indent + _INDENT)
+
+
+class _Meaning(NamedTuple):
+    """Properties of a block that formatting must not change.
+
+    Attributes:
+        texts: The text of the block, with None for each tag in it.
+        is_stray: Whether unintended indentation remains in the text, which is a warning.
+    """
+
+    texts: list[str | None]
+    is_stray: bool
 
 
 class _Item(NamedTuple):
@@ -256,19 +268,19 @@ def _laid_out(
     return kept if _means(kept, indent, mode) == meant else None
 
 
-def _means(body: str, indent: str, mode: Whitespace) -> list[str | None]:
+def _means(body: str, indent: str, mode: Whitespace) -> _Meaning:
     return _meaning(read_markup(f"\n{indent}{body}\n"), mode)
 
 
-def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> list[str | None]:
-    """Return the text of a block, with None for each tag in it."""
+def _meaning(nodes: Sequence[MarkupNode], mode: Whitespace) -> _Meaning:
     pieces: list[str | None] = []
     for is_tag, group in groupby(nodes, key=lambda node: isinstance(node, Tag)):
         if is_tag:
             pieces += [None for _ in group]
         elif text := "".join(node.value for node in group if isinstance(node, Chars)):
             pieces.append(text)
-    return [piece for piece in finish(pieces, mode) if piece != ""] if pieces else []
+    finished = [piece for piece in finish(pieces, mode) if piece != ""] if pieces else []
+    return _Meaning(finished, mode is Whitespace.DEDENT and stray_indentation(pieces) is not None)
 
 
 def _beginning(nodes: Sequence[MarkupNode]) -> str:
