@@ -16,7 +16,7 @@ from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
 from promptcache.bench.kinds import compare_kinds, kinds
 from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
-from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, PrefixSizes, compare_prefixes, num_needed
+from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, REPAIR_ALL, PrefixSizes, compare_prefixes, num_needed
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
@@ -294,7 +294,7 @@ def test_caches_of_prefixes_reach_the_same_logits(model: Model) -> None:
     assert [(row["batch"], row["order"], row["built"]) for row in report.rows] == [
         (batch, order, built) for batch in (1, 4) for built in (False, True) for order in ("ordered", "shuffled")
     ]
-    assert {len(each) for row in report.rows for each in (row["cpu_seconds"][BLOCKS],)} == {2 * 9, 2 * 3}
+    assert {len(row["cpu_seconds"][name]) for row in report.rows for name in (BLOCKS, REPAIR_ALL)} == {2 * 9, 2 * 3}
     assert [PADDED_BLOCKS in row["cpu_seconds"] for row in report.rows] == [False] * 4 + [True] * 4
 
 
