@@ -92,7 +92,7 @@ class _Builder:
         rows: list[ChartRow] = []
         for node in nodes:
             if isinstance(node, LayoutLeaf):
-                marks.append(self._mark(node, turn))
+                marks += (self._mark(node, turn), *self._behind(node.piece))
             elif isinstance(node.item, CheckedModule):
                 rows.append(self._module(node, node.item))
             elif isinstance(node.item, CheckedUnion):
@@ -200,6 +200,12 @@ class _Builder:
             runs=runs,
         )
 
+    def _behind(self, piece: RunPiece) -> Iterator[Mark]:
+        """Yield a mark for the boundary tokens behind a full slot, in positions that the request does not use."""
+        for start, stop, look in self._use.behind(piece):
+            facts = f"{positions(start, stop)} · {counted(stop - start, 'token')}"
+            yield Mark(start=start, stop=stop, look=look, notes=("boundary tokens of the text behind the slot", facts))
+
     def _prompt(self, plan: Plan) -> ChartRow:
         """Return the row of the text that the prompt adds, with the position where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
@@ -240,6 +246,7 @@ class _Use:
         self._modules = None if plan is None else frozenset(("", *plan.selection.modules))
         self._sections = [] if plan is None else sorted(_sections(plan))
         self._stops = [section.stop for section in self._sections]  # sorted too: the sections are disjoint
+        self._outside = {} if plan is None else _outside(plan)
 
     def has(self, module: str) -> bool:
         """Return whether the request uses a module."""
@@ -248,6 +255,10 @@ class _Use:
     def argument(self, slot: Slot) -> str | None:
         """Return the argument of the request for a slot, or None."""
         return self._arguments.get((slot.module, slot.parameter))
+
+    def behind(self, piece: RunPiece) -> tuple[Section, ...]:
+        """Return the new tokens between this piece and the next one in use."""
+        return self._outside.get(piece, ())
 
     def sections(self, run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
         """Yield the sections of a piece in order; the empty part of a slot is left out."""
@@ -280,6 +291,21 @@ def _sections(plan: Plan) -> Iterator[Section]:
     for new in plan.prefill:
         if not new.origin.is_added:  # they have a row of their own, and may start in the free end of a slot
             yield Section(new.start, new.stop, Look.NEW)
+
+
+def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
+    """Return the new tokens of the schema that lie in no piece in use, by the piece before them."""
+    runs = sorted(index for path in ("", *plan.selection.modules) for index in plan.layout.runs_of[path])
+    pieces = [piece for index in runs for piece in plan.layout.runs[index].pieces]
+    starts = [*(piece.start for piece in pieces), plan.stop]
+    found: dict[RunPiece, tuple[Section, ...]] = {}
+    for new in plan.prefill:
+        index = bisect_right(starts, new.start) - 1
+        if not new.origin.is_added:
+            section = Section(max(new.start, pieces[index].stop), min(new.stop, starts[index + 1]), Look.NEW)
+            if section.start < section.stop:
+                found[pieces[index]] = (*found.get(pieces[index], ()), section)
+    return found
 
 
 def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int], dict[int, list[int]]]:

@@ -17,7 +17,7 @@ from promptcache.picture.rows import make_chart
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.samples import new_tokens, plan_of, plan_selection, reused_tokens
+from tests.layout.samples import new_tokens, plan_of, plan_of, plan_selection, reused_tokens
 from tests.picture.reading import Group, Picture, drawn
 
 HALF_A_PIXEL_AND_ROUNDING = 0.52
@@ -153,6 +153,19 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
     }
     assert shown[Look.REUSED] == sorted(position for position, _ in reused_tokens(plan))
     assert shown[Look.NEW] == sorted(position for position, _ in new_tokens(plan.prefill))
+
+
+def test_boundary_tokens_behind_a_full_slot_are_drawn():
+    """They may lie in the positions of a module that the prompt does not use."""
+    schema = '<schema name="s"><parameter name="p" length="1"/><module name="a">a</module><system/></schema>'
+
+    root, *_ = rows_of(plan_of(schema, '<prompt schema="s" p="x"/>'))
+
+    assert [(mark.start, mark.stop, mark.look) for mark in root.marks] == [
+        (0, 1, Look.REUSED),
+        (1, 2, Look.SLOT),
+        (2, 3, Look.NEW),
+    ]
 
 
 @pytest.mark.law
