@@ -13,6 +13,7 @@ from rich.text import Text
 from promptcache.cli.console import progress, show_loading, stdout
 from promptcache.cli.engine import load_engine
 from promptcache.cli.exits import ending
+from promptcache.cli.files import check_target, files_read, write_made
 from promptcache.cli.options import (
     arguments_option,
     context_option,
@@ -21,6 +22,7 @@ from promptcache.cli.options import (
     json_option,
     keep_option,
     model_option,
+    output_file,
     prompt_argument,
     repair_option,
     schemas_option,
@@ -29,6 +31,7 @@ from promptcache.cli.output import write_json
 from promptcache.cli.request import read_for_model
 from promptcache.diagnostics import counted
 from promptcache.language import Repair
+from promptcache.picture import audit_html
 
 if TYPE_CHECKING:
     from promptcache.runtime import Audit
@@ -53,6 +56,7 @@ _LEAST_SHOWN = 0.00005  # nats that are not rounded to zero
 @keep_option
 @repair_option
 @context_option
+@output_file("--html", words="Draw the audit into a page.")
 @json_option
 def command(
     prompt: str,
@@ -65,6 +69,7 @@ def command(
     keep: str,
     repair: Repair | None,
     context: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Show how far a cached request is from plain prefill, why, and what would help.
@@ -73,6 +78,9 @@ def command(
     """
     with ending(as_json=as_json, context=context) as sources:
         request = read_for_model(prompt, schema, arg, sources, model, max_new_tokens=max_new_tokens, repair=repair)
+        read = files_read(sources, request.schema)
+        if html is not None:
+            check_target(html, read)  # before the model runs
         with progress() as show:
             show_loading(show, model)
             engine = load_engine(model, device, dtype)
@@ -81,6 +89,7 @@ def command(
             options: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
             options["repair"] = None if repair is None else str(repair)
             audit = engine.audit(request.prompt, **options)
+        write_made({} if html is None else {html: audit_html(audit)}, read)
         if as_json:
             place = {"prompt": request.prompt_file, "schema": {"name": audit.schema, "file": request.schema_file}}
             write_json(_data(audit) | place | {"model": model})

@@ -31,25 +31,23 @@ _HEADINGS = ("module", "parameter", "positions", "length", "default", "placehold
 
 def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
     """Return a document with the picture and a table of the slots."""
-    html = etree.Element("html", {"lang": "en"})
-    head = etree.SubElement(html, "head")
-    etree.SubElement(head, "meta", {"charset": "utf-8"})
-    etree.SubElement(head, "meta", {"name": "viewport", "content": "width=device-width"})
-    _add(head, "title", f"{layout.schema.name}: layout")
-    _style(head, page_style())
-    picture = _picture(etree.SubElement(html, "body"), chart)
+    picture = _picture(chart)
     slots = [slot for run in layout.runs for slot in run.slots]
     _add(picture, "h2", counted(len(slots), "slot"))
     if slots:
-        _table(picture, slots[:_MAX_ROWS], layout, plan)
+        headings = [*_HEADINGS, *([] if plan is None else ["in this prompt"])]
+        rows = (
+            [*_facts(each, layout), *([] if plan is None else [_content(each, plan)])] for each in slots[:_MAX_ROWS]
+        )
+        _table(picture, headings, rows)
     if len(slots) > _MAX_ROWS:
         _add(picture, "p", f"and {len(slots) - _MAX_ROWS:,} more")
-    return f"{_text_of(html, doctype='<!DOCTYPE html>')}\n"
+    return _page(f"{layout.schema.name}: layout", picture)
 
 
 def html_fragment(chart: Chart) -> str:
     """Return the picture for a notebook."""
-    return _text_of(_picture(None, chart))
+    return _text_of(_picture(chart))
 
 
 def completion_fragment(completion: Completion, chart: Chart) -> str:
@@ -84,25 +82,38 @@ def schema_fragment(schema: CheckedSchema) -> str:
     return _text_of(root)
 
 
+def audit_page(audit: Audit) -> str:
+    """Return a document with the picture of an audit."""
+    return _page(f"{audit.schema}: audit", _audit_picture(audit))
+
+
 def audit_fragment(audit: Audit) -> str:
     """Return an audit for a notebook: bars for the shares of the distance and the gains of modules, and the advice."""
+    return _text_of(_audit_picture(audit))
+
+
+def _audit_picture(audit: Audit) -> etree._Element:
     root = etree.Element("div", {"class": ROOT_CLASS})
     _style(root, html_style(0))
     head = _add(root, "p", "", {"class": "head"})
     _add(head, "b", audit.schema)
     answer = "same answer" if audit.same_answer else "another answer"
     _add(head, "span", f"{_millinats(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}")
-    _value_rows(root, "where the distance comes from", {each.cause.value: each.share for each in audit.rungs})
+    shares = {each.cause.value: each.share for each in audit.rungs}
+    _value_rows(root, "where the distance comes from, in millinats", shares)
     gains = {each.module or "(root)": each.gain for each in audit.modules}
     _value_rows(root, "gain of computing a module again", gains)
-    _value_rows(root, "what helps", {f"{each.words} (price: {each.price})": each.gain for each in audit.advice})
-    return _text_of(root)
+    if audit.advice:
+        _add(root, "h2", "changes that help, tried on this prompt")
+        rows = [(_millinats(each.gain), each.words, each.price) for each in audit.advice]
+        _table(root, ("gain", "change", "price"), rows)
+    return root
 
 
 def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
     """Add a row with a bar for each number of nats; numbers below zero have no bar."""
     if values:
-        _add(root, "p", title, {"class": "say"})
+        _add(root, "h2", title)
     most = max((*values.values(), 0.0))
     for name, value in values.items():
         row = _add(root, "div", "", {"class": "row", "title": shown(name)})
@@ -117,9 +128,19 @@ def _millinats(nats: float) -> str:
     return f"{round(1000 * nats, 1) + 0.0:.1f}"
 
 
-def _picture(parent: etree._Element | None, chart: Chart) -> etree._Element:
-    attributes = {"class": ROOT_CLASS}
-    root = etree.Element("div", attributes) if parent is None else etree.SubElement(parent, "div", attributes)
+def _page(title: str, picture: etree._Element) -> str:
+    html = etree.Element("html", {"lang": "en"})
+    head = etree.SubElement(html, "head")
+    etree.SubElement(head, "meta", {"charset": "utf-8"})
+    etree.SubElement(head, "meta", {"name": "viewport", "content": "width=device-width"})
+    _add(head, "title", title)
+    _style(head, page_style())
+    etree.SubElement(html, "body").append(picture)
+    return f"{_text_of(html, doctype='<!DOCTYPE html>')}\n"
+
+
+def _picture(chart: Chart) -> etree._Element:
+    root = etree.Element("div", {"class": ROOT_CLASS})
     _style(root, html_style(chart.num_contexts))
     _rows_of(root, chart)
     return root
@@ -232,12 +253,12 @@ def _own_text(items: Sequence[CheckedItem]) -> Iterator[str]:
             yield f"{item.lead}‹{item.name}: {item.length}›"
 
 
-def _table(parent: etree._Element, slots: Sequence[Slot], layout: Layout, plan: Plan | None) -> None:
+def _table(parent: etree._Element, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = _add(_add(parent, "div", "", {"class": "table"}), "table", "")
-    _cells(_add(table, "thead", ""), "th", [*_HEADINGS, *([] if plan is None else ["in this prompt"])])
+    _cells(_add(table, "thead", ""), "th", headings)
     body = _add(table, "tbody", "")
-    for slot in slots:
-        _cells(body, "td", [*_facts(slot, layout), *([] if plan is None else [_content(slot, plan)])])
+    for row in rows:
+        _cells(body, "td", row)
 
 
 def _facts(slot: Slot, layout: Layout) -> Iterator[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+from lxml import html
 
 from tests.cli.conftest import Command
 
@@ -46,3 +48,16 @@ def test_arguments_and_faults_are_those_of_run(command: Command) -> None:
     assert repaired["rungs"][-1]["share"] == pytest.approx(0, abs=1e-6)
     assert wrong.exit_code == 1
     assert "PC401" in f"{wrong.stdout}{wrong.stderr}"
+
+
+def test_a_page_shows_what_the_json_has(command: Command, folder: Path) -> None:
+    """`--html` writes a page with each number; a target that was read is refused."""
+    data = json.loads(command("audit", *OPTIONS, "--html", "audit.html", "--json").stdout)
+    page = html.document_fromstring((folder / "audit.html").read_bytes())
+    numbers = [each.text for each in page.find_class("num")]
+    refused = command("audit", *OPTIONS, "--html", "travel.xml")
+
+    shown = [*(each["share"] for each in data["rungs"]), *(each["gain"] for each in data["modules"])]
+    assert numbers == [f"{round(1000 * each, 1) + 0.0:.1f}" for each in shown]
+    assert not page.xpath("//script")
+    assert (refused.exit_code, "what is read" in refused.stderr) == (2, True)

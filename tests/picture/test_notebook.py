@@ -77,7 +77,7 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
 
 
 def test_an_audit_shows_its_shares_as_bars() -> None:
-    """Each cause, module and advice has a row; what is below zero has no bar."""
+    """Causes and modules have a row, advice a row of a table; a share below zero has no bar."""
     advice = SimpleNamespace(words="<b>promote", price="1 byte", gain=0.002)
     rungs = [
         Rung(cause=cause, divergence=0.004, agreement=1.0, share=share)
@@ -96,7 +96,8 @@ def test_an_audit_shows_its_shares_as_bars() -> None:
     element = shown("Audit", audit)
     rows = {row.find("span").text: row for row in element.find_class("row")}
 
-    assert list(rows) == ["tokens", "positions", "context", "plan", "(root)", "<b>promote (price: 1 byte)"]
+    assert list(rows) == ["tokens", "positions", "context", "plan", "(root)"]
+    assert [cell.text for cell in element.iter("td")] == ["2.0", "<b>promote", "1 byte"]
     bars = {name: [bar.get("style") for bar in row.iter("i")] for name, row in rows.items()}
     assert (bars["tokens"], bars["positions"], bars["context"]) == (["left:0%;width:100%"], ["left:0%;width:25%"], [])
     assert "4.0 millinats from plain prefill · same answer · level modular" in element.text_content()
