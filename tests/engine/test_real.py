@@ -42,6 +42,7 @@ ASKED = ("Who is the mayor of {}?", "What is the oldest building of {}?", "Tell 
 QUESTIONS = [asked.format(town.title()) for asked in ASKED for town in FACTS]
 
 
+@pytest.mark.slow
 def test_advice_keeps_its_promise_on_other_questions(engine: Engine) -> None:
     """The best advice of an audit gains at least half of its promise on at least 9 of 11 other questions."""
     modules = "".join(f'<module name="{name}">{text} </module>' for name, text in FACTS.items())

@@ -64,6 +64,7 @@ def test_a_code_that_is_never_made_is_refused() -> None:
         broken_schemas(codes=["PC004"])
 
 
+@pytest.mark.slow
 def test_broken_schemas_shrink() -> None:
     """A broken schema shrinks to the smallest schema, with the fault in it and nothing else."""
     search = settings(max_examples=2_000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
@@ -85,6 +86,7 @@ def test_faults_of_includes_are_made(code: str, data: st.DataObject) -> None:
     assert "<include" in broken.xml + "".join(broken.files.values())
 
 
+@pytest.mark.slow
 def test_faults_stand_in_included_files() -> None:
     """Any fault can be in an included file, at any depth, and is reported there."""
     wanted = {"module defined twice", "bare <", "default too long"}

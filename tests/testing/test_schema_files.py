@@ -127,6 +127,7 @@ def beside(name: str, written: SchemaFiles) -> dict[str, str]:
     return {path.removeprefix(above): text for path, text in written.files.items() if path.startswith(above)}
 
 
+@pytest.mark.slow
 def test_every_way_to_divide_occurs() -> None:
     """Files are included everywhere and from everywhere, in every way, and leave everything behind that they can."""
     assert occurring(schema_files(), features, FEATURES) == FEATURES
@@ -176,6 +177,7 @@ def _left(root: etree._Element) -> Iterator[str]:
     yield from (name for name, found in checks.items() if found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "smallest"),
     [
