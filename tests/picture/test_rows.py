@@ -17,7 +17,7 @@ from promptcache.picture.rows import make_chart
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.samples import new_tokens, plan_of, plan_of, plan_selection, reused_tokens
+from tests.layout.samples import new_tokens, plan_of, plan_selection, reused_tokens
 from tests.picture.reading import Group, Picture, drawn
 
 HALF_A_PIXEL_AND_ROUNDING = 0.52
