@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import re
 import signal
@@ -24,6 +25,15 @@ from promptcache.cli.app import app
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, TRAVEL, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """The command sets the level of its log for the process; other tests keep theirs."""
+    logger = logging.getLogger("promptcache.server")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture
