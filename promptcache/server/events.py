@@ -51,7 +51,8 @@ class RowEvents:
     async def first(self, timeout_s: float) -> RowItem | None:
         """Return the first item, which stays in its place; None if there is none within `timeout_s`."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
         return self._items[0][1] if self._items else None
 
     async def next(self, timeout_s: float | None = None) -> tuple[int, RowItem]:
@@ -61,7 +62,8 @@ class RowEvents:
             TimeoutError: There is none within `timeout_s`.
         """
         if not self._items:
-            await asyncio.wait_for(self._ready.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # `wait_for` makes a task for each token
+                await self._ready.wait()
         item = self._items.popleft()
         if not self._items:
             self._ready.clear()
