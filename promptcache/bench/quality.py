@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 
 from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
@@ -18,6 +19,7 @@ from promptcache.bench.quality_documents import Quiz
 from promptcache.bench.quality_sets import SETS, SHORT, draw_quizzes
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, way_named
 from promptcache.engine import Engine
+from promptcache.runtime import Completion
 
 _CHUNK = 16  # questions whose KV is in memory at one time
 
@@ -123,10 +125,24 @@ def _seconds_to_first_token(
     engine.warm()
     calls: dict[str, Callable[[], object]] = {PLAIN.name: partial(plain_answers, engine, [first], 1)}
     for way in chunk.ways[1:]:
-        prompt = chunk.prompt(0, first.questions[0], way)
-        calls[way.name] = partial(engine.generate, prompt, max_new_tokens=1, **GREEDY, **way.request)
+        if way.history:
+            calls[way.name] = partial(next, _further_answers(chunk, way))
+        else:
+            prompt = chunk.prompt(0, first.questions[0], way)
+            calls[way.name] = partial(engine.generate, prompt, max_new_tokens=1, **GREEDY, **way.request)
     samples = interleave(calls, settings.repeats, engine.model.device, progress)
     return {way: samples[way.name] for way in chunk.ways}
+
+
+def _further_answers(chunk: Chunk, way: Way) -> Iterator[Completion]:
+    """Yield an answer each time, to the first question with another number in front, from an engine with history."""
+    engine = Engine(chunk.engine.model, chunk.engine.tokenizer, store=chunk.engine.store)
+    served = replace(chunk, engine=engine, chosen=[way])
+    served.add_schemas()
+    asked = served.quizzes[0].questions[0]
+    for number in count():
+        prompt = served.prompt(0, replace(asked, text=f"{number}. {asked.text}"), way)
+        yield engine.generate(prompt, max_new_tokens=1, **GREEDY, **way.request)
 
 
 def _row(

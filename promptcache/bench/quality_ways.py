@@ -22,6 +22,7 @@ class Way:
         text: Whether arguments are written into the modules as text, without slots.
         promoted: Whether `engine.promote` is called with the first prompt of each document.
         repair: Setting of each request; None passes none.
+        history: Whether TTFT is that of a further question, while history has the document.
         also_beside: Names of ways to compare with, after plain prefill.
     """
 
@@ -32,6 +33,7 @@ class Way:
     text: bool = False
     promoted: bool = False
     repair: str | None = None
+    history: bool = False
     also_beside: tuple[str, ...] = ()
 
     @property
@@ -64,6 +66,7 @@ _NAMED = (
     Way(name="int4", keep="int4", also_beside=("guaranteed",)),
     Way(name="text", text=True),
     Way(name="promoted", promoted=True),
+    Way(name="history", repair="all", history=True),
 )
 
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")

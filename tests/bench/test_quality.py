@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from promptcache.bench.quality import QualitySettings, compare_quality
+from promptcache.bench.quality import QualitySettings, _further_answers, compare_quality
 from promptcache.bench.quality_answers import Chunk, Outcome, distance, plain_answers, plain_token_ids
 from promptcache.bench.quality_documents import Quiz, QuizSlot
 from promptcache.bench.quality_sets import LONG, SETS, SHORT, draw_quizzes
@@ -273,3 +273,18 @@ def test_ways_come_once_and_plain_prefill_first() -> None:
         *("plain", "guaranteed", "int4", "own", "int8")
     ]
     assert all_ways([]) == (PLAIN,)
+
+
+def test_history_has_the_document_from_the_first_answer_on(tiny: Engine) -> None:
+    """Each further answer computes the new question only: what modules do not have exactly is in history."""
+    served = chunk(tiny, "facts", count=1, ways=["history"], max_new_tokens=1)
+
+    answers = _further_answers(served, way_named("history"))
+    first, *others = (next(answers).usage for _ in range(3))
+
+    question = served.quizzes[0].questions[0].text
+    assert first.num_history_tokens == 0
+    for usage in others:
+        assert usage.num_reused_tokens == first.num_reused_tokens
+        assert usage.num_new_tokens <= len(f"0. {question}") + 8
+        assert usage.num_history_tokens + usage.num_new_tokens == first.num_new_tokens
