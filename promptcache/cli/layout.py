@@ -184,11 +184,17 @@ class RootView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptView:
-    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it."""
+    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it.
+
+    Attributes:
+        num_repaired_tokens: New tokens that are stored, and computed again.
+    """
 
     level: Level
     num_reused_tokens: int
     num_new_tokens: int
+    num_repaired_tokens: int
+    repair: str
     start: int
     next_position: int
 
@@ -396,6 +402,8 @@ def _view_prompt(plan: Plan) -> PromptView:
         level=plan.level,
         num_reused_tokens=plan.num_reused_tokens,
         num_new_tokens=plan.num_new_tokens,
+        num_repaired_tokens=plan.num_repaired_tokens,
+        repair=str(plan.repair),
         start=min(added, default=plan.stop),
         next_position=plan.stop,
     )
@@ -430,7 +438,8 @@ def _lines(view: LayoutView) -> Iterator[str | Text]:
     if view.prompt is not None:
         prompt = view.prompt
         line = Text("prompt: ").append(f"{counted(prompt.num_reused_tokens, 'token')} reused", style=_REUSED)
-        line.append(", ").append(f"{prompt.num_new_tokens:,} new", style=_NEW)
+        repaired = f" ({prompt.num_repaired_tokens:,} repaired)" if prompt.num_repaired_tokens else ""
+        line.append(", ").append(f"{prompt.num_new_tokens:,} new{repaired}", style=_NEW)
         yield line.append(f" · {prompt.level} · the answer starts at position {prompt.next_position:,}")
     outside = f"{_ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
     yield f"{outside} · {size_text(view.root.kv_bytes)}{_sees(view.root.sees)}"

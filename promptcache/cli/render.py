@@ -157,7 +157,8 @@ def _print_counts(rendered: Rendered, console: Console) -> None:
     plan = rendered.plan
     text = Text(f"{counted(plan.num_reused_tokens + plan.num_new_tokens, 'token')}: ")
     text.append(f"{plan.num_reused_tokens:,} reused", style=_REUSED).append(", ")
-    text.append(f"{plan.num_new_tokens:,} new", style=_NEW)
+    repaired = f" ({plan.num_repaired_tokens:,} repaired)" if plan.num_repaired_tokens else ""
+    text.append(f"{plan.num_new_tokens:,} new{repaired}", style=_NEW)
     text.append(f" · {plan.level} · the answer starts at position {plan.stop:,}")
     console.print(text, soft_wrap=True)
 
@@ -171,6 +172,8 @@ def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any
         "level": plan.level,
         "num_reused_tokens": plan.num_reused_tokens,
         "num_new_tokens": plan.num_new_tokens,
+        "num_repaired_tokens": plan.num_repaired_tokens,
+        "repair": str(plan.repair),
         "next_position": plan.stop,
         "text": rendered.rendering.text,
         "parts": [

@@ -12,7 +12,7 @@ _NO_INDICES = range(0)
 
 
 class Look(StrEnum):
-    """Style of positions. A picture of a plan uses `REUSED`, `NEW`, `ABSENT` and `NEXT`."""
+    """Style of positions. A picture of a plan uses `REUSED`, `REPAIRED`, `NEW`, `ABSENT` and `NEXT`."""
 
     CACHED = "cached"
     FRAME = "frame"
@@ -22,6 +22,7 @@ class Look(StrEnum):
     GAP = "gap"
     TEXT = "text"
     REUSED = "reused"
+    REPAIRED = "repaired"
     NEW = "new"
     ABSENT = "absent"
     NEXT = "next"

@@ -126,7 +126,7 @@ def positions(start: int, stop: int) -> str:
 def _use(sections: Sections) -> Iterator[str]:
     """Yield the use of a piece in a prompt; nothing without a plan."""
     for start, stop, look in sections:
-        if look in ("reused", "new"):
+        if look in ("reused", "repaired", "new"):
             yield f"{look}: {counted(stop - start, 'token')} from position {start:,}"
         elif look == "absent":
             yield "absent from this prompt"

@@ -290,7 +290,11 @@ def _sections(plan: Plan) -> Iterator[Section]:
             yield Section(found[0], found[-1] + 1, Look.REUSED)
     for new in plan.prefill:
         if not new.origin.is_added:  # they have a row of their own, and may start in the free end of a slot
-            yield Section(new.start, new.stop, Look.NEW)
+            yield Section(new.start, new.stop, _look(new))
+
+
+def _look(new: Prefill) -> Look:
+    return Look.REPAIRED if new.origin in (Origin.REPAIRED, Origin.LAST) else Look.NEW
 
 
 def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
@@ -302,7 +306,7 @@ def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
     for new in plan.prefill:
         index = bisect_right(starts, new.start) - 1
         if not new.origin.is_added:
-            section = Section(max(new.start, pieces[index].stop), min(new.stop, starts[index + 1]), Look.NEW)
+            section = Section(max(new.start, pieces[index].stop), min(new.stop, starts[index + 1]), _look(new))
             if section.start < section.stop:
                 found[pieces[index]] = (*found.get(pieces[index], ()), section)
     return found

@@ -144,7 +144,8 @@ def extent_style(row: ChartRow) -> str:
     if row.is_open or row.kind is not RowKind.FOLD:
         return row.kind if row.present else f"{row.kind} absent"
     looks = {look for each in row.everything for mark in each.marks for look in looks_of(mark)}
-    return next((look for look in (Look.REUSED, Look.NEW) if look in looks), "fold" if row.present else "fold absent")
+    used = (look for look in (Look.REUSED, Look.REPAIRED, Look.NEW) if look in looks)
+    return next(used, "fold" if row.present else "fold absent")
 
 
 def mark_style(mark: Mark) -> str:

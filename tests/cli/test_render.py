@@ -26,13 +26,13 @@ def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
 
 
 def test_counts_go_to_stderr(command: Command) -> None:
-    """One line on stderr gives the reused and the new tokens."""
+    """One line on stderr gives the reused and the new tokens, and those that are computed again."""
     data = json.loads(command("render", "prompts/miami.xml", "--json").stdout)
-    reused, new = data["num_reused_tokens"], data["num_new_tokens"]
+    reused, new, again = data["num_reused_tokens"], data["num_new_tokens"], data["num_repaired_tokens"]
 
     assert command("render", "prompts/miami.xml").stderr == (
-        f"{reused + new} tokens: {reused} reused, {new} new · modular · the answer starts at position "
-        f"{data['next_position']}\n"
+        f"{reused + new} tokens: {reused} reused, {new} new ({again} repaired) · modular · the answer starts at "
+        f"position {data['next_position']}\n"
     )
 
 

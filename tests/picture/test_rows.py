@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import Plan, lay_out, run_states
+from promptcache.layout import Origin, Plan, lay_out, run_states
 from promptcache.picture import layout_svg
 from promptcache.picture.chart import ChartRow, Look, Section
 from promptcache.picture.rows import make_chart
@@ -140,7 +140,7 @@ def test_labels_never_overlap(data, schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(data=st.data(), schema=strategies.schemas())
 def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
-    """Reused and new positions of the picture are those of the plan: none lost, none twice."""
+    """Reused, repaired and new positions of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
     marks = [mark for row in rows_of(plan) for mark in row.marks]
@@ -152,7 +152,10 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
         for look in Look
     }
     assert shown[Look.REUSED] == sorted(position for position, _ in reused_tokens(plan))
-    assert shown[Look.NEW] == sorted(position for position, _ in new_tokens(plan.prefill))
+    again = [each for each in plan.prefill if each.origin in (Origin.REPAIRED, Origin.LAST)]
+    assert shown[Look.REPAIRED] == sorted(position for position, _ in new_tokens(again))
+    others = [each for each in plan.prefill if each not in again]
+    assert shown[Look.NEW] == sorted(position for position, _ in new_tokens(others))
 
 
 def test_boundary_tokens_behind_a_full_slot_are_drawn():
@@ -164,7 +167,7 @@ def test_boundary_tokens_behind_a_full_slot_are_drawn():
     assert [(mark.start, mark.stop, mark.look) for mark in root.marks] == [
         (0, 1, Look.REUSED),
         (1, 2, Look.SLOT),
-        (2, 3, Look.NEW),
+        (2, 3, Look.REPAIRED),
     ]
 
 
