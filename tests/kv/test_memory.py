@@ -238,6 +238,24 @@ def test_reserved_keys_are_adjacent() -> None:
     assert (runs["a"].stop, runs["b"].stop) == (runs["b"].start, runs["c"].start)
 
 
+def test_a_buffer_takes_reserved_ranges() -> None:
+    """Ranges that are reserved cannot be moved, so they are given up if a buffer needs the room around them."""
+    store = MemoryStore(SHAPE, budget_bytes=8 * SHAPE.token_bytes)
+    buffers = store.buffers(5 * SHAPE.token_bytes)
+    store.reserve([(RECIPES[name].key, SIZES[name]) for name in "ab"])
+    buffers.take(2)
+    store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))  # the range of "b" lies behind it
+
+    found = buffers.take(4)
+
+    assert found is not None
+    check_conservation(store)
+    run = store.get(RECIPES["a"].key).run
+    assert run is not None
+    assert (run.keys == 1.0).all()
+    assert store.put(RECIPES["b"], *kv(SIZES["b"], 2.0)).num_tokens == 2
+
+
 def test_memory_is_allocated_with_the_first_encoding() -> None:
     """Reserving allocates no memory, and a row that does not fit starts a new block."""
     store = MemoryStore(SHAPE, block_bytes=4 * SHAPE.token_bytes)

@@ -252,7 +252,7 @@ class _Row:
 class Reservations:
     """Adjacent ranges for keys that were announced and not stored yet, in rows no longer than a block.
 
-    Reservations are hints. They are given up when other encodings need the room.
+    Reservations are hints. They are given up when other encodings or buffers need the room.
     """
 
     def __init__(self, block_tokens: int) -> None:

@@ -202,7 +202,7 @@ class MemoryStore(Unpicklable, Store):
             return sum(run.nbytes for run in self._unmanaged)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Reserve adjacent ranges for keys, in order, until other encodings need the room."""
+        """Reserve adjacent ranges for keys, in order, until other encodings or buffers need the room."""
         _SIZES.check("sizes", sizes, StoreError)
         with self._lock:
             self._reservations.announce([(key, size) for key, size in sizes if key not in self._kept])
@@ -295,6 +295,7 @@ class MemoryStore(Unpicklable, Store):
         else:
             block = self._blocks[0]
         if (range_ := block.free.take(size)) is None:
+            self._reservations.give_up()  # reserved ranges cannot be moved
             if block.victims(size, ()) is None:
                 return None
             range_ = block.compact(size)
