@@ -22,8 +22,8 @@ gc.set_threshold(10_000, 10, 10)
 PACKAGE = Path(promptcache.__file__).parent
 _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
 _QUICK = 20
-_LAW_EXAMPLES = {"quick": 50, "default": 50, "thorough": 200, "slow": 20_000}
-_LAW_PAIRS = {"quick": 60, "default": 60, "thorough": 400, "slow": 20_000}
+_LAW_EXAMPLES = {"quick": 50, "default": 50, "thorough": 150, "slow": 20_000}
+_LAW_PAIRS = {"quick": 60, "default": 60, "thorough": 300, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",

@@ -152,7 +152,7 @@ class SmallConversations(Conversations):
 
 for _machine in (Conversations, SmallConversations):
     _machine.TestCase.settings = settings(
-        max_examples=law_examples(0.05, thorough=0.25), stateful_step_count=20, deadline=None
+        max_examples=law_examples(0.05, thorough=0.2), stateful_step_count=20, deadline=None
     )
 
 TestConversations = pytest.mark.law(Conversations.TestCase)

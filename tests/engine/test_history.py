@@ -165,7 +165,7 @@ class SmallHistories(Histories):
 
 for _machine in (Histories, SmallHistories):
     _machine.TestCase.settings = settings(
-        max_examples=law_examples(0.05, thorough=0.25), stateful_step_count=20, deadline=None
+        max_examples=law_examples(0.05, thorough=0.2), stateful_step_count=20, deadline=None
     )
 
 TestHistories = pytest.mark.law(Histories.TestCase)

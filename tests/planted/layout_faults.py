@@ -156,7 +156,7 @@ def _no_scaffold(patch: Patch) -> None:
     patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: {})
 
 
-@fault("the last of two scaffolds wins", law=STATES)
+@fault("the last of two scaffolds wins", law=STATES, rare=True)
 def _last_scaffold(patch: Patch) -> None:
     original = plan.scaffolds_in_use
     patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: original(scaffolds[::-1], modules))

@@ -14,23 +14,24 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 class PlantedFault:
     """Planted fault: `plant` patches it into the library, `law` is the name of the law that must detect it.
 
-    `quick` faults are also planted in `make test`.
+    `quick` faults are also planted in `make test`, `rare` ones, which few examples show, in `make test-slow` only.
     """
 
     name: str
     law: str
     plant: Plant
     quick: bool
+    rare: bool
 
 
 FAULTS: list[PlantedFault] = []
 
 
-def fault(name: str, *, law: str, quick: bool = False) -> Callable[[Plant], Plant]:
+def fault(name: str, *, law: str, quick: bool = False, rare: bool = False) -> Callable[[Plant], Plant]:
     """Register a function that plants a fault."""
 
     def register(plant: Plant) -> Plant:
-        FAULTS.append(PlantedFault(name=name, law=law, plant=plant, quick=quick))
+        FAULTS.append(PlantedFault(name=name, law=law, plant=plant, quick=quick, rare=rare))
         return plant
 
     return register
