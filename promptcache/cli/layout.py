@@ -29,7 +29,7 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import print_diagnostics, tell
+from promptcache.cli.output import print_diagnostics, repaired_text, tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import SchemaError, as_data, counted, listed, size_text
 from promptcache.language import (
@@ -438,8 +438,8 @@ def _lines(view: LayoutView) -> Iterator[str | Text]:
     if view.prompt is not None:
         prompt = view.prompt
         line = Text("prompt: ").append(f"{counted(prompt.num_reused_tokens, 'token')} reused", style=_REUSED)
-        repaired = f" ({prompt.num_repaired_tokens:,} repaired)" if prompt.num_repaired_tokens else ""
-        line.append(", ").append(f"{prompt.num_new_tokens:,} new{repaired}", style=_NEW)
+        new = f"{prompt.num_new_tokens:,} new{repaired_text(prompt.num_repaired_tokens)}"
+        line.append(", ").append(new, style=_NEW)
         yield line.append(f" · {prompt.level} · the answer starts at position {prompt.next_position:,}")
     outside = f"{_ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
     yield f"{outside} · {size_text(view.root.kv_bytes)}{_sees(view.root.sees)}"

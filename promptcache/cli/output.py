@@ -26,6 +26,11 @@ def tell(*lines: str) -> None:
     sys.stderr.flush()
 
 
+def repaired_text(num_tokens: int) -> str:
+    """Return the words behind a number of new tokens: how many of them are stored, and computed again."""
+    return f" ({num_tokens:,} repaired)" if num_tokens else ""
+
+
 def write_text(text: str) -> None:
     """Write data to stdout at once: exactly on a pipe, without control characters on a terminal."""
     sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)

@@ -21,7 +21,7 @@ from promptcache.cli.options import (
     schemas_option,
     with_json,
 )
-from promptcache.cli.output import write_text
+from promptcache.cli.output import repaired_text, write_text
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, printable
@@ -157,8 +157,7 @@ def _print_counts(rendered: Rendered, console: Console) -> None:
     plan = rendered.plan
     text = Text(f"{counted(plan.num_reused_tokens + plan.num_new_tokens, 'token')}: ")
     text.append(f"{plan.num_reused_tokens:,} reused", style=_REUSED).append(", ")
-    repaired = f" ({plan.num_repaired_tokens:,} repaired)" if plan.num_repaired_tokens else ""
-    text.append(f"{plan.num_new_tokens:,} new{repaired}", style=_NEW)
+    text.append(f"{plan.num_new_tokens:,} new{repaired_text(plan.num_repaired_tokens)}", style=_NEW)
     text.append(f" · {plan.level} · the answer starts at position {plan.stop:,}")
     console.print(text, soft_wrap=True)
 

@@ -29,7 +29,7 @@ from promptcache.cli.options import (
     store_option,
     temperature_option,
 )
-from promptcache.cli.output import tell, write_json, write_text
+from promptcache.cli.output import repaired_text, tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
 from promptcache.diagnostics import counted
 
@@ -110,8 +110,7 @@ def _usage_line(completion: Completion, warmed: Usage | None) -> str:
 
     usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"
-    if usage.num_repaired_tokens:
-        counts += f" ({usage.num_repaired_tokens:,} repaired)"
+    counts += repaired_text(usage.num_repaired_tokens)
     parts = [f"{counts}, generated {usage.num_generated_tokens:,}"]
     if completion.finish_reason is FinishReason.LENGTH:
         parts[0] += " (all that were allowed)"

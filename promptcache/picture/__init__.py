@@ -9,18 +9,13 @@ Core rooms do not depend on this room. `promptcache` calls `register` when it is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lxml import etree
 
 from promptcache.layout import Layout, Plan, run_states
-from promptcache.picture.html import audit_page, html_page
+from promptcache.picture.html import audit_html, html_page
 from promptcache.picture.notebook import register
 from promptcache.picture.rows import make_chart
 from promptcache.picture.svg import svg_element
-
-if TYPE_CHECKING:
-    from promptcache.runtime import Audit
 
 __all__ = ["audit_html", "layout_html", "layout_svg", "register"]
 
@@ -44,8 +39,3 @@ def layout_svg(layout: Layout, *, plan: Plan | None = None, token_bytes: int | N
 def layout_html(layout: Layout, *, plan: Plan | None = None, token_bytes: int | None = None) -> str:
     """Return the picture as a full-window HTML page, with a table of the slots; arguments as for `layout_svg`."""
     return html_page(make_chart(layout, run_states(layout), plan, token_bytes), layout, plan)
-
-
-def audit_html(audit: Audit) -> str:
-    """Return an HTML page with bars for the shares of an audit's distance and for its gains, without scripts."""
-    return audit_page(audit)

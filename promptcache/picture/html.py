@@ -82,8 +82,8 @@ def schema_fragment(schema: CheckedSchema) -> str:
     return _text_of(root)
 
 
-def audit_page(audit: Audit) -> str:
-    """Return a document with the picture of an audit."""
+def audit_html(audit: Audit) -> str:
+    """Return an HTML page with bars for the shares of an audit's distance and for its gains, without scripts."""
     return _page(f"{audit.schema}: audit", _audit_picture(audit))
 
 

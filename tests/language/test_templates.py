@@ -249,7 +249,6 @@ import json, re, sys, time
 from promptcache.diagnostics import SchemaError
 from promptcache.language import Text
 from promptcache.language.syntax import sandbox
-from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 sandbox._MAX_SECONDS = 0.25
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
