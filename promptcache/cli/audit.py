@@ -29,7 +29,7 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import write_json
 from promptcache.cli.request import read_for_model
-from promptcache.diagnostics import counted
+from promptcache.diagnostics import counted, millinats_text
 from promptcache.language import Repair
 from promptcache.picture import audit_html
 
@@ -107,7 +107,7 @@ def _lines(audit: Audit) -> Iterator[Text]:
     answer = "the same answer as plain prefill" if audit.same_answer else "another answer than plain prefill"
     yield Text.assemble(
         (audit.schema, "bold"),
-        f"  {audit.level} · {_millinats(audit.divergence)} millinats from plain prefill",
+        f"  {audit.level} · {millinats_text(audit.divergence)} millinats from plain prefill",
         f" · same token at {num_same} of {counted(audit.num_places, 'place')} · {answer}",
     )
     yield Text("\nwhere the distance comes from, in millinats")
@@ -119,7 +119,7 @@ def _lines(audit: Audit) -> Iterator[Text]:
         )
     yield Text("\nwhat helps: tried on this prompt" if audit.advice else "\nnothing that was tried helps")
     for each in audit.advice:
-        yield Text(f"  {_millinats(each.gain):>8}  {each.words}")
+        yield Text(f"  {millinats_text(each.gain):>8}  {each.words}")
         yield Text(f"  {'':8}  price: {each.price}", style="dim")
 
 
@@ -130,10 +130,5 @@ def _table(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
     most = max((value for _, value, _ in rows), default=0.0)
     for name, value, words in rows:
         bar = "█" * round(_BAR * value / most) if value >= _LEAST_SHOWN else ""
-        text = f"  {name:<{name_columns}}  {_millinats(value):>8}  {words:<{words_columns}}"
+        text = f"  {name:<{name_columns}}  {millinats_text(value):>8}  {words:<{words_columns}}"
         yield Text(f"{text}  {bar}".rstrip())
-
-
-def _millinats(nats: float) -> str:
-    """Return nats as millinats with one decimal; rounding gives no minus zero."""
-    return f"{round(1000 * nats, 1) + 0.0:.1f}"

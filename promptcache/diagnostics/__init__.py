@@ -48,7 +48,7 @@ from promptcache.diagnostics.values import (
     tuple_of,
     whole,
 )
-from promptcache.diagnostics.words import counted, listed, size_text
+from promptcache.diagnostics.words import counted, listed, millinats_text, size_text
 
 __all__ = [
     "BYTES",
@@ -96,6 +96,7 @@ __all__ = [
     "instance",
     "is_text",
     "listed",
+    "millinats_text",
     "num_slips",
     "number",
     "one_of",

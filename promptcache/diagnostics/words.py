@@ -20,6 +20,11 @@ def size_text(nbytes: int) -> str:
     return f"{amount:,.4g} GiB"
 
 
+def millinats_text(nats: float) -> str:
+    """Return nats as millinats with one decimal; rounding gives no minus zero."""
+    return f"{round(1000 * nats, 1) + 0.0:.1f}"
+
+
 def listed(names: Sequence[str], max_names: int) -> str:
     """Return names as a list; names after the first `max_names` are only counted."""
     rest = len(names) - max_names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from promptcache.diagnostics import counted
+from promptcache.diagnostics import counted, millinats_text
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
@@ -98,14 +98,18 @@ def _audit_picture(audit: Audit) -> etree._Element:
     head = _add(root, "p", "", {"class": "head"})
     _add(head, "b", audit.schema)
     answer = "same answer" if audit.same_answer else "another answer"
-    _add(head, "span", f"{_millinats(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}")
+    _add(
+        head,
+        "span",
+        f"{millinats_text(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}",
+    )
     shares = {each.cause.value: each.share for each in audit.rungs}
     _value_rows(root, "where the distance comes from, in millinats", shares)
     gains = {each.module or "(root)": each.gain for each in audit.modules}
     _value_rows(root, "gain of computing a module again", gains)
     if audit.advice:
         _add(root, "h2", "changes that help, tried on this prompt")
-        rows = [(_millinats(each.gain), each.words, each.price) for each in audit.advice]
+        rows = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
         _table(root, ("gain", "change", "price"), rows)
     return root
 
@@ -121,11 +125,7 @@ def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -
         bar = _add(row, "span", "", {"class": "bar"})
         if value > 0:
             _add(bar, "i", "", {"class": "new", "style": f"left:0%;width:{number(100 * value / most)}%"})
-        _add(row, "span", _millinats(value), {"class": "num"})
-
-
-def _millinats(nats: float) -> str:
-    return f"{round(1000 * nats, 1) + 0.0:.1f}"
+        _add(row, "span", millinats_text(value), {"class": "num"})
 
 
 def _page(title: str, picture: etree._Element) -> str:
