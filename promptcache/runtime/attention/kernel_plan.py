@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -16,7 +17,10 @@ from promptcache.kv import LayerViews, Slab
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
-from promptcache.runtime.attention.merge import PartialAttention, merge
+from promptcache.runtime.attention.merge import PartialAttention, RowsOfSets, merge
+
+_MAX_ROWS_AT_ONCE = 512
+"""About as many rows of kernel calls are merged together. More would take much memory."""
 
 Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -54,7 +58,7 @@ class KernelBackend:
 
     def plan(self, mask: ForwardMask, spec: AttentionSpec) -> KernelPlan:
         """Return the kernel calls of one forward pass."""
-        return KernelPlan(mask, spec.queries, self.kernel(spec))
+        return KernelPlan(mask, spec.queries, self.kernel(spec), spec.device)
 
 
 class KernelCall(NamedTuple):
@@ -64,14 +68,30 @@ class KernelCall(NamedTuple):
     mask: SegmentMask | None
 
 
+class _SomeRows(NamedTuple):
+    """Kernel calls in which some batch rows attend, to be merged together.
+
+    Attributes:
+        calls: The keys of each, with the mask for its queries.
+        sizes: The number of rows of each.
+        rows: The rows of all.
+    """
+
+    calls: tuple[tuple[LayerViews, torch.Tensor | None], ...]
+    sizes: tuple[int, ...]
+    rows: RowsOfSets
+
+
 class KernelPlan:
     """The kernel calls of one forward pass, the same in every layer."""
 
-    def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel) -> None:
+    def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel, device: torch.device) -> None:
         self._queries = queries
         self._kernel = kernel
         self._own_mask = mask.own_mask
-        self._calls = kernel_calls(mask)
+        calls = kernel_calls(mask)
+        self._calls = tuple(call for call in calls if call.mask is None or call.mask.rows is None)
+        self._some_rows = tuple(_some_rows(calls, queries, device))
 
     def run(
         self,
@@ -96,7 +116,7 @@ class KernelPlan:
         return queries.ungroup(merge(partials, queries, sinks))
 
     def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
-        """Attend from grouped queries `[1, Hkv, M, D]` to the segments."""
+        """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all rows first."""
         for views, mask in self._calls:
             keys, values = views.by_layer[layer]
             if mask is None:
@@ -105,6 +125,8 @@ class KernelPlan:
                 yield PartialAttention(*self._kernel.unmasked(sets, keys, values, scale=scale))
             else:
                 yield self._attend_segment(grouped, keys, values, mask, scale)
+        for some in self._some_rows:
+            yield self._attend_some_rows(grouped, layer, some, scale)
 
     def _attend_causal(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
@@ -145,11 +167,18 @@ class KernelPlan:
         queries = self._queries
         if mask.first_query:
             grouped = grouped[:, :, mask.first_query * queries.num_groups :]
-        if mask.rows is not None:
-            grouped = queries.by_row(grouped).index_select(2, mask.rows).flatten(2, 3)
         by_key = None if mask.mask is None else queries.group_mask(mask.mask)
-        out, lse = self._attend_masked(grouped, keys, values, scale, by_key)
-        return PartialAttention(out, lse, mask.rows)
+        return PartialAttention(*self._attend_masked(grouped, keys, values, scale, by_key))
+
+    def _attend_some_rows(self, grouped: torch.Tensor, layer: int, some: _SomeRows, scale: float) -> PartialAttention:
+        """Attend from some rows to keys that they share."""
+        chosen = self._queries.by_row(grouped).index_select(2, some.rows.rows)  # [1, Hkv, E, T * G, D]
+        results = [
+            self._attend_masked(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
+            for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
+        ]
+        out, lse = results[0] if len(results) == 1 else (torch.cat(each, dim=2) for each in zip(*results, strict=True))
+        return PartialAttention(out, lse, some.rows)
 
     def _attend_masked(
         self,
@@ -163,6 +192,23 @@ class KernelPlan:
         assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
         assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
         return self._kernel.masked(query, keys, values, scale=scale, mask=mask, causal=causal)
+
+
+def _some_rows(calls: Sequence[KernelCall], queries: GroupedQueries, device: torch.device) -> Iterator[_SomeRows]:
+    """Yield the calls in which some rows attend, in groups of limited size."""
+    found = [
+        (call.views, call.mask.rows, None if call.mask.mask is None else queries.group_mask(call.mask.mask))
+        for call in calls
+        if call.mask is not None and call.mask.rows is not None
+    ]
+    ends = accumulate(len(rows) for _, rows, _ in found)
+    for _, group in groupby(zip(found, ends, strict=True), key=lambda each: each[1] // _MAX_ROWS_AT_ONCE):
+        chosen = [each for each, _ in group]
+        yield _SomeRows(
+            tuple((views, by_key) for views, _, by_key in chosen),
+            tuple(len(rows) for _, rows, _ in chosen),
+            RowsOfSets.of([rows for _, rows, _ in chosen], queries.batch, device),
+        )
 
 
 def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:

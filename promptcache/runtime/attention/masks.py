@@ -65,14 +65,14 @@ class SegmentMask:
         first_query: 0 if there are several batch rows.
         start, stop: Tokens of the segment; the queries attend to no others.
         mask: Bool `[T', S]` or `[R, T', S]`, True where a query attends to a key; None means everywhere.
-        rows: Indices of the R batch rows that attend; None means all.
+        rows: Indices of the R batch rows that attend, on the host; None means all.
     """
 
     first_query: int
     start: int
     stop: int
     mask: torch.Tensor | None = None
-    rows: torch.Tensor | None = None
+    rows: npt.NDArray[np.intp] | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
@@ -15,18 +17,43 @@ memory.
 """
 
 
+class RowsOfSets(NamedTuple):
+    """The batch rows that attend to each of several sets of keys, one set after the other.
+
+    Attributes:
+        rows: `[E]`, a row once for each set that it attends to.
+        places: `[E]`, each at n * B + row for the n-th set of its row, so that none is there twice.
+        num_places: n * B for all n.
+    """
+
+    rows: torch.Tensor
+    places: torch.Tensor
+    num_places: int
+
+    @staticmethod
+    def of(sets: Sequence[npt.NDArray[np.intp]], batch: int, device: torch.device) -> RowsOfSets:
+        """Return the rows of sets among `batch` rows. A set has each row once."""
+        used = np.zeros(batch, dtype=np.intp)
+        places = []
+        for rows in sets:
+            places.append(used[rows] * batch + rows)
+            used[rows] += 1
+        flat, flat_places = (torch.from_numpy(np.concatenate(each)).to(device) for each in (sets, places))
+        return RowsOfSets(flat, flat_places, int(used.max()) * batch)
+
+
 class PartialAttention(NamedTuple):
-    """Attention of the last M' grouped queries over K sets of keys.
+    """Attention of the last M' grouped queries over K sets of keys, or of some rows over sets of their own.
 
     Attributes:
         out: `[K, Hkv, M', D]`; K is 1 unless all queries of all rows attend.
         lse: `[K, Hkv, M']`, the log-sum-exp of the scores.
-        rows: Indices of the batch rows that attend, with all of their tokens; None means all rows.
+        rows: Some rows, with all of their tokens: M' = E * T * G. None means the last queries of all rows.
     """
 
     out: torch.Tensor
     lse: torch.Tensor
-    rows: torch.Tensor | None = None
+    rows: RowsOfSets | None = None
 
 
 def merge(
@@ -45,21 +72,20 @@ def merge(
     first = partials[0]
     if sinks is None and len(partials) == 1:
         return first.out
-    if sinks is None and len(partials) == 2 and first.lse.shape == partials[1].lse.shape:
+    is_whole = all(each.rows is None and each.lse.shape[1:] == first.lse.shape[1:] for each in partials)
+    if sinks is None and len(partials) == 2 and is_whole and len(partials[1].out) == 1:
         return _merge_two(*partials)
-    num_sets = sum(len(partial.out) for partial in partials)
     scores = [_spread(partial, queries) for partial in partials]
+    sizes = [len(each) for each in scores]
     if sinks is not None:
         scores.append(queries.group_sinks(sinks.to(first.lse.dtype)))
-    weights = torch.cat(scores).softmax(0)[:num_sets, ..., None]  # [sets, Hkv, M, 1]
-    outs = [partial.out for partial in partials]
-    small = num_sets * first.out[0].numel() <= _MAX_NUMBERS_AT_ONCE
-    if small and all(each.shape[1:] == first.out.shape[1:] for each in outs):
-        return (torch.cat(outs) * weights).sum(0, keepdim=True).to(first.out.dtype)
+    weights = torch.cat(scores).softmax(0)[: sum(sizes)]  # [sets, Hkv, M]
+    if is_whole and sum(sizes) * first.out[0].numel() <= _MAX_NUMBERS_AT_ONCE:
+        outs = torch.cat([partial.out for partial in partials])
+        return (outs * weights[..., None]).sum(0, keepdim=True).to(first.out.dtype)
     merged = torch.zeros(first.out[:1].shape, dtype=weights.dtype, device=weights.device)
-    singles = [partial._replace(out=out[None]) for partial in partials for out in partial.out]
-    for single, weight in zip(singles, weights, strict=True):
-        _add_weighted(merged, single, weight[None], queries)
+    for partial, some in zip(partials, weights.split_with_sizes(sizes), strict=True):
+        _add_weighted(merged, partial, some, queries)
     return merged.to(first.out.dtype)
 
 
@@ -76,30 +102,31 @@ def _merge_two(first: PartialAttention, second: PartialAttention) -> torch.Tenso
 
 def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:
     """Return the log-sum-exp `[K, Hkv, M]` of all queries; minus infinity for queries that do not attend."""
-    lse = partial.lse
+    lse, rows = partial.lse, partial.rows
+    if rows is not None:
+        num_queries = queries.size // queries.batch  # T * G
+        places = lse.new_full((queries.num_kv_heads, rows.num_places, num_queries), -torch.inf)
+        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, num_queries))
+        return places.view(queries.num_kv_heads, -1, queries.size).transpose(0, 1)
     if lse.shape[2] == queries.size:
         return lse
     spread = lse.new_full((1, queries.num_kv_heads, queries.size), -torch.inf)
-    if partial.rows is None:
-        spread[:, :, queries.size - lse.shape[2] :] = lse
-    else:
-        queries.by_row(spread[..., None]).index_copy_(2, partial.rows, _split_rows(lse[..., None], partial.rows))
+    spread[:, :, queries.size - lse.shape[2] :] = lse
     return spread
 
 
 def _add_weighted(
-    merged: torch.Tensor, partial: PartialAttention, weight: torch.Tensor, queries: GroupedQueries
+    merged: torch.Tensor, partial: PartialAttention, weights: torch.Tensor, queries: GroupedQueries
 ) -> None:
-    """Add `weight` times the partial output to `merged`, in place."""
-    if partial.out.shape == merged.shape:
-        merged.addcmul_(partial.out, weight)
-    elif partial.rows is None:
-        start = merged.shape[2] - partial.out.shape[2]
-        merged[:, :, start:].addcmul_(partial.out, weight[:, :, start:])
-    else:
-        weights = queries.by_row(weight).index_select(2, partial.rows)
-        queries.by_row(merged).index_add_(2, partial.rows, _split_rows(partial.out, partial.rows) * weights)
-
-
-def _split_rows(states: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    return states.reshape(1, states.shape[1], len(rows), -1, states.shape[3])
+    """Add the partial outputs to `merged`, in place, each times its weight of `[K, Hkv, M]`."""
+    rows = partial.rows
+    if rows is not None:
+        num_queries = queries.size // queries.batch
+        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, num_queries)
+        weight = by_place.index_select(1, rows.places)[None, ..., None]  # [1, Hkv, E, T * G, 1]
+        out = partial.out.reshape(*weight.shape[:-1], -1)
+        queries.by_row(merged).index_add_(2, rows.rows, out * weight)
+        return
+    start = merged.shape[2] - partial.out.shape[2]
+    for out, weight in zip(partial.out, weights[:, :, start:, None], strict=True):
+        merged[0, :, start:].addcmul_(out, weight)

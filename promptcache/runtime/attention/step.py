@@ -115,7 +115,7 @@ class StepTokens:
                 near = None if inside.all() else self._tensor(inside)
         if not len(tokens):
             return None
-        rows = None if len(tokens) == len(self.positions) else self._tensor(tokens)
+        rows = None if len(tokens) == len(self.positions) else tokens
         return SegmentMask(first_query=0, start=start, stop=view.num_tokens, mask=near, rows=rows)
 
     def _tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
@@ -147,7 +147,7 @@ class StepPlan(KernelPlan):
     def __init__(self, tokens: StepTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
         """Plan a step; `queries` has T rows of one token each."""
         mask = tokens.mask(window)
-        super().__init__(mask.stored, queries, kernel)
+        super().__init__(mask.stored, queries, kernel, tokens.device)
         self._chunks = tuple(zip(tokens.chunks, mask.chunks, strict=True))
         self._tails = tuple(
             (group, self._by_group(each), self._some(group, tokens.device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from promptcache.runtime.attention import (
     SegmentMask,
     choose_backend,
     choose_kernel,
+    kernel_calls,
     merge,
     register_backend,
     unregister_backend,
@@ -106,7 +108,7 @@ def segment_masks(
         start=start,
         stop=length,
         mask=None if masked is None else torch.rand(masked, generator=generator) < 0.6,
-        rows=None if rows is None else torch.tensor(sorted(rows)),
+        rows=None if rows is None else np.array(sorted(rows)),
     )
 
 
@@ -145,9 +147,7 @@ def on_device(mask: ForwardMask, device: str) -> ForwardMask:
     def moved(states: torch.Tensor | None) -> torch.Tensor | None:
         return None if states is None else states.to(device)
 
-    masks = [
-        None if each is None else replace(each, mask=moved(each.mask), rows=moved(each.rows)) for each in mask.masks
-    ]
+    masks = [None if each is None else replace(each, mask=moved(each.mask)) for each in mask.masks]
     slabs = {each.slab: replace(each.slab, keys=each.slab.keys.to(device), values=each.slab.values.to(device))
              for each in mask.segments}  # fmt: skip
     segments = tuple(View(slabs[each.slab], each.start, tuple(each.position_array())) for each in mask.segments)
@@ -171,6 +171,7 @@ def test_backends_agree_with_each_other_and_with_dense_attention(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
+        patch.setattr(module_of(kernel_calls.__module__), "_MAX_ROWS_AT_ONCE", max(1, at_once))
         found = {
             backend.name: backend.plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
             for backend in BACKENDS
