@@ -16,6 +16,11 @@ from promptcache.server.state import ServerSettings, ServerState
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
 
+_IDLE_S = 75
+"""Seconds that a connection may be idle: more than clients and balancers keep one (httpx 5, nginx 60). Otherwise they
+send requests on connections that are being closed.
+"""
+
 
 class DrainingServer(uvicorn.Server):
     """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
@@ -45,6 +50,7 @@ class DrainingServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 ws="none",
+                timeout_keep_alive=_IDLE_S,
                 timeout_graceful_shutdown=_LAST_BYTES_S,
             )
         )

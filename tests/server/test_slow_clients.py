@@ -98,6 +98,19 @@ def test_a_slow_answer_is_no_slow_client(engine: Engine, monkeypatch: pytest.Mon
             assert client.get("/livez").status_code == 200
 
 
+@pytest.mark.slow
+def test_a_connection_outlives_the_idle_time_of_clients(engine: Engine) -> None:
+    """A connection takes a request after 5 seconds, as long as httpx keeps one: never is it closed under a request."""
+    request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    for server in running(create_app(engine, ServerSettings(model="demo"))):
+        with connect(server) as connection:
+            connection.sendall(request)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            time.sleep(6)
+            connection.sendall(request)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient: Served) -> None:
     """Others are answered meanwhile; then its row is free, its connection is closed, and nothing of it is left."""
     body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
