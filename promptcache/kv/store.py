@@ -137,6 +137,10 @@ class Store(ABC):
         """
         return {}
 
+    def remote(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return those `keys` whose lookup may wait for a network. A service looks them up in other threads."""
+        return frozenset()
+
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:  # noqa: B027 # a hint
         """Announce keys with their numbers of tokens, in layout order. A store may reserve adjacent memory for them."""
 

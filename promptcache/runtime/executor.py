@@ -202,6 +202,10 @@ class Executor:
             faults=tuple(dict.fromkeys(faults)),
         )
 
+    def remote(self, wanted: Iterable[Encoding]) -> frozenset[str]:
+        """Return the keys for which `fetch` may wait for a network."""
+        return self.store.remote([self.key(each) for each in wanted])
+
     def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
         """Look up the encodings `wanted` in the store, and the contexts of the missing ones.
 

@@ -80,6 +80,10 @@ class FaultyStore(Store):
         """As the wrapped store."""
         return self._store.lacking(keys)
 
+    def remote(self, keys: Iterable[str]) -> frozenset[str]:
+        """As the wrapped store."""
+        return self._store.remote(keys)
+
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """As the wrapped store."""
         self._store.reserve(sizes)

@@ -104,6 +104,10 @@ class MemoryStore(Unpicklable, Store):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
 
+    def __contains__(self, key: object) -> bool:
+        """Whether KV is stored under `key` now. This is no use of the key."""
+        return key in self._kept
+
     def get(self, key: str) -> Lookup:
         """Look up `key`. The KV is not moved while the `KVHandle` is alive."""
         KEY.check("key", key, StoreError)

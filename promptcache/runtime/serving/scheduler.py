@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, TypeAlias
@@ -31,6 +32,12 @@ from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, draw, sample, sampling_settings
 
+_LOOK_S = 0.02
+"""Seconds between two looks at new and cancelled requests, while all others wait for other threads."""
+
+_MAX_THREADS = 32
+"""Threads that fetch KV over a network. There is none before it has work."""
+
 _log = logging.getLogger(__name__)
 
 Listener: TypeAlias = Callable[[int | TokenLogprobs | Completion | BaseException], None]
@@ -50,6 +57,9 @@ class Job:
         seen: All own tokens of the request so far.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread; the scheduler reads it between steps.
+        fetching: Fetches its KV step by step; None until it has begun, or if another thread fetches it.
+        away: Its KV, which another thread fetches, because it may come over a network.
+        away_keys: Keys of that KV.
     """
 
     request: Request
@@ -61,6 +71,8 @@ class Job:
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
     fetching: Generator[None, None, Fetched] | None = None
+    away: Future[Fetched] | None = None
+    away_keys: frozenset[str] = frozenset()
     fetched: Fetched | None = None
     recalled: Recalled | None = None
     row: Row | None = None
@@ -114,6 +126,7 @@ class Scheduler:
         self._fetching: deque[Job] = deque()
         self._running: list[Job] = []
         self._has_encoded = False
+        self._others = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
         self.num_failed = 0
 
     @property
@@ -188,6 +201,7 @@ class Scheduler:
         self._waiting.clear()
         self._fetching.clear()
         self._running.clear()
+        self._others.shutdown(wait=False, cancel_futures=True)
 
     def _drop(self) -> None:
         """End the jobs that were cancelled or have waited too long."""
@@ -216,7 +230,6 @@ class Scheduler:
             if job.settings is None:
                 self._answer_alone(job)
             else:
-                job.fetching = self._executor.fetch_steps(part.encoding for part in job.request.plan.tokens.parts)
                 self._fetching.append(job)
 
     def _fetch(self) -> bool:
@@ -224,21 +237,36 @@ class Scheduler:
         may_encode = not self._running or not self._has_encoded
         self._has_encoded = False
         for job in tuple(self._fetching):
-            assert job.fetching is not None
-            if not may_encode:
-                break
             try:
-                next(job.fetching)
-                may_encode, self._has_encoded = False, True
+                if job.fetching is None and job.away is None:
+                    self._begin_fetch(job)
+                if job.away is not None and job.away.done():
+                    self._join(job, job.away.result())
+                elif job.fetching is not None and may_encode:
+                    next(job.fetching)
+                    may_encode, self._has_encoded = False, True
             except StopIteration as done:
-                self._fetching.remove(job)
                 self._join(job, done.value)
             except Exception as error:  # noqa: BLE001 - told to the request's listener
                 self._end(job, error)
+        if self._fetches_first or not self._running:
+            away = [job.away for job in self._fetching if job.away is not None]
+            if away and all(job.fetching is None for job in self._fetching):
+                wait(away, _LOOK_S, FIRST_COMPLETED)
         return bool(self._fetching)
+
+    def _begin_fetch(self, job: Job) -> None:
+        """Begin to fetch the KV of a job, unless some of it is on its way already for another one."""
+        wanted = [part.encoding for part in job.request.plan.tokens.parts]
+        keys = self._executor.remote(wanted)
+        if not keys:
+            job.fetching = self._executor.fetch_steps(wanted)
+        elif all(keys.isdisjoint(each.away_keys) for each in self._fetching):
+            job.away, job.away_keys = self._others.submit(self._executor.fetch, wanted), keys
 
     def _join(self, job: Job, fetched: Fetched) -> None:
         assert self._batch is not None
+        self._fetching.remove(job)
         job.fetched, job.fetched_at = fetched, time.perf_counter()
         tokens = job.request.plan.tokens
         job.seen = list(tokens.token_ids)
@@ -356,6 +384,8 @@ class Scheduler:
             self._keep(job)
         if job in self._fetching:
             self._fetching.remove(job)
+            if job.away is not None:
+                job.away.cancel()
         if job in self._running:
             self._running.remove(job)
         if job.row is not None and self._batch is not None:

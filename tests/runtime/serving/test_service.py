@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -30,6 +33,7 @@ from promptcache.diagnostics import (
     ServiceClosed,
 )
 from promptcache.engine import Engine
+from promptcache.kv import KVShape, MemoryStore, RemoteTier, Store, StoredEncoding, TieredStore
 from promptcache.runtime import (
     Completion,
     Executor,
@@ -71,9 +75,9 @@ SAMPLED: tuple[dict[str, Any], ...] = (
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
 
-def engine(history_bytes: int | None = 0) -> Engine:
+def engine(history_bytes: int | None = 0, store: Store | None = None) -> Engine:
     """Return an engine with the schema."""
-    made = Engine(MODEL, TOKENIZER, history_bytes=history_bytes)
+    made = Engine(MODEL, TOKENIZER, store=store, history_bytes=history_bytes)
     made.add_schema(SCHEMA)
     return made
 
@@ -306,6 +310,102 @@ def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:
         asked.result(30)
     assert len(asked.token_ids) < 2000
     assert other.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
+
+
+class SlowNetwork(RemoteTier):
+    """Another process has filled this tier. A read waits until `is_open`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.is_open = threading.Event()
+        self.num_reads: Counter[str] = Counter()
+        self.has_read = threading.Event()
+
+    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
+        """Fetch the encoding of `key`."""
+        self.num_reads[key] += 1
+        self.has_read.set()
+        assert self.is_open.wait(60)
+        return super().read(key, shape)
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> Iterator[SlowNetwork]:
+    """A tier with all encodings of the schema."""
+    tier = SlowNetwork(f"memory://{request.node.nodeid}")
+    tier.is_open.set()
+    engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm()
+    tier.is_open.clear()
+    yield tier
+    tier.is_open.set()
+
+
+@pytest.fixture
+def far(network: SlowNetwork) -> Iterator[Service]:
+    """A service that has nothing but the root and the module `c` in memory."""
+    made = engine(store=TieredStore(MemoryStore(MODEL.shape), [network]))
+    network.is_open.set()
+    made.generate(PROMPTS[8], max_new_tokens=1)
+    network.is_open.clear()
+    network.num_reads.clear()
+    network.has_read.clear()
+    service = made.service()
+    yield service
+    network.is_open.set()
+    service.close()
+
+
+def test_rows_go_on_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """A running request and later ones end while others wait for KV; each encoding is read once."""
+    late = [ask(far, PROMPTS[4], max_new_tokens=4, do_sample=False)[0] for _ in range(3)]
+    late.append(ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0])
+    assert network.has_read.wait(30)
+
+    quick = ask(far, PROMPTS[8], max_new_tokens=20, do_sample=False)[0]
+    assert quick.result(30).token_ids == ALONE.generate(PROMPTS[8], max_new_tokens=20, do_sample=False).token_ids
+    assert not any(each.done() for each in late)
+    network.is_open.set()
+
+    for each, prompt in zip(late, (*[PROMPTS[4]] * 3, PROMPTS[2]), strict=True):
+        assert each.result(30).token_ids == ALONE.generate(prompt, max_new_tokens=4, do_sample=False).token_ids
+    assert set(network.num_reads.values()) == {1}
+
+
+def test_a_request_is_cancelled_while_its_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """It ends at once, and one that waits for the same KV gets it."""
+    asked, ticket = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)
+    other = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert network.has_read.wait(30)
+    ticket.cancel()
+
+    with pytest.raises(Cancelled):
+        asked.result(30)
+    network.is_open.set()
+    assert other.result(30).token_ids == ALONE.generate(PROMPTS[2], max_new_tokens=4, do_sample=False).token_ids
+
+
+def test_an_error_in_another_thread_ends_its_request_only(
+    far: Service, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a store raises reaches the listener, and the next request is answered."""
+    monkeypatch.setattr(network, "read", Mock(side_effect=MemoryError("no room")))
+    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+
+    with pytest.raises(MemoryError, match="no room"):
+        asked.result(30)
+    monkeypatch.undo()
+    network.is_open.set()
+    assert ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30).token_ids
+
+
+def test_a_service_is_closed_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """All requests end, whatever their threads wait for."""
+    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert network.has_read.wait(30)
+    far.close()
+
+    with pytest.raises(ServiceClosed):
+        asked.result(0)
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"no_repeat_ngram_size": 3}])
