@@ -13,7 +13,7 @@ import random
 from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -34,6 +34,7 @@ class EngineCosts:
         request_s: Of a request, besides forward passes and loading.
         step_s: Of a forward pass.
         row_s: Of each row that a forward pass decodes.
+        read_token_s: Of each token of modules that a forward pass attends to. Modules of several rows count once.
         prefill_token_s: Of each token of a prompt that is prefilled.
         encode_token_s: Of each token of a module that is encoded.
         load_s: Of each module that is loaded from the store, besides its bytes.
@@ -44,6 +45,7 @@ class EngineCosts:
     request_s: float
     step_s: float
     row_s: float
+    read_token_s: float
     prefill_token_s: float
     encode_token_s: float
     load_s: float
@@ -122,6 +124,7 @@ class FleetTotals:
         num_steps: Forward passes.
         num_decoded: Tokens that were decoded in them, first tokens not included.
         num_prefilled: Tokens of prompts that were computed in them.
+        num_read: Tokens of modules that they attended to.
     """
 
     requests: list[FleetRequest]
@@ -130,6 +133,7 @@ class FleetTotals:
     num_steps: int = 0
     num_decoded: int = 0
     num_prefilled: int = 0
+    num_read: int = 0
 
     @property
     def counted(self) -> list[FleetRequest]:
@@ -187,6 +191,11 @@ class ModuleMemory:
         self._keys = GreedyDual()
         self._in_use: Counter[str] = Counter()
 
+    @property
+    def num_in_use(self) -> int:
+        """The number of modules that were used and not released."""
+        return len(self._in_use)
+
     def use(self, keys: Sequence[str], nbytes: int) -> int:
         """Use modules, and add those that are missing; return their number. All stay until `release`."""
         self._in_use.update(keys)
@@ -227,6 +236,7 @@ class _FleetReplica:
         self._started_at = 0.0
         self._step_s = 0.0
         self._phase_steps = 0
+        self._step_read = 0
         self._chunks: list[tuple[FleetRequest, int]] = []
 
     def submit(self, request: FleetRequest, now: float) -> bool:
@@ -252,6 +262,7 @@ class _FleetReplica:
         self._num_steps += self._phase_steps
         totals.num_steps += self._phase_steps
         totals.num_decoded += num_rows * self._phase_steps
+        totals.num_read += self._step_read * self._phase_steps
         totals.busy_s += now - self._started_at
         for request, num_tokens in self._chunks:
             request.num_pending -= num_tokens
@@ -284,7 +295,8 @@ class _FleetReplica:
             if room > 0:
                 self._chunks.append((request, min(room, request.num_pending)))
                 room -= self._chunks[-1][1]
-        self._step_s = blocked + costs.step_s + costs.row_s * len(self._rows)
+        self._step_read = self._memory.num_in_use * self._traffic.module_tokens
+        self._step_s = blocked + costs.step_s + costs.row_s * len(self._rows) + costs.read_token_s * self._step_read
         self._step_s += costs.prefill_token_s * sum(num_tokens for _, num_tokens in self._chunks)
         if not self._chunks and self._rows:
             self._phase_steps = self._rows[0][0] - self._num_steps
@@ -416,6 +428,18 @@ def simulate(
 def busiest_rate(costs: EngineCosts, traffic: Traffic, limits: ReplicaLimits) -> float:
     """Return the requests per second that one replica can answer if all modules are in memory."""
     rows = limits.max_rows
-    decode_s = (traffic.answer_tokens - 1) * (costs.step_s / rows + costs.row_s)
+    read_s = costs.read_token_s * traffic.module_tokens * _modules_together(traffic, rows)
+    decode_s = (traffic.answer_tokens - 1) * ((costs.step_s + read_s) / rows + costs.row_s)
     chunks_s = costs.prefill_token_s * traffic.new_tokens
-    return 1 / (costs.request_s + decode_s + chunks_s + costs.step_s / rows)
+    return 1 / (costs.request_s + decode_s + chunks_s + (costs.step_s + read_s) / rows)
+
+
+def _modules_together(traffic: Traffic, rows: int) -> float:
+    """Return how many modules as many requests use together: the mean of 30 samples."""
+    requests = list(traffic_of(replace(traffic, num_requests=30 * rows, rate=1.0)))
+    return sum(num_distinct(requests[start : start + rows]) for start in range(0, len(requests), rows)) / 30
+
+
+def num_distinct(requests: Iterable[FleetRequest]) -> int:
+    """Return the number of modules that requests use; a module of several requests counts once."""
+    return len({key for each in requests for key in _keys(each)})

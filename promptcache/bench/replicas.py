@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from promptcache.bench.fleet import EngineCosts, Traffic, traffic_of
+from promptcache.bench.fleet import EngineCosts, FleetRequest, Traffic, num_distinct, traffic_of
 from promptcache.bench.server_process import server_process
 from promptcache.diagnostics import ServiceError
 from promptcache.engine import Engine
@@ -29,7 +29,10 @@ from promptcache.server import ServerSettings, create_app, serve
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by", "from", "at")
 _ANSWER_S = 300.0
-_DECODED = 64
+_DECODED = (24, 88)  # tokens of a short and of a long answer
+_ROWS = 8
+_IDLE_S = 0.25
+_LEAST_STEP_S = 1e-6  # noise could give less
 _NUM_MODULES = 8
 _SHORTER = 8  # how much shorter modules and prompts are that show the costs which do not depend on length
 
@@ -126,25 +129,23 @@ def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
         async with httpx.AsyncClient(timeout=_ANSWER_S, limits=limits) as client:
             started = time.perf_counter()
 
-            async def send(number: int, at: float, schema: int, modules: Sequence[int]) -> AnsweredRequest:
-                await asyncio.sleep(started + at - time.perf_counter())
-                names = [f"m{module}" for module in modules]
+            async def send(number: int, request: FleetRequest) -> AnsweredRequest:
+                await asyncio.sleep(started + request.arrived_at - time.perf_counter())
                 text = words(f"{traffic.seed}/{number}", traffic.new_tokens)
-                return await _ask(client, homes[schema], f"s{schema}", names, text, traffic.answer_tokens)
+                return await _ask(client, homes[request.schema], request, text, traffic.answer_tokens)
 
-            requests = enumerate(traffic_of(traffic))
-            sent = (send(number, each.arrived_at, each.schema, each.modules) for number, each in requests)
-            return list(await asyncio.gather(*sent))
+            return list(await asyncio.gather(*(send(*each) for each in enumerate(traffic_of(traffic)))))
 
     return asyncio.run(run())
 
 
 async def _ask(
-    client: httpx.AsyncClient, url: str, schema: str, modules: Sequence[str], text: str, num_tokens: int
+    client: httpx.AsyncClient, url: str, request: FleetRequest, text: str, num_tokens: int
 ) -> AnsweredRequest:
-    used = "".join(f"<{name}/>" for name in modules)
+    names = [f"m{module}" for module in request.modules]
+    used = "".join(f"<{name}/>" for name in names)
     limit = {"min_tokens": num_tokens, "max_tokens": num_tokens, "temperature": 0}
-    body = {"prompt": f'<prompt schema="{schema}">{used}<user>{text}</user></prompt>', **limit}
+    body = {"prompt": f'<prompt schema="s{request.schema}">{used}<user>{text}</user></prompt>', **limit}
     started = time.perf_counter()
     response = await client.post(f"{url}/v1/prompts", json=body)
     seconds = time.perf_counter() - started
@@ -152,13 +153,13 @@ async def _ask(
         raise ServiceError(f"a replica answered {response.status_code}: {response.text}")
     answer = response.json()
     usage, timing = answer["usage"], answer["prompt_cache"]["timing"]
-    reused = [each["source"] for each in answer["prompt_cache"]["modules"] if each["module"] in modules]
+    reused = [each["source"] for each in answer["prompt_cache"]["modules"] if each["module"] in names]
     return AnsweredRequest(
         ttft_s=seconds - timing["decode_s"],
         decode_s=timing["decode_s"],
         prefill_s=timing["prefill_s"],
         num_new=usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"],
-        num_modules=len(modules),
+        num_modules=len(names),
         num_hits=reused.count("hit"),
     )
 
@@ -173,20 +174,21 @@ def calibrate(settings: ReplicaSettings, traffic: Traffic, rounds: int = 12) -> 
     """
     encode_s, load_s, bytes_per_s, module_tokens, token_bytes = _module_costs(settings, traffic)
     write_schemas(settings.folder, traffic)
+    requests = _requests_apart(traffic)
     with running(settings, 1) as (url,):
-        short, long = _both_lengths(url, traffic, rounds)
-        alone, together = (_decode_s(url, traffic, rows) for rows in (1, 8))
-    row_s = max(0.0, together - alone) / 7
-    step_s = alone - row_s
+        short, long = _both_lengths(url, traffic, requests[0], rounds)
+        step_s, row_s, read_s = _step_costs(url, replace(traffic, module_tokens=module_tokens), requests)
     median = statistics.median
     token_s = (median(each.prefill_s for each in long) - median(each.prefill_s for each in short)) / (
         long[0].num_new - short[0].num_new
     )
-    rest_s = median(each.ttft_s for each in long) - step_s - token_s * long[0].num_new
+    pass_s = step_s + read_s * num_distinct(requests[:1]) * module_tokens
+    rest_s = median(each.ttft_s for each in long) - pass_s - token_s * long[0].num_new
     costs = EngineCosts(
         request_s=max(0.0, rest_s),
         step_s=step_s,
         row_s=row_s,
+        read_token_s=read_s,
         prefill_token_s=max(0.0, token_s),
         encode_token_s=encode_s,
         load_s=load_s,
@@ -220,8 +222,21 @@ def _module_costs(settings: ReplicaSettings, traffic: Traffic) -> tuple[float, f
     return long.seconds / long.num_encoded_tokens, load_s, more_bytes / seconds, tokens, token_bytes
 
 
-def _both_lengths(url: str, traffic: Traffic, rounds: int) -> tuple[list[AnsweredRequest], list[AnsweredRequest]]:
-    """Ask with short and with whole texts in turn, one request at a time, after one of each that warms up."""
+def _requests_apart(traffic: Traffic) -> list[FleetRequest]:
+    """Return requests for different schemas. No two of their modules are adjacent, as after evictions, if possible."""
+    apart = max(1, traffic.num_modules // traffic.num_used)
+    modules = tuple(range(0, traffic.num_used * apart, apart))
+    return [FleetRequest(0.0, row % traffic.num_schemas, modules, traffic.new_tokens) for row in range(_ROWS)]
+
+
+def _both_lengths(
+    url: str, traffic: Traffic, request: FleetRequest, rounds: int
+) -> tuple[list[AnsweredRequest], list[AnsweredRequest]]:
+    """Ask with short and with whole texts in turn, one request at a time, after one of each that warms up.
+
+    Before each one the replica is idle, as between requests that arrive at random: what it needs is not in the caches
+    of the processor then.
+    """
     lengths = (max(1, traffic.new_tokens // _SHORTER), traffic.new_tokens)
     found: tuple[list[AnsweredRequest], list[AnsweredRequest]] = ([], [])
 
@@ -229,31 +244,49 @@ def _both_lengths(url: str, traffic: Traffic, rounds: int) -> tuple[list[Answere
         async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
             for number in range(rounds + 1):
                 for length, answers in zip(lengths, found, strict=True):
-                    text = words(f"length/{number}", length)
-                    answers.append(await _ask(client, url, "s0", _some_modules(traffic), text, 2))
+                    await asyncio.sleep(_IDLE_S)
+                    answers.append(await _ask(client, url, request, words(f"length/{number}", length), 2))
 
     asyncio.run(run())
     return found[0][1:], found[1][1:]
 
 
-def _decode_s(url: str, traffic: Traffic, rows: int) -> float:
-    """Return the seconds of one step that decodes as many rows."""
+def _step_costs(url: str, traffic: Traffic, requests: list[FleetRequest]) -> tuple[float, float, float]:
+    """Return the seconds of a forward pass, of a row that it decodes, and of a token of modules that it reads.
 
-    async def run() -> list[AnsweredRequest]:
+    One row, as many equal rows, and rows with modules of their own differ in one of these each.
+    """
+    count = len(requests)
+    alone = requests[:1]
+    one, equal, mixed = (_decode_s(url, traffic, each) for each in (alone, alone * count, requests))
+    num_read, num_more = (traffic.module_tokens * num for num in (num_distinct(alone), num_distinct(requests)))
+    num_more -= num_read
+    row_s = max(0.0, equal - one) / (count - 1)
+    read_s = max(0.0, mixed - equal) / num_more if num_more else 0.0
+    return max(_LEAST_STEP_S, one - row_s - num_read * read_s), row_s, read_s
+
+
+def _decode_s(url: str, traffic: Traffic, requests: Sequence[FleetRequest]) -> float:
+    """Return the seconds of one step that decodes the requests together.
+
+    Answers of two lengths differ in such steps only: each has the same part in which requests join.
+    """
+
+    async def run(num_tokens: int) -> list[AnsweredRequest]:
         async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
             asked = (
-                _ask(client, url, "s0", _some_modules(traffic), words(f"decode/{row}", traffic.new_tokens), _DECODED)
-                for row in range(rows)
+                _ask(client, url, each, words(f"decode/{number}", traffic.new_tokens), num_tokens)
+                for number, each in enumerate(requests)
             )
             return await asyncio.gather(*asked)
 
-    asyncio.run(run())
-    found = [each.decode_s for _ in range(3) for each in asyncio.run(run())]
-    return statistics.median(found) / (_DECODED - 1)
+    def decode_s(num_tokens: int) -> float:
+        return statistics.median(each.decode_s for each in asyncio.run(run(num_tokens)))
 
-
-def _some_modules(traffic: Traffic) -> list[str]:
-    return [f"m{number}" for number in range(traffic.num_used)]
+    decode_s(_DECODED[0])
+    return statistics.median(decode_s(_DECODED[1]) - decode_s(_DECODED[0]) for _ in range(5)) / (
+        _DECODED[1] - _DECODED[0]
+    )
 
 
 def main(settings: ReplicaSettings, port: int) -> None:

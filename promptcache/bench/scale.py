@@ -86,7 +86,7 @@ def measured_costs(
     progress("a replica on this machine", 0, 1)
     with TemporaryDirectory() as folder:
         settings = ReplicaSettings(model=model, folder=Path(folder), threads=threads)
-        costs, traffic = calibrate(settings, replace(sizes.one, num_schemas=1))
+        costs, traffic = calibrate(settings, sizes.one)
     one = replace(sizes.one, module_tokens=traffic.module_tokens, new_tokens=traffic.new_tokens)
     return costs, replace(sizes, one=one)
 
@@ -99,7 +99,7 @@ def compare_scale(
     limits = sizes.limits(costs.token_bytes)
     for number, num in enumerate(replicas):
         orders, base = HashOrders(num), sizes.traffic(num)
-        traffic = replace(base, rate=sizes.busy * num * busiest_rate(costs, base, limits))
+        traffic = replace(base, rate=sizes.busy * num * busiest_rate(costs, sizes.one, limits))
         for place, policy in enumerate(POLICIES):
             progress(f"{num} replicas, {policy}", number * len(POLICIES) + place, len(replicas) * len(POLICIES))
             row = _row(num, policy, simulate(costs, traffic, limits, policy, orders), costs, traffic)
@@ -146,7 +146,8 @@ def _row(num: int, policy: str, totals: FleetTotals, costs: EngineCosts, traffic
 def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Progress = silent) -> BenchReport:
     """Compare the simulation with one and with two real replicas on this machine, under the same requests.
 
-    Each replica has memory for half of the modules, so that some are loaded from the store.
+    Each replica has memory for half of the modules, so that some are loaded from the store. Costs are measured before
+    and after the requests, because the speed of a machine changes.
     """
     from promptcache.bench.replicas import ReplicaSettings, calibrate, measure, running
 
@@ -156,15 +157,19 @@ def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Pr
         with TemporaryDirectory() as folder:
             words = sizes.traffic(num)
             settings = ReplicaSettings(model=model, folder=Path(folder), threads=threads)
-            costs, base = calibrate(settings, words)
+            before, base = calibrate(settings, words)
             num_modules = base.num_schemas * base.num_modules
-            memory = math.ceil(num_modules / num / 2 * base.module_tokens * costs.token_bytes)
+            memory = math.ceil(num_modules / num / 2 * base.module_tokens * before.token_bytes)
             limits = ReplicaLimits(memory_bytes=memory)
-            rate = sizes.busy * num * busiest_rate(costs, base, limits)
+            one = replace(base, num_schemas=sizes.one.num_schemas)
+            rate = sizes.busy * num * busiest_rate(before, one, limits)
             orders = HashOrders(num)
             with running(replace(settings, memory_bytes=memory), num) as urls:
                 homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
                 answers = measure(homes, replace(words, rate=rate))
+        with TemporaryDirectory() as folder:
+            after, _ = calibrate(replace(settings, folder=Path(folder)), words)
+        costs = EngineCosts(**{name: (each + asdict(after)[name]) / 2 for name, each in asdict(before).items()})
         traffic = replace(base, rate=rate)
         totals = simulate(costs, traffic, limits, "hashing", orders)
         counted = answers[len(answers) - len(totals.counted) :]

@@ -32,6 +32,7 @@ COSTS = EngineCosts(
     request_s=0.004,
     step_s=0.03,
     row_s=0.001,
+    read_token_s=2e-6,
     prefill_token_s=0.0005,
     encode_token_s=0.003,
     load_s=0.001,
@@ -77,6 +78,7 @@ def test_all_work_is_done_once(policy: str, num: int, busy: float) -> None:
         + misses * COSTS.miss_s(TRAFFIC.module_tokens)
         + totals.num_steps * COSTS.step_s
         + totals.num_decoded * COSTS.row_s
+        + totals.num_read * COSTS.read_token_s
         + totals.num_prefilled * COSTS.prefill_token_s
     )
 
@@ -111,9 +113,19 @@ def test_one_request_at_a_time_takes_what_its_parts_take(new_tokens: int, bytes_
         assert each.first_token_at is not None
         assert each.ended_at is not None
         ttft = costs.request_s + each.num_misses * costs.miss_s(256)
-        ttft += math.ceil(new_tokens / 2048) * costs.step_s + new_tokens * costs.prefill_token_s
+        step_s = costs.step_s + 3 * 256 * costs.read_token_s
+        ttft += math.ceil(new_tokens / 2048) * step_s + new_tokens * costs.prefill_token_s
         assert each.first_token_at - each.arrived_at == pytest.approx(ttft)
-        assert each.ended_at - each.first_token_at == pytest.approx(19 * (costs.step_s + costs.row_s))
+        assert each.ended_at - each.first_token_at == pytest.approx(19 * (step_s + costs.row_s))
+
+
+def test_a_step_reads_modules_of_several_rows_once() -> None:
+    """Where all requests use the same modules, each step reads these, however many rows it has."""
+    traffic = replace(TRAFFIC, num_schemas=1, num_modules=3)
+    totals = _run("hashing", 1, replace(traffic, rate=3 * busiest_rate(COSTS, traffic, LIMITS)))
+
+    assert totals.num_decoded > 10 * totals.num_steps
+    assert totals.num_read == totals.num_steps * 3 * 256
 
 
 def test_more_replicas_never_lower_the_hit_rate_of_hashing() -> None:
