@@ -131,12 +131,20 @@ def service() -> Any:
         tail_bytes=st.integers(0, 400).map(lambda number: number * MODEL.shape.token_bytes),
     ),
     history=st.booleans(),
+    far_tokens=st.none() | st.integers(0, 200),
 )
 def test_greedy_answers_do_not_depend_on_neighbors(
-    requests: list[tuple[str, dict[str, Any], int]], limits: ServiceLimits, history: bool
+    requests: list[tuple[str, dict[str, Any], int]], limits: ServiceLimits, history: bool, far_tokens: int | None
 ) -> None:
-    """Each answer is that of `generate`, under any limits and in any company; its tokens come one by one."""
-    made = engine(None if history else 0).service(limits)
+    """Each answer is that of `generate`, under any limits and in any company; its tokens come one by one.
+
+    With `far_tokens` memory has room for as many, and all KV is under a URL, too.
+    """
+    store = None
+    if far_tokens is not None:
+        memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
+        store = TieredStore(memory, [RemoteTier("memory://far")])
+    made = engine(None if history else 0, store).service(limits)
     try:
         asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
         for each, (prompt, options, number) in zip(asked, requests, strict=True):
