@@ -182,7 +182,7 @@ def calibrate(settings: ReplicaSettings, traffic: Traffic, rounds: int = 12) -> 
     token_s = (median(each.prefill_s for each in long) - median(each.prefill_s for each in short)) / (
         long[0].num_new - short[0].num_new
     )
-    pass_s = step_s + read_s * num_distinct(requests[:1]) * module_tokens
+    pass_s = step_s + read_s * traffic.num_used * module_tokens
     rest_s = median(each.ttft_s for each in long) - pass_s - token_s * long[0].num_new
     costs = EngineCosts(
         request_s=max(0.0, rest_s),
@@ -259,8 +259,8 @@ def _step_costs(url: str, traffic: Traffic, requests: list[FleetRequest]) -> tup
     count = len(requests)
     alone = requests[:1]
     one, equal, mixed = (_decode_s(url, traffic, each) for each in (alone, alone * count, requests))
-    num_read, num_more = (traffic.module_tokens * num for num in (num_distinct(alone), num_distinct(requests)))
-    num_more -= num_read
+    num_read = traffic.module_tokens * traffic.num_used
+    num_more = traffic.module_tokens * num_distinct(requests) - num_read
     row_s = max(0.0, equal - one) / (count - 1)
     read_s = max(0.0, mixed - equal) / num_more if num_more else 0.0
     return max(_LEAST_STEP_S, one - row_s - num_read * read_s), row_s, read_s

@@ -19,6 +19,7 @@ class GroupedQueries:
         num_tokens: T.
         num_kv_heads: Hkv.
         num_groups: G, the number of query heads for each key head.
+        row_size: T * G, the number of grouped queries of one batch row.
         size: M, the number of grouped queries for each key head.
     """
 
@@ -26,10 +27,12 @@ class GroupedQueries:
     num_tokens: int
     num_kv_heads: int
     num_groups: int
+    row_size: int = field(init=False)
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", self.batch * self.num_tokens * self.num_groups)
+        object.__setattr__(self, "row_size", self.num_tokens * self.num_groups)
+        object.__setattr__(self, "size", self.batch * self.row_size)
 
     @staticmethod
     def of(query: torch.Tensor, num_kv_heads: int) -> GroupedQueries:
@@ -69,4 +72,4 @@ class GroupedQueries:
 
     def by_row(self, states: torch.Tensor) -> torch.Tensor:
         """Return `[1, Hkv, M, D]` as `[1, Hkv, B, T * G, D]`, a view."""
-        return states.view(1, self.num_kv_heads, self.batch, self.num_tokens * self.num_groups, -1)
+        return states.view(1, self.num_kv_heads, self.batch, self.row_size, -1)

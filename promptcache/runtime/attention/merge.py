@@ -72,9 +72,9 @@ def merge(
     first = partials[0]
     if sinks is None and len(partials) == 1:
         return first.out
-    is_whole = all(each.rows is None and each.lse.shape[1:] == first.lse.shape[1:] for each in partials)
-    if sinks is None and len(partials) == 2 and is_whole and len(partials[1].out) == 1:
+    if sinks is None and len(partials) == 2 and partials[1].rows is None and first.lse.shape == partials[1].lse.shape:
         return _merge_two(*partials)
+    is_whole = all(each.rows is None and each.lse.shape[1:] == first.lse.shape[1:] for each in partials)
     scores = [_spread(partial, queries) for partial in partials]
     sizes = [len(each) for each in scores]
     if sinks is not None:
@@ -104,9 +104,8 @@ def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:
     """Return the log-sum-exp `[K, Hkv, M]` of all queries; minus infinity for queries that do not attend."""
     lse, rows = partial.lse, partial.rows
     if rows is not None:
-        num_queries = queries.size // queries.batch  # T * G
-        places = lse.new_full((queries.num_kv_heads, rows.num_places, num_queries), -torch.inf)
-        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, num_queries))
+        places = lse.new_full((queries.num_kv_heads, rows.num_places, queries.row_size), -torch.inf)
+        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, queries.row_size))
         return places.view(queries.num_kv_heads, -1, queries.size).transpose(0, 1)
     if lse.shape[2] == queries.size:
         return lse
@@ -121,8 +120,7 @@ def _add_weighted(
     """Add the partial outputs to `merged`, in place, each times its weight of `[K, Hkv, M]`."""
     rows = partial.rows
     if rows is not None:
-        num_queries = queries.size // queries.batch
-        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, num_queries)
+        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, queries.row_size)
         weight = by_place.index_select(1, rows.places)[None, ..., None]  # [1, Hkv, E, T * G, 1]
         out = partial.out.reshape(*weight.shape[:-1], -1)
         queries.by_row(merged).index_add_(2, rows.rows, out * weight)

@@ -33,7 +33,7 @@ from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, draw, sample, sampling_settings
 
 _LOOK_S = 0.02
-"""Seconds between two looks at new and cancelled requests, while all others wait for other threads."""
+"""Seconds after which new and cancelled requests are looked for, while the KV of all others is on its way."""
 
 _MAX_THREADS = 32
 """Threads that fetch KV over a network. There is none before it has work."""
@@ -126,7 +126,7 @@ class Scheduler:
         self._fetching: deque[Job] = deque()
         self._running: list[Job] = []
         self._has_encoded = False
-        self._others = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
+        self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
         self.num_failed = 0
 
     @property
@@ -201,7 +201,7 @@ class Scheduler:
         self._waiting.clear()
         self._fetching.clear()
         self._running.clear()
-        self._others.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _drop(self) -> None:
         """End the jobs that were cancelled or have waited too long."""
@@ -262,7 +262,7 @@ class Scheduler:
         if not keys:
             job.fetching = self._executor.fetch_steps(wanted)
         elif all(keys.isdisjoint(each.away_keys) for each in self._fetching):
-            job.away, job.away_keys = self._others.submit(self._executor.fetch, wanted), keys
+            job.away, job.away_keys = self._threads.submit(self._executor.fetch, wanted), keys
 
     def _join(self, job: Job, fetched: Fetched) -> None:
         assert self._batch is not None
