@@ -88,9 +88,10 @@ class Model:
         return model_fingerprint(self.hf, self._regime, self._origin)
 
     def pack_weights(self) -> None:
-        """Reorder the weights of linear layers for this processor's kernels. They have no gradients afterwards."""
-        _ = self.fingerprint  # digest the weights before they are packed
-        pack_linears(self.hf)
+        """Reorder weights on the CPU for its kernels: those of linear layers. They have no gradients afterwards."""
+        if self.device.type == "cpu":
+            _ = self.fingerprint  # digest the weights before they are packed
+            pack_linears(self.hf)
 
     def use_concatenation(self) -> None:
         """Link by concatenation from now on, with the model's own attention."""

@@ -48,12 +48,13 @@ def pack_linears(model: Module) -> int:
     """Pack the linear layers of `model` for which this processor has kernels; return their number.
 
     Args:
-        model: Changed in place. Its layers compute the same within rounding, and have no gradients afterwards.
+        model: On the CPU; changed in place. Its layers compute the same within rounding, and have no gradients
+            afterwards.
     """
     packed: dict[Module, PackedLinear] = {}  # one layer may have several parents
     for parent in list(model.modules()):
         for name, child in tuple(parent._modules.items()):  # `named_children` skips repeated modules
-            if type(child) is Linear and child.weight.device.type == "cpu" and _is_usable(child.weight.dtype):
+            if type(child) is Linear and _is_usable(child.weight.dtype):
                 if child not in packed:
                     packed[child] = PackedLinear(child)
                 setattr(parent, name, packed[child])
