@@ -58,7 +58,7 @@ def floor(model: Model, work: Workload) -> Alternative:
     )
 
     def run() -> torch.Tensor:
-        cache = model.cache(RequestPositions((whole,), linked.position_ids, model.device))
+        cache = model.cache(RequestPositions((whole,), linked.position_ids))
         return last_logits(model, linked.token_ids, linked.position_ids, cache)
 
     return run

@@ -137,7 +137,7 @@ def compute(
     longest = batch[0]
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    positions = RequestPositions(segments_of(longest.context, held), longest.position_ids, model.device)
+    positions = RequestPositions(segments_of(longest.context, held), longest.position_ids)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
     chunk_tokens = max(1, CHUNK_TOKENS // len(batch))

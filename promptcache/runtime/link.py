@@ -80,7 +80,7 @@ def link(
     stored, growing = linked_segments(tokens, runs, new_positions, recalled)
     segments, num_copied = model.linking.place(stored, coalesce)
     num_given = 0 if recalled is None else recalled.num_found
-    positions = RequestPositions((*segments, *growing), new_positions, model.device, num_given)
+    positions = RequestPositions((*segments, *growing), new_positions, num_given)
     return Linked(
         cache=model.cache(positions),
         positions=positions,

@@ -17,10 +17,16 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
 from tests.devices import DEVICES
 from tests.families import random_model
+from tests.runtime.serving.test_batch import largest_distance_of_steps
 from tests.runtime.test_families import PROMPT, SCHEMA, linked, plan_for
 
 OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>'
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 0.3}  # RMSNorm rounds float64 to float32
+TOLERANCE = {  # RMSNorm rounds float64 to float32
+    torch.float64: 1e-6,
+    torch.float32: 1e-5,
+    torch.bfloat16: 0.3,
+    torch.float16: 0.05,
+}
 ROOM = 2**30
 GREEDY: dict[str, Any] = {"do_sample": False}
 
@@ -48,6 +54,14 @@ def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torc
 
     assert cached.device.type == device
     assert distance(cached, reference_logits(plan.tokens, model)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt-oss"])
+def test_steps_of_many_requests_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
+    """Requests that compute and decode together get the logits of the reference on the same device."""
+    assert largest_distance_of_steps(model_on(device, family, dtype), family) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("device", DEVICES)

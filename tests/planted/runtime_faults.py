@@ -230,7 +230,7 @@ class _WrongScores(CpuBackend):
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the correct kernel with wrong scores."""
         right = super().kernel(spec)
-        return Kernel(unmasked=self._wrongly(right.unmasked), masked=self._wrongly(right.masked))
+        return replace(right, unmasked=self._wrongly(right.unmasked), masked=self._wrongly(right.masked))
 
     def _wrongly(self, attend: Any) -> Any:
         def attend_wrongly(*args: Any, **kwargs: Any) -> Any:

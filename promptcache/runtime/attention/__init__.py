@@ -5,6 +5,7 @@ This room works on tensors and positions. It knows no model, no transformers, no
 
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
 from promptcache.runtime.attention.cpu import CpuBackend
+from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend, KernelCall, KernelPlan, kernel_calls
 from promptcache.runtime.attention.masks import (
@@ -31,6 +32,7 @@ __all__ = [
     "AttentionPlan",
     "AttentionSpec",
     "CpuBackend",
+    "CudaBackend",
     "ForwardMask",
     "GroupedQueries",
     "KVView",

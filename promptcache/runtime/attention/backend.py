@@ -20,15 +20,28 @@ class AttentionSpec:
 
     Attributes:
         queries: Number of rows, tokens and heads.
+        head_dim: D, the numbers of a query or key.
         dtype: The dtype of queries, keys and values.
         device: The device of all tensors.
         softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.
     """
 
     queries: GroupedQueries
+    head_dim: int
     dtype: torch.dtype
     device: torch.device
     softcap: float | None
+
+    @staticmethod
+    def of(query: torch.Tensor, num_kv_heads: int, softcap: float | None) -> AttentionSpec:
+        """Return the properties of a forward pass with `query [B, Hq, T, D]`."""
+        return AttentionSpec(
+            queries=GroupedQueries.of(query, num_kv_heads),
+            head_dim=query.shape[-1],
+            dtype=query.dtype,
+            device=query.device,
+            softcap=softcap,
+        )
 
 
 class AttentionPlan(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.bias import Bias
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
 
 _FUSED = torch._scaled_dot_product_flash_attention_for_cpu
@@ -21,7 +22,7 @@ class CpuBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernel."""
-        return Kernel(unmasked=_FUSED, masked=_attend)
+        return Kernel(unmasked=_FUSED, masked=_attend, prepare=lambda mask: Bias.of(mask, spec))
 
 
 def _attend(
@@ -30,14 +31,11 @@ def _attend(
     value: torch.Tensor,
     *,
     scale: float,
-    mask: torch.Tensor | None = None,
+    mask: Bias | None = None,
     causal: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    bias = None
-    if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
-        bias = bias if bias.ndim == 4 else bias[None, None]
-    out, lse = _FUSED(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
-    if mask is not None:  # for a query without any key the kernel returns 0 (torch 2.13)
-        lse = lse.masked_fill(~mask.any(-1), -torch.inf)
+    added, blind = mask or (None, None)
+    out, lse = _FUSED(query, key, value, 0.0, causal, attn_mask=added, scale=scale)
+    if blind is not None:  # for a query without any key the kernel returns 0 (torch 2.13)
+        lse = lse.masked_fill(blind, -torch.inf)
     return out, lse

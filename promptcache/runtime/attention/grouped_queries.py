@@ -57,8 +57,8 @@ class GroupedQueries:
         """Return `[1, Hkv, M, D]` as `[B, T, Hq, D]`."""
         heads = self.num_kv_heads * self.num_groups
         if self.batch == self.num_tokens == 1:
-            return states.view(1, 1, heads, -1)
-        split = states.view(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
+            return states.reshape(1, 1, heads, -1)
+        split = states.reshape(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
         return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.num_tokens, heads, -1)
 
     def group_mask(self, mask: torch.Tensor) -> torch.Tensor:

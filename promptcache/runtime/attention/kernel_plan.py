@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -35,12 +35,15 @@ class Kernel:
 
     Attributes:
         unmasked: Every query attends to every key; Hq == Hkv.
-        masked: Also takes `mask`, bool `[T, S]` or `[B, 1, T, S]` or None, and `causal`: query i attends to keys 0..i
-            only, with T == S and no mask. Hq is a multiple of Hkv.
+        masked: Also takes `mask`, from `prepare` or None, and `causal`: query i attends to keys 0..i only, with T == S
+            and no mask. Hq is a multiple of Hkv.
+        prepare: Takes a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv. Returns what `masked` takes;
+            it serves all layers.
     """
 
     unmasked: Attend
     masked: Attend
+    prepare: Callable[[torch.Tensor], Any]
 
 
 class KernelBackend:
@@ -68,16 +71,24 @@ class KernelCall(NamedTuple):
     mask: SegmentMask | None
 
 
+class _AllRows(NamedTuple):
+    """A kernel call in which all rows attend, from grouped query `first_query` on, with its prepared mask."""
+
+    views: LayerViews
+    first_query: int
+    mask: Any
+
+
 class _SomeRows(NamedTuple):
     """Kernel calls in which some batch rows attend, to be merged together.
 
     Attributes:
-        calls: The keys of each, with the mask for its queries.
+        calls: The keys of each, with its prepared mask.
         sizes: The number of rows of each.
         rows: The rows of all.
     """
 
-    calls: tuple[tuple[LayerViews, torch.Tensor | None], ...]
+    calls: tuple[tuple[LayerViews, Any], ...]
     sizes: tuple[int, ...]
     rows: RowsOfSets
 
@@ -88,10 +99,10 @@ class KernelPlan:
     def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel, device: torch.device) -> None:
         self._queries = queries
         self._kernel = kernel
-        self._own_mask = mask.own_mask
+        self._own_mask = self._prepared(_of_heads(mask.own_mask, queries))
         calls = kernel_calls(mask)
-        self._calls = tuple(call for call in calls if call.mask is None or call.mask.rows is None)
-        self._some_rows = tuple(_some_rows(calls, queries, device))
+        self._all_rows = tuple(self._of_all_rows(calls))
+        self._some_rows = tuple(self._of_some_rows(calls, device))
 
     def run(
         self,
@@ -117,14 +128,15 @@ class KernelPlan:
 
     def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
         """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all rows first."""
-        for views, mask in self._calls:
+        for views, first_query, mask in self._all_rows:
             keys, values = views.by_layer[layer]
+            chosen = grouped[:, :, first_query:] if first_query else grouped
             if mask is None:
                 num_sets = keys.shape[0]
-                sets = grouped if num_sets == 1 else grouped.expand(num_sets, -1, -1, -1)
+                sets = chosen if num_sets == 1 else chosen.expand(num_sets, -1, -1, -1)
                 yield PartialAttention(*self._kernel.unmasked(sets, keys, values, scale=scale))
             else:
-                yield self._attend_segment(grouped, keys, values, mask, scale)
+                yield PartialAttention(*self._attend_masked(chosen, keys, values, scale, mask))
         for some in self._some_rows:
             yield self._attend_some_rows(grouped, layer, some, scale)
 
@@ -147,28 +159,16 @@ class KernelPlan:
         keys: torch.Tensor,
         values: torch.Tensor,
         scale: float,
-        mask: torch.Tensor | None = None,
+        mask: Any = None,
         causal: bool = False,
     ) -> PartialAttention:
         """Attend from `[B, Hq, T, D]` to keys `[B, Hkv, S, D]`, row by row."""
         queries = self._queries
         if query.shape[2] == 1 and queries.num_groups > 1:  # heads of a group are rows over the same keys
             query = query.reshape(queries.batch, queries.num_kv_heads, queries.num_groups, -1)
-            if mask is not None:
-                mask = mask.expand(queries.num_groups, -1)
         out, lse = self._attend_masked(query, keys, values, scale, mask, causal)
         heads = (queries.batch, queries.num_kv_heads * queries.num_groups, queries.num_tokens)
         return PartialAttention(queries.group(out.reshape(*heads, -1)), queries.group_lse(lse.reshape(heads)))
-
-    def _attend_segment(
-        self, grouped: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: SegmentMask, scale: float
-    ) -> PartialAttention:
-        """Attend from grouped queries `[1, Hkv, M, D]` to keys `[1, Hkv, S, D]` that all of them share."""
-        queries = self._queries
-        if mask.first_query:
-            grouped = grouped[:, :, mask.first_query * queries.num_groups :]
-        by_key = None if mask.mask is None else queries.group_mask(mask.mask)
-        return PartialAttention(*self._attend_masked(grouped, keys, values, scale, by_key))
 
     def _attend_some_rows(self, grouped: torch.Tensor, layer: int, some: _SomeRows, scale: float) -> PartialAttention:
         """Attend from some rows to keys that they share."""
@@ -186,29 +186,46 @@ class KernelPlan:
         keys: torch.Tensor,
         values: torch.Tensor,
         scale: float,
-        mask: torch.Tensor | None,
+        mask: Any,
         causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
         assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
         return self._kernel.masked(query, keys, values, scale=scale, mask=mask, causal=causal)
 
+    def _of_all_rows(self, calls: Sequence[KernelCall]) -> Iterator[_AllRows]:
+        for views, mask in calls:
+            if mask is None:
+                yield _AllRows(views, 0, None)
+            elif mask.rows is None:
+                yield _AllRows(views, mask.first_query * self._queries.num_groups, self._grouped_mask(mask))
 
-def _some_rows(calls: Sequence[KernelCall], queries: GroupedQueries, device: torch.device) -> Iterator[_SomeRows]:
-    """Yield the calls in which some rows attend, in groups of limited size."""
-    found = [
-        (call.views, call.mask.rows, None if call.mask.mask is None else queries.group_mask(call.mask.mask))
-        for call in calls
-        if call.mask is not None and call.mask.rows is not None
-    ]
-    ends = accumulate(len(rows) for _, rows, _ in found)
-    for _, group in groupby(zip(found, ends, strict=True), key=lambda each: each[1] // _MAX_ROWS_AT_ONCE):
-        chosen = [each for each, _ in group]
-        yield _SomeRows(
-            tuple((views, by_key) for views, _, by_key in chosen),
-            tuple(len(rows) for _, rows, _ in chosen),
-            RowsOfSets.of([rows for _, rows, _ in chosen], queries.batch, device),
-        )
+    def _of_some_rows(self, calls: Sequence[KernelCall], device: torch.device) -> Iterator[_SomeRows]:
+        """Yield the calls in which some rows attend, in groups of limited size."""
+        found = [
+            (views, mask.rows, self._grouped_mask(mask))
+            for views, mask in calls
+            if mask is not None and mask.rows is not None
+        ]
+        ends = accumulate(len(rows) for _, rows, _ in found)
+        for _, group in groupby(zip(found, ends, strict=True), key=lambda each: each[1] // _MAX_ROWS_AT_ONCE):
+            chosen = [each for each, _ in group]
+            yield _SomeRows(
+                tuple((views, mask) for views, _, mask in chosen),
+                tuple(len(rows) for _, rows, _ in chosen),
+                RowsOfSets.of([rows for _, rows, _ in chosen], self._queries.batch, device),
+            )
+
+    def _grouped_mask(self, mask: SegmentMask) -> Any:
+        return self._prepared(None if mask.mask is None else self._queries.group_mask(mask.mask))
+
+    def _prepared(self, mask: torch.Tensor | None) -> Any:
+        return None if mask is None else self._kernel.prepare(mask)
+
+
+def _of_heads(mask: torch.Tensor | None, queries: GroupedQueries) -> torch.Tensor | None:
+    """Return a mask `[1, n]` of single tokens for the heads of a group, which are queries over the same keys."""
+    return mask if mask is None or queries.num_tokens > 1 else mask.expand(queries.num_groups, -1)
 
 
 def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:

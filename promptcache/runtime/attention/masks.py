@@ -2,7 +2,7 @@
 
 A query attends to itself and to keys at lower positions. Own tokens are in position order, and no own token lies
 between the tokens of a segment. A suffix of the queries therefore attends to a whole segment, and a mask is needed
-only where a sliding window ends inside it. Masks are computed on the host, without reading from a device.
+only where a sliding window ends inside it. Masks are computed and kept on the host; backends move them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class SegmentMask:
     Attributes:
         first_query: 0 if there are several batch rows.
         start, stop: Tokens of the segment; the queries attend to no others.
-        mask: Bool `[T', S]` or `[R, T', S]`, True where a query attends to a key; None means everywhere.
-        rows: Indices of the R batch rows that attend, on the host; None means all.
+        mask: Bool `[T', S]` or `[R, T', S]` on the host, True where a query attends to a key; None means everywhere.
+        rows: Indices of the R batch rows that attend; None means all.
     """
 
     first_query: int
@@ -87,7 +87,7 @@ class ForwardMask:
     Attributes:
         segments: The segments of stored KV.
         masks: One for each segment; None if no query attends to it.
-        own_mask: Bool `[T, n]` over the n own tokens; None means causal by index.
+        own_mask: Bool `[T, n]` on the host, over the n own tokens; None means causal by index.
     """
 
     segments: tuple[KVView, ...]
@@ -126,14 +126,11 @@ class RequestPositions:
     in segments do not count here, except in `num_given`.
     """
 
-    def __init__(
-        self, segments: Sequence[KVView], planned: Sequence[int], device: torch.device, num_given: int = 0
-    ) -> None:
+    def __init__(self, segments: Sequence[KVView], planned: Sequence[int], num_given: int = 0) -> None:
         assert all(low < high for low, high in pairwise(planned)), "own tokens are in position order"
         self.segments = tuple(segments)
         self.num_cached = sum(segment.num_tokens for segment in segments)
         self.num_given = num_given
-        self._device = device
         self._planned = np.asarray(planned, dtype=np.int64)
         self._arrays: dict[int, PositionArray] = {}
 
@@ -153,7 +150,7 @@ class RequestPositions:
             return ForwardMask(segments=self.segments, masks=masks, own_mask=None)
         order = np.arange(num_own)
         own_mask = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
-        return ForwardMask(segments=self.segments, masks=masks, own_mask=self._tensor(own_mask))
+        return ForwardMask(segments=self.segments, masks=masks, own_mask=torch.from_numpy(own_mask))
 
     def _segment_mask(self, index: int, queries: PositionArray, window: int | None) -> SegmentMask | None:
         segment = self.segments[index]
@@ -168,8 +165,5 @@ class RequestPositions:
         if start == len(keys):
             return None
         near = queries[:, None] - keys[start:] < window
-        mask = None if near.all() else self._tensor(near)
+        mask = None if near.all() else torch.from_numpy(near)
         return SegmentMask(first_query=first_query, start=start, stop=len(keys), mask=mask)
-
-    def _tensor(self, mask: npt.NDArray[np.bool_]) -> torch.Tensor:
-        return torch.from_numpy(mask).to(self._device)

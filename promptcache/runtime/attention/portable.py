@@ -21,8 +21,8 @@ class PortableBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the kernel with the soft cap of `spec`."""
-        attend = partial(_attend, softcap=spec.softcap)
-        return Kernel(unmasked=attend, masked=attend)
+        capped = partial(_attend, softcap=spec.softcap)
+        return Kernel(unmasked=capped, masked=capped, prepare=lambda mask: mask.to(spec.device))
 
 
 def _attend(

@@ -12,12 +12,12 @@ import torch
 
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
 from promptcache.runtime.attention.cpu import CpuBackend
-from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
 from promptcache.runtime.attention.masks import Positions
 from promptcache.runtime.attention.portable import PortableBackend
 
-_backends: tuple[AttentionBackend, ...] = (CpuBackend(), PortableBackend())
+_backends: tuple[AttentionBackend, ...] = (CpuBackend(), CudaBackend(), PortableBackend())
 
 
 def register_backend(backend: AttentionBackend) -> None:
@@ -80,11 +80,11 @@ class SegmentedAttention:
 
     def _plan(self, query: torch.Tensor, own_keys: torch.Tensor, window: int | None, softcap: float | None) -> _Planned:
         _, num_heads, num_own, _ = own_keys.shape
-        queries = GroupedQueries.of(query, num_heads)
-        spec = AttentionSpec(queries=queries, dtype=query.dtype, device=query.device, softcap=softcap)
-        mask = self.positions.forward_mask(num_own, queries.num_tokens, window)
+        spec = AttentionSpec.of(query, num_heads, softcap)
+        num_queries = spec.queries.num_tokens
+        mask = self.positions.forward_mask(num_own, num_queries, window)
         # Own tokens are in position order: later tokens, fed one by one, attend to all cached tokens too.
-        lasts = window is None and queries.num_tokens == 1 and mask.is_whole
+        lasts = window is None and num_queries == 1 and mask.is_whole
         return _Planned(
             forward=(query.shape, num_heads, softcap),
             num_own=range(num_own, sys.maxsize if lasts else num_own + 1),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,8 @@ class StepMask:
 
     Attributes:
         stored: Masks over stored KV and over the older own tokens of chunks. Its batch rows are the T tokens.
-        tails: For each tail group, bool `[R, 1, 1, S]`; None if every request attends to its whole tail.
-        chunks: For each chunk, bool `[n, n]`; None means causal by index.
+        tails: For each tail group, bool `[R, 1, 1, S]` on the host; None if every request attends to its whole tail.
+        chunks: For each chunk, bool `[n, n]` on the host; None means causal by index.
     """
 
     stored: ForwardMask
@@ -112,7 +113,7 @@ class StepTokens:
                 queries, keys = self.positions[tokens], view.position_array()
                 start = int(np.searchsorted(keys, queries.min() - window, side="right"))
                 inside = queries[:, None, None] - keys[start:] < window  # [R, 1, S]
-                near = None if inside.all() else self._tensor(inside)
+                near = None if inside.all() else torch.from_numpy(inside)
         if not len(tokens):
             return None
         rows = None if len(tokens) == len(self.positions) else tokens
@@ -128,17 +129,14 @@ class StepTokens:
             return None
         mask = np.zeros((num_tails, 1, 1, seen.shape[1]), dtype=np.bool_)
         mask[list(group.indices), 0, 0] = seen
-        return self._tensor(mask)
+        return torch.from_numpy(mask)
 
     def _chunk_mask(self, chunk: RowChunk, window: int | None) -> torch.Tensor | None:
         own = self.positions[chunk.start : chunk.stop]
         if window is None or own[-1] - own[0] < window:
             return None
         distance = own[:, None] - own
-        return self._tensor((distance >= 0) & (distance < window))
-
-    def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy((distance >= 0) & (distance < window))
 
 
 class StepPlan(KernelPlan):
@@ -148,9 +146,9 @@ class StepPlan(KernelPlan):
         """Plan a step; `queries` has T rows of one token each."""
         mask = tokens.mask(window)
         super().__init__(mask.stored, queries, kernel, tokens.device)
-        self._chunks = tuple(zip(tokens.chunks, mask.chunks, strict=True))
+        self._chunks = tuple(zip(tokens.chunks, map(self._prepared, mask.chunks), strict=True))
         self._tails = tuple(
-            (group, self._by_group(each), self._some(group, tokens.device))
+            (group, self._prepared(self._by_group(each)), self._some(group, tokens.device))
             for group, each in zip(tokens.groups, mask.tails, strict=True)
         )
 
@@ -189,7 +187,7 @@ class StepPlan(KernelPlan):
         query: torch.Tensor,
         layer: int,
         group: TailGroup,
-        mask: torch.Tensor | None,
+        mask: Any,
         some: torch.Tensor | None,
         scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -211,7 +209,7 @@ class StepPlan(KernelPlan):
         own_keys: torch.Tensor,
         own_values: torch.Tensor,
         chunk: RowChunk,
-        mask: torch.Tensor | None,
+        mask: Any,
         scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend among the new tokens of one request."""
@@ -257,9 +255,8 @@ class StepAttention:
         """
         plan = self._plans.get(window)
         if plan is None:
-            queries = GroupedQueries.of(query.transpose(0, 2), own_keys.shape[1])  # T rows of one token each
-            spec = AttentionSpec(queries=queries, dtype=query.dtype, device=query.device, softcap=softcap)
-            plan = self._plans[window] = StepPlan(self.tokens, window, queries, choose_kernel(spec))
+            spec = AttentionSpec.of(query.transpose(0, 2), own_keys.shape[1], softcap)  # T rows of one token each
+            plan = self._plans[window] = StepPlan(self.tokens, window, spec.queries, choose_kernel(spec))
         return plan.run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)
 
 

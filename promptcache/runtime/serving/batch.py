@@ -98,7 +98,7 @@ class Batch:
             tokens=tokens,
             stored=stored,
             growing=growing,
-            positions=RequestPositions((*stored, *growing), tokens.position_ids, self._model.device),
+            positions=RequestPositions((*stored, *growing), tokens.position_ids),
             tail=self.tails.take(len(tokens.token_ids)),
         )
         self._rows.append(row)

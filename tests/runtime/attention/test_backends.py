@@ -15,6 +15,7 @@ from promptcache.kv import KVShape
 from promptcache.runtime.attention import (
     AttentionSpec,
     CpuBackend,
+    CudaBackend,
     ForwardMask,
     GroupedQueries,
     KernelBackend,
@@ -36,7 +37,7 @@ from tests.runtime.attention.dense import DenseBackend, dense_attention
 from tests.runtime.attention.test_masks import placed_tokens
 from tests.runtime.attention.views import View, random_slab
 
-BACKENDS: Sequence[KernelBackend] = (CpuBackend(), PortableBackend())
+BACKENDS: Sequence[KernelBackend] = (CpuBackend(), CudaBackend(), PortableBackend())
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 HEAD_DIM, SCALE, NUM_LAYERS = 8, 0.35, 2
 
@@ -136,6 +137,11 @@ def kv_shape(queries: GroupedQueries, device: str, dtype: torch.dtype) -> KVShap
     )
 
 
+def spec_of(queries: GroupedQueries, dtype: torch.dtype, device: str, softcap: float | None = None) -> AttentionSpec:
+    """The spec of such queries."""
+    return AttentionSpec(queries=queries, head_dim=HEAD_DIM, dtype=dtype, device=torch.device(device), softcap=softcap)
+
+
 def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Return random numbers in float64."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -143,15 +149,10 @@ def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.T
 
 def on_device(mask: ForwardMask, device: str) -> ForwardMask:
     """The same masks over the same segments on another device; one slab is copied once."""
-
-    def moved(states: torch.Tensor | None) -> torch.Tensor | None:
-        return None if states is None else states.to(device)
-
-    masks = [None if each is None else replace(each, mask=moved(each.mask)) for each in mask.masks]
     slabs = {each.slab: replace(each.slab, keys=each.slab.keys.to(device), values=each.slab.values.to(device))
              for each in mask.segments}  # fmt: skip
     segments = tuple(View(slabs[each.slab], each.start, tuple(each.position_array())) for each in mask.segments)
-    return ForwardMask(segments=segments, masks=tuple(masks), own_mask=moved(mask.own_mask))
+    return replace(mask, segments=segments)
 
 
 @pytest.mark.law
@@ -165,7 +166,7 @@ def test_backends_agree_with_each_other_and_with_dense_attention(
     """Every backend that supports a forward pass computes dense attention; both ways of merging agree."""
     mask = on_device(case.mask, device)
     tensors = [states.to(device) for states in (case.query, case.own_keys, case.own_values)]
-    spec = AttentionSpec(queries=case.queries, dtype=torch.float64, device=torch.device(device), softcap=case.softcap)
+    spec = spec_of(case.queries, torch.float64, device, case.softcap)
     sinks = None if case.sinks is None else case.sinks.to(device)
     expected = DenseBackend().plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
 
@@ -211,7 +212,7 @@ def test_requests_attend_by_position(
     query, own_keys, own_values = (
         random_states((1, heads, len(own), HEAD_DIM), generator).to(device) for heads in (4, 2, 2)
     )
-    attention = SegmentedAttention(RequestPositions(segments, own, torch.device(device)))
+    attention = SegmentedAttention(RequestPositions(segments, own))
 
     outs = [
         attention.run(
@@ -246,7 +247,7 @@ def test_kernels_equal_dense_attention(
 ) -> None:
     """Output and log-sum-exp of every kernel equal dense attention, also for queries that attend to no key."""
     queries = GroupedQueries(batch=2, num_tokens=7, num_kv_heads=2, num_groups=1 if kind == "all" else 2)
-    spec = AttentionSpec(queries=queries, dtype=dtype, device=torch.device(device), softcap=softcap)
+    spec = spec_of(queries, dtype, device, softcap)
     if not backend.supports(spec):
         pytest.skip(f"{backend.name} does not support this")
     generator = torch.Generator().manual_seed(0)
@@ -255,53 +256,163 @@ def test_kernels_equal_dense_attention(
     )
     random_mask = torch.rand((7, 7), generator=generator) < 0.6
     random_mask[3] = False
-    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool().to(device), "mask": random_mask.to(device)}[kind]
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool(), "mask": random_mask}[kind]
     kernel = backend.kernel(spec)
 
     if kind == "all":
         out, lse = kernel.unmasked(query, key, value, scale=SCALE)
     else:
         out, lse = kernel.masked(
-            query, key, value, scale=SCALE, mask=mask if kind == "mask" else None, causal=kind == "causal"
+            query,
+            key,
+            value,
+            scale=SCALE,
+            mask=kernel.prepare(random_mask) if kind == "mask" else None,
+            causal=kind == "causal",
         )
 
-    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=softcap)
+    seen_keys = None if mask is None else mask.to(device)
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=seen_keys, softcap=softcap)
     seen = expected_lse.isfinite()
     assert torch.equal(lse.isfinite(), seen)
     assert (out.double() - expected)[seen].abs().max() < TOLERANCE[dtype]
     assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[dtype]
 
 
-@given(batch=st.integers(1, 3), tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3))
-def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, groups: int) -> None:
-    """Grouping is a bijection, and ungrouping is its inverse."""
+def _like_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float, causal: bool, *, scale: float
+) -> tuple[torch.Tensor, ...]:
+    """What PyTorch's FlashAttention computes on a GPU: the heads of a group may share keys, there is no mask."""
+    assert dropout == 0
+    mask = torch.ones(query.shape[2], key.shape[2]).tril().bool() if causal else None
+    out, lse = dense_attention(query, key, value, scale=scale, mask=mask)
+    return out.to(query.dtype), lse.float(), torch.empty(0)
+
+
+def _like_efficient(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor,
+    with_lse: bool,
+    dropout: float,
+    causal: bool,
+    *,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    """What PyTorch's memory-efficient kernel computes: as many heads of keys, an aligned bias, more log-sum-exps."""
+    batch, heads, num_queries, _ = query.shape
+    assert (with_lse, dropout, causal) == (True, 0, False)
+    assert key.shape[:2] == value.shape[:2] == (batch, heads)
+    assert bias.shape == (batch, heads, num_queries, key.shape[2])
+    assert bias.dtype == query.dtype
+    assert all(stride % 8 == 0 for stride, size in zip(bias.stride()[:3], bias.shape[:3], strict=True) if size > 1)
+    out, lse = dense_attention(query, key, value, scale=scale, mask=bias == 0)
+    blind = ~(bias == 0).any(-1)
+    out[blind], lse[blind] = torch.nan, torch.nan  # no promise is known about queries without a key
+    padding = -num_queries % 32
+    return out.to(query.dtype), torch.nn.functional.pad(lse.float(), (0, padding), value=7.0), torch.empty(0)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", ["all", "causal", "mask", "mask of rows"])
+def test_the_cuda_backend_calls_its_kernels_as_they_want(
+    monkeypatch: pytest.MonkeyPatch, groups: int, kind: str
+) -> None:
+    """With stand-ins that check their arguments, output and log-sum-exp equal dense attention."""
+    by_row = kind == "mask of rows"
+    if by_row and groups > 1:
+        pytest.skip("masks of rows are for grouped queries")
+    module = module_of(CudaBackend.__module__)
+    monkeypatch.setattr(module, "_FLASH", _like_flash)
+    monkeypatch.setattr(module, "_EFFICIENT", _like_efficient)
+    generator = torch.Generator().manual_seed(0)
+    queries = GroupedQueries(batch=2, num_tokens=7, num_kv_heads=2, num_groups=groups)
+    query, key, value = (random_states((2, heads, 7, HEAD_DIM), generator).bfloat16() for heads in (2 * groups, 2, 2))
+    drawn = torch.rand((2, 1, 7, 7) if by_row else (7, 7), generator=generator) < 0.6
+    drawn[..., 3, :] = False
+    kernel = CudaBackend().kernel(spec_of(queries, torch.bfloat16, "cpu"))
+
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
+    if kind == "all":
+        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
+    else:
+        prepared = kernel.prepare(drawn) if mask is drawn else None
+        out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
+
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask)
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse.isneginf(), ~seen)
+    assert not out.isnan().any()
+    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[torch.bfloat16]
+    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[torch.bfloat16]
+
+
+@given(
+    batch=st.integers(1, 3),
+    tokens=st.integers(1, 4),
+    kv_heads=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    by_query=st.booleans(),
+)
+def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, groups: int, by_query: bool) -> None:
+    """Grouping is a bijection, and ungrouping is its inverse, also where memory has the queries before the heads."""
     query = torch.arange(batch * kv_heads * groups * tokens * 2.0).view(batch, kv_heads * groups, tokens, 2)
     queries = GroupedQueries.of(query, kv_heads)
+    grouped = queries.group(query)
+    if by_query:  # as kernels for GPUs return their output
+        grouped = grouped.transpose(1, 2).contiguous().transpose(1, 2)
 
-    assert torch.equal(queries.ungroup(queries.group(query)), query.transpose(1, 2))
+    assert torch.equal(queries.ungroup(grouped), query.transpose(1, 2))
 
 
 @pytest.mark.parametrize(
-    ("device", "softcap", "name"),
-    [("cpu", None, "cpu"), ("cpu", 30.0, "portable"), ("cuda", None, "portable"), ("mps", None, "portable")],
+    ("device", "dtype", "head_dim", "softcap", "name"),
+    [
+        ("cpu", torch.float32, 64, None, "cpu"),
+        ("cpu", torch.float32, 64, 30.0, "portable"),
+        ("cuda", torch.bfloat16, 64, None, "cuda"),
+        ("cuda", torch.float16, 256, None, "cuda"),
+        ("cuda", torch.bfloat16, 64, 30.0, "portable"),
+        ("cuda", torch.bfloat16, 60, None, "portable"),
+        ("cuda", torch.bfloat16, 512, None, "portable"),
+        ("cuda", torch.float32, 64, None, "portable"),
+        ("mps", torch.bfloat16, 64, None, "portable"),
+    ],
 )
-def test_the_choice_goes_by_device_and_soft_cap(device: str, softcap: float | None, name: str) -> None:
-    """The fused kernel is chosen on CPUs without a soft cap, the portable backend otherwise."""
+def test_the_choice_goes_by_what_the_kernels_support(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, head_dim: int, softcap: float | None, name: str
+) -> None:
+    """A fused kernel is chosen where there is one for the tensors, the portable backend otherwise."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
-    spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device(device), softcap=softcap)
+    spec = AttentionSpec(queries=queries, head_dim=head_dim, dtype=dtype, device=torch.device(device), softcap=softcap)
 
     assert choose_backend(spec).name == name
+
+
+@pytest.mark.parametrize(("available", "capability"), [(False, (9, 0)), (True, (7, 5))])
+def test_a_gpu_without_the_kernel_uses_the_portable_backend(
+    monkeypatch: pytest.MonkeyPatch, available: bool, capability: tuple[int, int]
+) -> None:
+    """Builds without FlashAttention and GPUs that are too old for it."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
+
+    assert choose_backend(spec_of(queries, torch.bfloat16, "cuda")).name == "portable"
 
 
 def test_a_backend_without_a_kernel_computes_no_steps() -> None:
     """Steps of many requests use the kernel of the first backend that has one."""
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
-    spec = AttentionSpec(queries=queries, dtype=torch.float32, device=torch.device("cpu"), softcap=None)
+    spec = spec_of(queries, torch.float32, "cpu")
     backend = DenseBackend()
     register_backend(backend)
     try:
         assert choose_backend(spec) is backend
-        assert choose_kernel(spec) == CpuBackend().kernel(spec)
+        assert choose_kernel(spec).masked is CpuBackend().kernel(spec).masked
     finally:
         unregister_backend(backend.name)
 
@@ -309,7 +420,7 @@ def test_a_backend_without_a_kernel_computes_no_steps() -> None:
 def test_a_forward_pass_is_planned_once_for_each_window() -> None:
     """Layers with the same window share a plan. Without a window, the next single token shares it too."""
     backend = DenseBackend()
-    attention = SegmentedAttention(RequestPositions([], [0, 1], torch.device("cpu")))
+    attention = SegmentedAttention(RequestPositions([], [0, 1]))
     register_backend(backend)
     try:
         for num_own in (1, 2):
@@ -327,7 +438,7 @@ def test_a_plan_is_used_again_only_for_tokens_that_attend_to_everything() -> Non
     backend = DenseBackend()
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=2, num_groups=1)
     segment = View(random_slab(kv_shape(queries, "cpu", torch.float32), 4, torch.Generator()), 0, (1, 2, 3, 4))
-    attention = SegmentedAttention(RequestPositions([segment], [0, 7, 9], torch.device("cpu")))
+    attention = SegmentedAttention(RequestPositions([segment], [0, 7, 9]))
     planned = []
     register_backend(backend)
     try:

@@ -36,7 +36,7 @@ def test_masks_are_the_definition(
     """A query attends to itself and to exactly the keys at lower positions within its window, in any chunks."""
     stored, own = placed
     segments = [View(Slab.empty(SHAPE, len(positions)), 0, positions) for positions in stored]
-    request = RequestPositions(segments, own, torch.device("cpu"))
+    request = RequestPositions(segments, own)
     own = [*own, *range(own[-1] + 1, own[-1] + 1 + more)]
 
     for start in range(0, len(own), chunk):
@@ -62,7 +62,7 @@ def test_kernel_calls_have_every_token_once(lengths: list[int], absent: list[int
         segments.append(View(slab, start, tuple(range(start, start + length))))
         start += length
 
-    calls = kernel_calls(RequestPositions(segments, [100], torch.device("cpu")).forward_mask(1, 1, None))
+    calls = kernel_calls(RequestPositions(segments, [100]).forward_mask(1, 1, None))
 
     found = [views.by_layer[0][0].flatten().tolist() for views, _ in calls]
     expected = [float(token) for each in segments for token in range(each.start, each.stop)]
@@ -75,7 +75,7 @@ def test_chunks_at_equal_distances_share_a_kernel_call() -> None:
     slab = Slab.empty(SHAPE, 64)
     segments = [View(slab, start, tuple(range(start, start + 4))) for start in range(0, 64, 8)]
 
-    calls = kernel_calls(RequestPositions(segments, [100], torch.device("cpu")).forward_mask(1, 1, None))
+    calls = kernel_calls(RequestPositions(segments, [100]).forward_mask(1, 1, None))
 
     assert [views.by_layer[0][0].shape for views, _ in calls] == [(8, 1, 4, 2)]
 
