@@ -112,7 +112,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @_count("--max-waiting", 256, "Requests that may wait.")
 @_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
 @_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
-@_count("--max-connections", 512, "Connections above which requests are refused.")
+@_count("--max-connections", 512, "Connections above which idle ones are closed, and requests refused.")
 @click.option("--max-body", metavar="SIZE", type=Size(), default=2**20, help="Maximum size of a request.")
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")

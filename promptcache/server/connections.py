@@ -1,26 +1,31 @@
-"""Time limits for connections: clients that are slow to ask, and clients that do not read their answers."""
+"""Limits of connections: slow clients lose theirs, and idle ones make room for new ones."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-def timed_protocol(timeout_s: float) -> type[H11Protocol]:
-    """Return uvicorn's protocol of HTTP with a time limit for clients.
+def limited_protocol(timeout_s: float, max_connections: int) -> type[H11Protocol]:
+    """Return uvicorn's protocol of HTTP with limits.
 
     A connection is closed if the head of a request does not arrive within `timeout_s` seconds, or if nothing can be
-    written for as long because the client does not read. The time of an answer is not limited here.
+    written for as long because the client does not read. The time of an answer is not limited here. A new connection
+    above `max_connections` closes the one that has been idle since an answer for the longest time, if there is one.
     """
 
-    class TimedProtocol(H11Protocol):
+    class LimitedProtocol(H11Protocol):
         _head: asyncio.TimerHandle | None = None
         _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
             super().connection_made(transport)
+            if len(self.connections) > max_connections:
+                _close_idle(self.connections)
             self._head = self.loop.call_later(timeout_s, transport.abort)
 
         def data_received(self, data: bytes) -> None:
@@ -44,7 +49,18 @@ def timed_protocol(timeout_s: float) -> type[H11Protocol]:
             _cancel(self._unread)
             super().connection_lost(exc)
 
-    return TimedProtocol
+    return LimitedProtocol
+
+
+def _close_idle(connections: Iterable[Any]) -> None:
+    """Close the connection that waits for its next request for the longest time; none if none waits."""
+    waiting = {
+        each: each.timeout_keep_alive_task.when()
+        for each in connections
+        if each.timeout_keep_alive_task is not None and not each.transport.is_closing()
+    }
+    if waiting:
+        min(waiting, key=waiting.__getitem__).timeout_keep_alive_handler()
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from promptcache.server.connections import timed_protocol
+from promptcache.server.connections import limited_protocol
 from promptcache.server.state import ServerSettings, ServerState
 
 _LAST_BYTES_S = 5
@@ -43,7 +43,7 @@ class DrainingServer(uvicorn.Server):
                 app,
                 host=host,
                 port=port,
-                http=timed_protocol(settings.client_timeout_s),
+                http=limited_protocol(settings.client_timeout_s, settings.max_connections),
                 log_config=None,
                 log_level="warning",
                 access_log=False,

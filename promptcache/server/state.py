@@ -115,7 +115,7 @@ class ServerSettings:
         max_new_tokens: Limit of the tokens of one answer.
         request_timeout_s: Limit of the time of one request.
         max_body_bytes: Limit of the body of one request.
-        max_connections: Connections above which requests are refused.
+        max_connections: Connections above which idle ones are closed; if none is idle, requests are refused.
         client_timeout_s: Time that a client has to send the head of a request, to send its body, and to read some of
             its answer.
         drain_s: How long running requests may go on after SIGTERM.

@@ -137,6 +137,24 @@ def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient:
     assert re.search(r'requests_total\{door="chat",finish="(error|cancelled)"\} 8\.0', metrics)
 
 
+def test_idle_connections_make_room_for_new_ones(impatient: Served) -> None:
+    """Above the limit the connection that has been idle for the longest time is closed, and no other."""
+    request = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(impatient)) for _ in range(4)]
+        for each in idle:
+            each.sendall(request)
+            assert each.recv(4096).startswith(b"HTTP/1.1 200")
+        new = stack.enter_context(connect(impatient))
+        new.sendall(request)
+        assert new.recv(4096).startswith(b"HTTP/1.1 200")
+
+        assert idle[0].recv(1) == b""
+        for each in idle[1:]:
+            each.sendall(request)
+            assert each.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 def test_too_many_connections_are_refused(impatient: Served) -> None:
     """Above the limit requests are 503 in OpenAI's shape, health is answered, and it ends with the connections."""
     with ExitStack() as others:
