@@ -100,8 +100,6 @@ class _Reading:
         return document
 
     def _include(self, inclusion: Inclusion, folder: Folder | None, faults: list[Diagnostic]) -> IncludedItems:
-        if self._full:
-            return IncludedItems((), ())
         path = find_file("href", inclusion.href, folder, inclusion.href_span)
         if isinstance(path, Diagnostic):
             faults.append(path)
@@ -120,6 +118,8 @@ class _Reading:
             return taken
         except SchemaError as error:
             faults += (_from(fault, inclusion.wanted.span) for fault in error.diagnostics)
+            if self._full:  # nothing more is read
+                raise SchemaError(in_order(faults)) from None
             return IncludedItems((), ())
         finally:
             self._depth -= inclusion.depth

@@ -222,15 +222,14 @@ class SchemaReader:
         self._hollow(element)
         before = len(self.faults)
         href, select, prefix = attributes.needed("href"), attributes.words("select"), attributes.text("prefix") or ""
-        spans = {name: found[0] for name, found in attributes.places}
+        places = dict(attributes.places)
         if prefix and not is_name(prefix):
-            self._fault("PC201", f"no name can begin with {quoted(prefix)}", spans["prefix"], name_help(prefix))
+            self._fault("PC201", f"no name can begin with {quoted(prefix)}", places["prefix"][0], name_help(prefix))
         if len(self.faults) > before:
             return ()
-        words = list(dict(attributes.places).get("select", ()))
-        named = tuple(zip(select, words, strict=True))
+        named = tuple(zip(select, places.get("select", ()), strict=True))
         wanted = IncludeOptions(named or None, prefix, element.span)
-        inclusion = Inclusion(href, spans["href"], wanted, self._place, self._depth)
+        inclusion = Inclusion(href, places["href"][0], wanted, self._place, self._depth)
         taken = self._include(inclusion, self.faults)
         self._top += taken.top
         return taken.here
