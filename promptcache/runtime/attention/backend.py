@@ -20,7 +20,7 @@ class AttentionSpec:
 
     Attributes:
         queries: Number of rows, tokens and heads.
-        head_dim: D, the numbers of a query or key.
+        head_dim: D, the size of the query or key of one head.
         dtype: The dtype of queries, keys and values.
         device: The device of all tensors.
         softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.

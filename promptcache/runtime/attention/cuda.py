@@ -1,7 +1,7 @@
 """The CUDA backend: PyTorch's fused attention kernels for NVIDIA GPUs, which return their log-sum-exp.
 
-Without a mask it is FlashAttention, which splits long keys over the processors of a GPU and takes no masks; with one it
-is the memory-efficient kernel.
+FlashAttention takes no masks, and splits long keys over the processors of a GPU. Where there is a mask, the
+memory-efficient kernel computes attention.
 """
 
 from __future__ import annotations

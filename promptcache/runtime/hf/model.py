@@ -88,7 +88,7 @@ class Model:
         return model_fingerprint(self.hf, self._regime, self._origin)
 
     def pack_weights(self) -> None:
-        """Reorder weights on the CPU for its kernels: those of linear layers. They have no gradients afterwards."""
+        """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients."""
         if self.device.type == "cpu":
             _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf)
