@@ -204,7 +204,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             **{name: Call(function=getattr(store, name)) for name in ("keys", "nbytes", "local_bytes", "faults")},
             **{
                 name: Call(function=getattr(store, name), valid={"keys": [world.recipe.key]})
-                for name in ("get_many", "lacking", "remote", "forget", "pin", "unpin")
+                for name in ("get_many", "lacking", "absent", "forget", "pin", "unpin")
             },
             "reserve": Call(function=store.reserve, valid={"sizes": [(world.recipe.key, 2)]}),
             "note": Call(function=store.note, valid={"facts": {world.recipe.key: {"schema": "travel"}}}),

@@ -137,8 +137,8 @@ class Store(ABC):
         """
         return {}
 
-    def remote(self, keys: Iterable[str]) -> frozenset[str]:
-        """Return those `keys` whose lookup may wait for a network. A service looks them up in other threads."""
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return those `keys` whose KV is not in memory. A service fetches it in another thread."""
         return frozenset()
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:  # noqa: B027 # a hint

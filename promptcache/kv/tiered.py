@@ -242,12 +242,9 @@ class TieredStore(Unpicklable, Store):
                 found[tier.kind] = found.get(tier.kind, 0) + self._bytes_in(tier)
         return found
 
-    def remote(self, keys: Iterable[str]) -> frozenset[str]:
-        """Return those `keys` that are not in memory, if there is a tier under a URL."""
-        chosen = checked_keys(keys)
-        if all(tier.kind is not Tier.REMOTE for tier in self.blob_tiers):
-            return frozenset()
-        return frozenset(key for key in chosen if all(key not in memory for memory in self._memories))
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return those `keys` whose KV is in no memory."""
+        return frozenset(key for key in checked_keys(keys) if all(key not in memory for memory in self._memories))
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys to the tiers in memory."""

@@ -5,7 +5,7 @@ Generation, batches, logits, the self-test, `promptcache.testing` and the benchm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -161,21 +161,9 @@ class Executor:
 
         Args:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
-                tokens. No lock is held, so it may call the engine.
+                tokens. No lock is held, so it may call the engine. If it raises, nothing more is computed.
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
-        steps = self.fetch_steps(wanted, progress, patience_s=patience_s)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                fetched: Fetched = done.value
-                return fetched
-
-    def fetch_steps(
-        self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S
-    ) -> Generator[None, None, Fetched]:
-        """Do the work of `fetch` step by step: yield after each forward pass, and return the result."""
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
@@ -189,7 +177,6 @@ class Executor:
             done += sum(each.num_tokens for each in group.runs)
             if progress is not None:
                 progress(done, total)
-            yield
         if encoded:
             faults += self.store.faults()
         found = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
@@ -202,9 +189,9 @@ class Executor:
             faults=tuple(dict.fromkeys(faults)),
         )
 
-    def remote(self, wanted: Iterable[Encoding]) -> frozenset[str]:
-        """Return the keys for which `fetch` may wait for a network."""
-        return self.store.remote([self.key(each) for each in wanted])
+    def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
+        """Return the keys of the encodings whose KV is not in memory."""
+        return self.store.absent([self.key(each) for each in wanted])
 
     def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
         """Look up the encodings `wanted` in the store, and the contexts of the missing ones.

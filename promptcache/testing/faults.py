@@ -80,9 +80,9 @@ class FaultyStore(Store):
         """As the wrapped store."""
         return self._store.lacking(keys)
 
-    def remote(self, keys: Iterable[str]) -> frozenset[str]:
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
         """As the wrapped store."""
-        return self._store.remote(keys)
+        return self._store.absent(keys)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """As the wrapped store."""

@@ -263,6 +263,14 @@ class Agreement(RuleBasedStateMachine):
             self.check(name, run)
 
     @invariant()
+    def names_what_is_in_no_memory(self) -> None:
+        """`absent` names the keys that neither memory has."""
+        assert self.store.host is not None
+        in_memory = {*self.store.memory.keys(), *self.store.host.keys()}
+        assert self.store.absent(NAME_OF) == set(NAME_OF) - in_memory
+        assert {NAME_OF[key] for key in self.plain.absent(NAME_OF)} == set(NAME_OF.values()) - self.expected
+
+    @invariant()
     def stays_within_budgets(self) -> None:
         """No tier exceeds its budget. The log of damaged files is in no budget: it has a line for each."""
         assert self.store.host is not None

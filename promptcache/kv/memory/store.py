@@ -205,6 +205,10 @@ class MemoryStore(Unpicklable, Store):
         with self._lock:
             return sum(run.nbytes for run in self._unmanaged)
 
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return those `keys` that are not stored."""
+        return frozenset(checked_keys(keys)).difference(self._kept)
+
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Reserve adjacent ranges for keys, in order, until other encodings or buffers need the room."""
         _SIZES.check("sizes", sizes, StoreError)

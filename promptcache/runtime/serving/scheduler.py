@@ -9,9 +9,10 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress
 from typing import Any, TypeAlias
 
@@ -33,10 +34,10 @@ from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, draw, sample, sampling_settings
 
 _LOOK_S = 0.02
-"""Seconds after which new and cancelled requests are looked for, while the KV of all others is on its way."""
+"""Seconds between looks for new and cancelled requests, while the KV of all others is fetched."""
 
 _MAX_THREADS = 32
-"""Threads that fetch KV over a network. There is none before it has work."""
+"""Threads that fetch KV. None is started before it has work."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +57,9 @@ class Job:
         settings: None if no row can express the options; then the request is answered alone.
         seen: All own tokens of the request so far.
         pending: Prompt tokens that are not computed yet.
-        is_cancelled: Set by any thread; the scheduler reads it between steps.
-        fetching: Fetches its KV step by step; None until it has begun, or if another thread fetches it.
-        away: Its KV, which another thread fetches, because it may come over a network.
-        away_keys: Keys of that KV.
+        is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
+        fetching: Its KV, while another thread reads or encodes it.
+        missing_keys: Keys of KV that was not in memory at the last look.
     """
 
     request: Request
@@ -70,9 +70,8 @@ class Job:
     ends: tuple[int, ...]
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
-    fetching: Generator[None, None, Fetched] | None = None
-    away: Future[Fetched] | None = None
-    away_keys: frozenset[str] = frozenset()
+    fetching: Future[Fetched] | None = None
+    missing_keys: frozenset[str] = frozenset()
     fetched: Fetched | None = None
     recalled: Recalled | None = None
     row: Row | None = None
@@ -125,7 +124,6 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
         self._running: list[Job] = []
-        self._has_encoded = False
         self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
         self.num_failed = 0
 
@@ -197,6 +195,7 @@ class Scheduler:
     def fail_all(self, error: BaseException) -> None:
         """End all jobs with an error. The scheduler is not used again."""
         for job in (*self._waiting, *self._fetching, *self._running):
+            job.is_cancelled = True
             _tell(job, error)
         self._waiting.clear()
         self._fetching.clear()
@@ -233,36 +232,34 @@ class Scheduler:
                 self._fetching.append(job)
 
     def _fetch(self) -> bool:
-        """Fetch the KV of admitted jobs. While others decode, every second step at most encodes something."""
-        may_encode = not self._running or not self._has_encoded
-        self._has_encoded = False
+        """Fetch the KV of admitted jobs, and let those join that have all of it."""
         for job in tuple(self._fetching):
             try:
-                if job.fetching is None and job.away is None:
+                if job.fetching is None:
                     self._begin_fetch(job)
-                if job.away is not None and job.away.done():
-                    self._join(job, job.away.result())
-                elif job.fetching is not None and may_encode:
-                    next(job.fetching)
-                    may_encode, self._has_encoded = False, True
-            except StopIteration as done:
-                self._join(job, done.value)
+                elif job.fetching.done():
+                    self._join(job, job.fetching.result())
             except Exception as error:  # noqa: BLE001 - told to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:
-            away = [job.away for job in self._fetching if job.away is not None]
-            if away and all(job.fetching is None for job in self._fetching):
-                wait(away, _LOOK_S, FIRST_COMPLETED)
+            wait([job.fetching for job in self._fetching if job.fetching is not None], _LOOK_S, FIRST_COMPLETED)
         return bool(self._fetching)
 
     def _begin_fetch(self, job: Job) -> None:
-        """Begin to fetch the KV of a job, unless some of it is on its way already for another one."""
+        """Fetch the KV of a job. What is not in memory is read or encoded by another thread, so that rows go on.
+
+        A job waits while some of its KV is fetched for another one.
+        """
+        fetched = [each.missing_keys for each in self._fetching if each.fetching is not None]
+        if not all(map(job.missing_keys.isdisjoint, fetched)):
+            return
         wanted = [part.encoding for part in job.request.plan.tokens.parts]
-        keys = self._executor.remote(wanted)
-        if not keys:
-            job.fetching = self._executor.fetch_steps(wanted)
-        elif all(keys.isdisjoint(each.away_keys) for each in self._fetching):
-            job.away, job.away_keys = self._threads.submit(self._executor.fetch, wanted), keys
+        job.missing_keys = self._executor.absent(wanted)
+        if not job.missing_keys:
+            self._join(job, self._executor.fetch(wanted))
+        elif all(map(job.missing_keys.isdisjoint, fetched)):
+            fetch = partial(self._executor.fetch, wanted, partial(_check_cancelled, job))
+            job.fetching = self._threads.submit(fetch)
 
     def _join(self, job: Job, fetched: Fetched) -> None:
         assert self._batch is not None
@@ -384,8 +381,8 @@ class Scheduler:
             self._keep(job)
         if job in self._fetching:
             self._fetching.remove(job)
-            if job.away is not None:
-                job.away.cancel()
+            if job.fetching is not None:
+                job.fetching.cancel()
         if job in self._running:
             self._running.remove(job)
         if job.row is not None and self._batch is not None:
@@ -439,6 +436,12 @@ def _tell(job: Job, result: Completion | BaseException) -> None:
         job.listener(result)
     except Exception:  # noqa: BLE001 - code of the caller
         _log.exception("a listener raised an error when its request ended")
+
+
+def _check_cancelled(job: Job, num_done: int, num_all: int) -> None:
+    """End the fetch of a cancelled job between two forward passes."""
+    if job.is_cancelled:
+        raise Cancelled("the request was cancelled")
 
 
 def _row(job: Job) -> Row:

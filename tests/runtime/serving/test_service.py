@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
@@ -34,6 +35,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.engine import Engine
 from promptcache.kv import KVShape, MemoryStore, RemoteTier, Store, StoredEncoding, TieredStore
+from promptcache.layout import Encoding
 from promptcache.runtime import (
     Completion,
     Executor,
@@ -43,8 +45,11 @@ from promptcache.runtime import (
     ServiceState,
     Ticket,
     TokenLogprobs,
+    encode,
+    executor,
     plain_logits,
 )
+from promptcache.runtime.encode import Chain
 from promptcache.runtime.serving import Batch, scheduler
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
@@ -414,6 +419,80 @@ def test_a_service_is_closed_while_kv_comes_over_a_network(far: Service, network
 
     with pytest.raises(ServiceClosed):
         asked.result(0)
+
+
+class HeldEncoding:
+    """Forward passes that encode, or claims of keys, which wait until `is_open`."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.has_begun = threading.Event()
+        self.encoded: list[Encoding] = []
+
+    def wait(self) -> None:
+        """Note that something was asked for, and wait."""
+        self.has_begun.set()
+        assert self.is_open.wait(60)
+
+    def compute(self, model: Any, batch: Sequence[Chain], held: Any) -> Iterator[Any]:
+        """Wait and compute."""
+        self.encoded += [link for chain in batch for link in chain.links]
+        self.wait()
+        return encode.compute(model, batch, held)
+
+    @contextmanager
+    def claim(self, key: str, timeout_s: float) -> Iterator[bool]:
+        """Wait, as for another process that has the claim."""
+        self.wait()
+        yield True
+
+
+@pytest.mark.parametrize("place", ["compute", "claim"])
+def test_rows_go_on_while_modules_are_encoded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running request and later ones end while others wait for modules that are not encoded yet."""
+    made, held = engine(), HeldEncoding()
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False}
+    expected = {prompt: ALONE.generate(prompt, **options).token_ids for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[8])}
+    made.generate(PROMPTS[8], max_new_tokens=1)
+    monkeypatch.setattr(executor if place == "compute" else made.store, place, getattr(held, place))
+    service = made.service()
+    try:
+        late = [(prompt, ask(service, prompt, **options)[0]) for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[2])]
+        assert held.has_begun.wait(30)
+        quick = ask(service, PROMPTS[8], **options)[0]
+        assert quick.result(30).token_ids == expected[PROMPTS[8]]
+        assert not any(asked.done() for _, asked in late)
+        held.is_open.set()
+
+        assert all(asked.result(30).token_ids == expected[prompt] for prompt, asked in late)
+        assert len(set(held.encoded)) == len(held.encoded)
+    finally:
+        held.is_open.set()
+        service.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+def test_nothing_more_is_encoded_for_a_request_that_has_ended(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends after the forward pass that runs."""
+    made, held = engine(), HeldEncoding()
+    monkeypatch.setattr(executor, "compute", held.compute)
+    service = made.service()
+    asked, ticket = ask(service, PROMPTS[4], max_new_tokens=4)
+    assert held.has_begun.wait(30)
+    first = tuple(held.encoded)
+    if ends == "cancelled":
+        ticket.cancel()
+        with pytest.raises(Cancelled):
+            asked.result(30)
+    service.close()
+    held.is_open.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("promptcache-fetch"):
+            thread.join(30)
+
+    assert asked.done()
+    assert tuple(held.encoded) == first
+    assert len(first) < len(made.plan(PROMPTS[4]).tokens.parts)
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"no_repeat_ngram_size": 3}])
