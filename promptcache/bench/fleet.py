@@ -1,8 +1,8 @@
 """A simulation of many replicas: discrete events, seeded.
 
 A replica is the scheduler of `runtime/serving` with costs instead of forward passes: requests wait, their modules are
-loaded or encoded, prompts are prefilled in chunks, and rows are decoded together. Steps in which nothing changes are
-one event.
+loaded or encoded while other requests go on, prompts are prefilled in chunks, and rows are decoded together. Steps in
+which nothing changes are one event.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class FleetTotals:
 
     Attributes:
         requests: In order of arrival.
-        busy_s: Seconds in which replicas worked, all together.
+        busy_s: Seconds in which replicas computed steps or took requests, all together.
+        fetch_wait_s: Seconds in which they only waited for modules.
         load_area: The integral of the number of requests in the system over time.
         num_steps: Forward passes.
         num_decoded: Tokens that were decoded in them, first tokens not included.
@@ -129,6 +130,7 @@ class FleetTotals:
 
     requests: list[FleetRequest]
     busy_s: float = 0.0
+    fetch_wait_s: float = 0.0
     load_area: float = 0.0
     num_steps: int = 0
     num_decoded: int = 0
@@ -191,11 +193,6 @@ class ModuleMemory:
         self._keys = GreedyDual()
         self._in_use: Counter[str] = Counter()
 
-    @property
-    def num_in_use(self) -> int:
-        """The number of modules that were used and not released."""
-        return len(self._in_use)
-
     def use(self, keys: Sequence[str], nbytes: int) -> int:
         """Use modules, and add those that are missing; return their number. All stay until `release`."""
         self._in_use.update(keys)
@@ -228,12 +225,17 @@ class _FleetReplica:
         self._limits = limits
         self._memory = ModuleMemory(limits.memory_bytes)
         self._waiting: deque[FleetRequest] = deque()
+        self._fetching: list[tuple[float, int, FleetRequest]] = []  # a heap by the time at which all modules are there
+        self._fetches_until = 0.0
+        self._read: Counter[str] = Counter()  # modules of the requests that have joined
         self._prefilling: deque[FleetRequest] = deque()
         self._rows: list[tuple[int, int, FleetRequest]] = []  # a heap by the step in which they end
+        self._num_fetched = 0
         self._num_joined = 0
         self._num_steps = 0
         # The current phase.
         self._started_at = 0.0
+        self._first_step_at = 0.0
         self._step_s = 0.0
         self._phase_steps = 0
         self._step_read = 0
@@ -248,10 +250,12 @@ class _FleetReplica:
         self.load += 1
         if self.end_at is None:
             self._start(now)
+        elif not self._phase_steps:
+            self.end_at = max(now, self._first_step_at)
         elif not self._chunks:
-            begun = math.ceil((now - self._started_at) / self._step_s)
+            begun = math.ceil((now - self._first_step_at) / self._step_s)
             self._phase_steps = min(self._phase_steps, max(1, begun))
-            self.end_at = self._started_at + self._phase_steps * self._step_s
+            self.end_at = self._first_step_at + self._phase_steps * self._step_s
         return True
 
     def advance(self, totals: FleetTotals) -> int:
@@ -263,7 +267,11 @@ class _FleetReplica:
         totals.num_steps += self._phase_steps
         totals.num_decoded += num_rows * self._phase_steps
         totals.num_read += self._step_read * self._phase_steps
-        totals.busy_s += now - self._started_at
+        if self._phase_steps:
+            totals.busy_s += now - self._started_at
+        else:
+            totals.busy_s += self._first_step_at - self._started_at
+            totals.fetch_wait_s += now - self._first_step_at
         for request, num_tokens in self._chunks:
             request.num_pending -= num_tokens
             totals.num_prefilled += num_tokens
@@ -278,36 +286,54 @@ class _FleetReplica:
         for request in ended:
             request.ended_at = now
             self._memory.release(_keys(request))
+            self._read.subtract(_keys(request))
+        self._read = +self._read
         self.load -= len(ended)
         self._start(now)
         return len(ended)
 
     def _start(self, now: float) -> None:
-        """Start a phase: fetch for all requests that may join, then prefill one step, or decode until a row ends."""
-        costs, blocked = self._costs, 0.0
-        while self._waiting and len(self._rows) + len(self._prefilling) < self._limits.max_rows:
-            request = self._waiting.popleft()
-            blocked += costs.request_s + self._fetch(request)
+        """Start a phase: prefill one step, decode until a row ends or a request joins, or wait for modules.
+
+        Modules are fetched for all requests that may join, one request after another.
+        """
+        costs, first_step_at = self._costs, now
+        while self._waiting and len(self._rows) + len(self._prefilling) + len(self._fetching) < self._limits.max_rows:
+            first_step_at += costs.request_s
+            self._fetch(self._waiting.popleft(), first_step_at)
+        while self._fetching and self._fetching[0][0] <= first_step_at:
+            request = heapq.heappop(self._fetching)[2]
             self._prefilling.append(request)
+            self._read.update(_keys(request))
         room = self._limits.step_tokens if self._rows else CHUNK_TOKENS
-        self._started_at, self._chunks, self._phase_steps = now, [], 1
+        self._started_at, self._first_step_at = now, first_step_at
+        self._chunks, self._phase_steps = [], 1
         for request in self._prefilling:
             if room > 0:
                 self._chunks.append((request, min(room, request.num_pending)))
                 room -= self._chunks[-1][1]
-        self._step_read = self._memory.num_in_use * self._traffic.module_tokens
-        self._step_s = blocked + costs.step_s + costs.row_s * len(self._rows) + costs.read_token_s * self._step_read
+        self._step_read = len(self._read) * self._traffic.module_tokens
+        self._step_s = costs.step_s + costs.row_s * len(self._rows) + costs.read_token_s * self._step_read
         self._step_s += costs.prefill_token_s * sum(num_tokens for _, num_tokens in self._chunks)
+        next_at = self._fetching[0][0] if self._fetching else math.inf
         if not self._chunks and self._rows:
-            self._phase_steps = self._rows[0][0] - self._num_steps
-        self.end_at = now + self._phase_steps * self._step_s if self._chunks or self._rows else None
+            num_steps = self._rows[0][0] - self._num_steps
+            self._phase_steps = max(1, math.ceil(min(num_steps, (next_at - first_step_at) / self._step_s)))
+        if self._chunks or self._rows:
+            self.end_at = first_step_at + self._phase_steps * self._step_s
+        else:
+            self._phase_steps = 0
+            self.end_at = next_at if self._fetching else None
 
-    def _fetch(self, request: FleetRequest) -> float:
-        """Return the seconds that the modules of a request take that are not in memory."""
+    def _fetch(self, request: FleetRequest, now: float) -> None:
+        """Fetch the modules of a request that are not in memory, after those of earlier requests."""
         tokens = self._traffic.module_tokens
         nbytes = math.ceil(tokens * self._costs.token_bytes)
         request.num_misses = self._memory.use(_keys(request), nbytes)
-        return request.num_misses * self._costs.miss_s(tokens)
+        if request.num_misses:
+            now = self._fetches_until = max(now, self._fetches_until) + request.num_misses * self._costs.miss_s(tokens)
+        self._num_fetched += 1
+        heapq.heappush(self._fetching, (now, self._num_fetched, request))
 
 
 def _keys(request: FleetRequest) -> tuple[str, ...]:

@@ -66,16 +66,14 @@ def _busy(num: int, busy: float) -> Traffic:
 
 @pytest.mark.parametrize(("policy", "num", "busy"), RUNS)
 def test_all_work_is_done_once(policy: str, num: int, busy: float) -> None:
-    """The time in which replicas work is that of the forward passes, requests and misses, and no token is lost."""
+    """The time in which replicas compute is that of the forward passes and requests, and no token is lost."""
     totals = _run(policy, num, _busy(num, busy))
     answered = [each for each in totals.requests if each.ended_at is not None]
 
     assert totals.num_prefilled == len(answered) * TRAFFIC.new_tokens
     assert totals.num_decoded == len(answered) * (TRAFFIC.answer_tokens - 1)
-    misses = sum(each.num_misses for each in answered)
     assert totals.busy_s == pytest.approx(
         len(answered) * COSTS.request_s
-        + misses * COSTS.miss_s(TRAFFIC.module_tokens)
         + totals.num_steps * COSTS.step_s
         + totals.num_decoded * COSTS.row_s
         + totals.num_read * COSTS.read_token_s
@@ -93,11 +91,11 @@ def test_the_number_in_the_system_follows_from_their_times(policy: str, num: int
 
 
 def test_no_replica_is_idle_while_a_request_waits() -> None:
-    """One replica under more than it can answer works from the first arrival to the last answer."""
+    """Under more than it can answer, a replica computes or waits for modules from the first arrival to the last answer."""
     totals = _run("hashing", 1, _busy(1, 3.0))
     ends = [each.ended_at for each in totals.requests if each.ended_at is not None]
 
-    assert totals.busy_s == pytest.approx(max(ends) - totals.requests[0].arrived_at)
+    assert totals.busy_s + totals.fetch_wait_s == pytest.approx(max(ends) - totals.requests[0].arrived_at)
 
 
 @pytest.mark.parametrize("new_tokens", [1, 40, 2048, 5000])
@@ -117,6 +115,18 @@ def test_one_request_at_a_time_takes_what_its_parts_take(new_tokens: int, bytes_
         ttft += math.ceil(new_tokens / 2048) * step_s + new_tokens * costs.prefill_token_s
         assert each.first_token_at - each.arrived_at == pytest.approx(ttft)
         assert each.ended_at - each.first_token_at == pytest.approx(19 * (step_s + costs.row_s))
+
+
+def test_rows_go_on_while_modules_are_fetched() -> None:
+    """If only steps and misses take time, each token of an answer takes one step, whatever other requests miss."""
+    costs = replace(COSTS, request_s=0, row_s=0, read_token_s=0, prefill_token_s=0)
+    totals = simulate(costs, _busy(1, 0.9), replace(LIMITS, memory_bytes=0), "hashing", HashOrders(1))
+
+    assert totals.fetch_wait_s < 0.9 * sum(each.num_misses for each in totals.requests) * costs.miss_s(256)
+    for each in totals.requests:
+        assert each.first_token_at is not None
+        assert each.ended_at is not None
+        assert each.ended_at - each.first_token_at == pytest.approx(19 * costs.step_s)
 
 
 def test_a_step_reads_modules_of_several_rows_once() -> None:
