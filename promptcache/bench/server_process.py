@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +19,15 @@ import torch
 from promptcache.diagnostics import ServiceError
 
 _START_S = 600.0
-_STOP_S = 5.0
+_STOP_S = 30.0
 
 
 @contextmanager
 def server_process(words: Sequence[str], log: Path) -> Iterator[tuple[int, Callable[[], float]]]:
     """Start a module as a server with `--port`; yield the port and a function that returns its CPU seconds.
 
-    The process has as many threads of torch as this one, and loads its model without the network.
+    These are the seconds of the process and of its children that still run. The process has as many threads of torch as
+    this one, and loads its model without the network.
 
     Args:
         words: The module and its arguments.
@@ -55,8 +56,12 @@ def server_process(words: Sequence[str], log: Path) -> Iterator[tuple[int, Calla
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    seconds = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def _free_port() -> int:

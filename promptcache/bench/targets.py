@@ -1,12 +1,13 @@
 """The targets of `promptcache bench serve`: an engine in this process, and servers in processes of their own.
 
-All targets load the same model. CPU time of a server is that of its process, without the clients.
+All targets load the same model. CPU time of a server is that of its process and their children, without the clients.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import sys
 import threading
@@ -35,6 +36,7 @@ SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 _BATCHES = ("--continuous-batching", "--cb-num-blocks", "256")
 """Without a number of blocks, transformers takes 60 % of the machine's memory."""
 
+_SERVER = ("fastapi", "prometheus_client", "uvicorn")
 _SERVING = ("fastapi", "openai", "pydantic", "typer", "uvicorn", "transformers.cli")
 
 _REQUEST_S = 600.0
@@ -194,22 +196,23 @@ def _options(setup: LoadSetup) -> dict[str, Any]:
 
 
 @contextmanager
-def _http(setup: LoadSetup) -> Iterator[Target]:
+def _http(setup: LoadSetup, options: Sequence[str] = ()) -> Iterator[Target]:
     """Start `promptcache serve` with its defaults; clients stream the answers."""
     shape = setup.engine.model.shape
     schema = setup.scratch / "load.xml"
     schema.write_text(setup.schema_text, encoding="utf-8")
-    words = ["promptcache", "serve", "--model", str(setup.folder), "--schema", str(schema)]
+    words = ["promptcache", "serve", "--model", str(setup.folder), "--schema", str(schema), *options]
     words += ["--dtype", str(shape.dtype).removeprefix("torch."), "--device", str(shape.device)]
     tokens = setup.sizes.answer_tokens
-    options: dict[str, Any] = {"max_tokens": tokens, "min_tokens": tokens}
-    options |= SAMPLING if setup.is_sampled else {"temperature": 0}
-    options |= {"stream": True, "stream_options": {"include_usage": True}}
+    fields: dict[str, Any] = {"max_tokens": tokens, "min_tokens": tokens}
+    fields |= SAMPLING if setup.is_sampled else {"temperature": 0}
+    fields |= {"stream": True, "stream_options": {"include_usage": True}}
 
     def body(request: LoadRequest) -> dict[str, Any]:
-        return {"prompt": setup.prompt_text(request), "seed": request.seed, **options}
+        return {"prompt": setup.prompt_text(request), "seed": request.seed, **fields}
 
-    with server_process(words, setup.scratch / "promptcache.log") as (port, cpu_s):
+    log = setup.scratch / f"promptcache{''.join(options)}.log"
+    with server_process(words, log) as (port, cpu_s):
         yield Target(lambda request: _stream(port, "/v1/prompts", body(request)), cpu_s)
 
 
@@ -281,22 +284,27 @@ TARGETS: Mapping[TargetName, TargetOpener] = {
     TargetName.ONE_AT_A_TIME: _one_at_a_time,
     TargetName.SCHEDULER: _scheduler,
     TargetName.HTTP: _http,
+    TargetName.RAY: partial(_http, options=["--ray"]),
     TargetName.TRANSFORMERS: _transformers,
     TargetName.TRANSFORMERS_BATCHES: partial(_transformers, options=_BATCHES),
 }
 """All targets, in the order of tables."""
 
-_NEEDED: Mapping[TargetName, tuple[str, ...]] = {
-    TargetName.HTTP: ("fastapi", "prometheus_client", "uvicorn"),
-    TargetName.TRANSFORMERS: _SERVING,
-    TargetName.TRANSFORMERS_BATCHES: _SERVING,
+_NEEDED: Mapping[TargetName, tuple[str, tuple[str, ...]]] = {
+    TargetName.HTTP: ("promptcache[server]", _SERVER),
+    TargetName.RAY: ("promptcache[ray]", (*_SERVER, "ray")),
+    TargetName.TRANSFORMERS: ("transformers[serving]", _SERVING),
+    TargetName.TRANSFORMERS_BATCHES: ("transformers[serving]", _SERVING),
 }
+"""For each target, what installs its packages, and these."""
 
 
 def missing(name: TargetName) -> str | None:
     """Return why a target cannot be measured here, or None."""
-    for package in _NEEDED.get(name, ()):
+    extra, packages = _NEEDED.get(name, ("", ()))
+    for package in packages:
         if find_spec(package) is None:
-            extra = "promptcache[server]" if name is TargetName.HTTP else "transformers[serving]"
             return f"needs '{package}': pip install '{extra}'"
+    if name is TargetName.RAY and torch.get_num_threads() != (num_cores := os.cpu_count() or 1):
+        return f"its replica has all {num_cores} cores: --threads {num_cores}"
     return None

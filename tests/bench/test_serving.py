@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,6 +199,17 @@ def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
     assert all(row["errors"] == [] and row["cpu_s"] >= 0 < row["tokens_per_s"] for row in rows)
     compared = [row["cpu_ratio"] and row["cpu_ratio"]["over"] for row in rows if row["target"] == "http"]
     assert compared == ["scheduler", "scheduler", None]  # at a share of its own capacity, a target has another rate
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'promptcache[ray]'")
+def test_ray_serve_answers_the_same_requests() -> None:
+    """The CPU time of Ray is that of all of its processes, and it is compared with the server without Ray."""
+    rows = _measured("--target", "http", "--target", "ray", "--threads", str(os.cpu_count()))
+
+    assert all(row["errors"] == [] for row in rows)
+    assert [row["cpu_ratio"] and row["cpu_ratio"]["over"] for row in rows] == [None, "http", None, "http"]
+    assert all(row["cpu_s"] > 0 for row in rows if row["target"] == "ray")
 
 
 @pytest.mark.slow
