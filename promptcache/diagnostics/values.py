@@ -132,9 +132,9 @@ def _is_whole(least: int, most: int | None, value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
 
 
-def _is_number(least: float, value: Any) -> bool:
+def _is_number(least: float, most: float, value: Any) -> bool:
     real: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    return bool(least <= real <= sys.float_info.max)
+    return bool(least <= real <= most)
 
 
 def _is_path(value: object) -> bool:
@@ -149,9 +149,10 @@ def _is_path(value: object) -> bool:
     return True
 
 
-def number(least: float) -> Kind:
-    """Return the kind of finite numbers from `least` on, without bools."""
-    return Kind(f"a number from {least} on", partial(_is_number, least))
+def number(least: float, most: float = sys.float_info.max) -> Kind:
+    """Return the kind of finite numbers from `least` to `most`, without bools."""
+    limits = f"from {least} on" if most == sys.float_info.max else f"from {least} to {most}"
+    return Kind(f"a number {limits}", partial(_is_number, least, most))
 
 
 BYTES = Kind("a whole number of bytes from 0 on, below 2**63,", whole(0, 2**63 - 1).takes)

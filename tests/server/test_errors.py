@@ -35,6 +35,7 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),
     ({"temperature": 3}, "invalid_value", "temperature"),
     ({"temperature": "0"}, "invalid_value", "temperature"),
+    *(({name: 1e-40}, "invalid_value", None) for name in ("temperature", "repetition_penalty")),
     ({"max_tokens": 0}, "invalid_value", "max_tokens"),
     ({"max_tokens": 2000}, "invalid_value", "max_tokens"),
     ({"n": 17}, "invalid_value", "n"),

@@ -85,7 +85,7 @@ _STREAMER = Kind("a streamer, with put and end,", lambda value: all(hasattr(valu
 _FUNCTIONS = Kind(
     "a list of functions", lambda value: isinstance(value, list | tuple) and all(callable(each) for each in value)
 )
-_TOKEN = whole(0)
+_TOKEN = whole(0, 2**63 - 1)
 _TOKENS = Kind(
     "a token ID or a list of them",
     lambda value: all(map(_TOKEN.takes, value)) if isinstance(value, list | tuple) else _TOKEN.takes(value),
@@ -97,7 +97,12 @@ _KINDS: Mapping[str, Kind] = {
     "num_return_sequences": whole(1, _MAX_SEQUENCES),
     "prompt_lookup_num_tokens": whole(1),
     **dict.fromkeys(("do_sample", "return_dict_in_generate", "output_attentions", "token_healing", *_OUTPUTS), FLAG),
-    **dict.fromkeys(("max_time", "temperature", "top_p", "repetition_penalty"), number(0)),
+    "max_time": number(0),
+    "temperature": Kind(
+        "0, or a number from 1e-05 on,", lambda value: number(0, 0).takes(value) or number(1e-5).takes(value)
+    ),
+    "top_p": number(0, 1),
+    "repetition_penalty": number(1e-5, 1e5),
     **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), whole(0)),
     **dict.fromkeys(("eos_token_id", "pad_token_id"), _TOKENS),
     **dict.fromkeys(("bad_words_ids", "sequence_bias"), instance("a list or a dict", list, tuple, dict)),
@@ -109,7 +114,10 @@ _KINDS: Mapping[str, Kind] = {
     "prefix_allowed_tokens_fn": FUNCTION,
     "generation_config": instance("a GenerationConfig", GenerationConfig),
 }
-"""Options that transformers checks only while it generates, or never. It checks the others before."""
+"""Options that transformers checks only while it generates, or never. It checks the others before.
+
+Logits over a smaller temperature or penalty may be infinite, and then no token has a probability.
+"""
 
 
 def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequenc
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
-    """Return the next token of each row.
+    """Return the next token of each row; -1 for a sampled row in which no token has a probability above 0.
 
     Args:
         logits: `[R, V]`. Not changed.
@@ -183,14 +183,19 @@ def candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.
         if not settings.top_k and size < scores.shape[1] and bool((weights.sum(-1) < settings.top_p).any()):
             values, tokens = scores.sort(-1, descending=True)
             weights = (values - total).exp()
-        before = weights.cumsum(-1) - weights
-        weights = weights.masked_fill(before >= settings.top_p, 0.0)
+        is_left_out = weights.cumsum(-1) - weights >= settings.top_p
+        is_left_out[:, 0] = False  # as in transformers, also if top-p is 0
+        weights = weights.masked_fill(is_left_out, 0.0)
     return tokens, weights
 
 
 def _drawn(tokens: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """Return for each row the token at which the running sum of the weights exceeds the draw `[R]` in [0, 1)."""
+    """Return for each row the token at which the running sum of the weights exceeds the draw `[R]` in [0, 1).
+
+    -1 for a row without a weight above 0, or with one that is not a number.
+    """
     sums = weights.to(torch.float64).cumsum(-1)
     places = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)
     last = (weights > 0).sum(-1, keepdim=True) - 1
-    return tokens.gather(1, torch.minimum(places, last))[:, 0]
+    chosen = tokens.gather(1, torch.minimum(places, last).clamp(min=0))[:, 0]
+    return torch.where(sums[:, -1] > 0, chosen, -1)

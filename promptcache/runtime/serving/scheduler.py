@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import Cancelled, QueueTimeout
+from promptcache.diagnostics import Cancelled, InvalidGeneration, QueueTimeout
 from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
@@ -197,6 +197,9 @@ class Scheduler:
         for job in (*self._waiting, *self._fetching, *self._running):
             job.is_cancelled = True
             _tell(job, error)
+        for job in self._running:
+            if self._batch is not None and job.row is not None:
+                self._batch.leave(job.row)
         self._waiting.clear()
         self._fetching.clear()
         self._running.clear()
@@ -291,20 +294,28 @@ class Scheduler:
         started = time.perf_counter()
         try:
             logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
-            ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
+        except Exception as error:  # noqa: BLE001 - told to the listeners of the step's requests
+            self.num_failed += 1
+            self._fail([job for job, _ in work], error)
+            return True
+        self.num_failed = 0
+        ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
+        try:
             if ready:
                 chosen = torch.tensor([index for index, _ in ready], device=logits.device)
                 self._choose(logits[chosen], [job for _, job in ready])
-        except Exception as error:  # noqa: BLE001 - told to the listeners of the step's requests
-            self.num_failed += 1
-            self._observer.step_failed()
-            for job, _ in work:
-                if job.row is not None:
-                    self._end(job, error)
+        except Exception as error:  # noqa: BLE001 - told to the listeners of the sampled requests
+            self._fail([job for _, job in ready], error)
             return True
-        self.num_failed = 0
         self._observer.stepped(time.perf_counter() - started, len(work))
         return True
+
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        """End the jobs of a step that failed; some of them may have ended in it."""
+        self._observer.step_failed()
+        for job in jobs:
+            if job.row is not None:
+                self._end(job, error)
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
@@ -321,6 +332,9 @@ class Scheduler:
             for job in jobs
         ]
         for index, (job, token_id) in enumerate(zip(jobs, sample(logits, rows), strict=True)):
+            if token_id < 0:
+                self._end(job, InvalidGeneration("under these options, no token has a probability above 0"))
+                continue
             if job.request.logprobs is not None:
                 job.logprobs.append(token_logprobs(logits[index], token_id, job.request.logprobs))
             self._take(job, token_id, logits[index : index + 1])

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from promptcache.diagnostics import FLAG, InvalidValue, Kind, QueueFull, ServiceClosed, Unpicklable, whole
+from promptcache.diagnostics import (
+    FLAG,
+    FUNCTION,
+    InvalidValue,
+    Kind,
+    QueueFull,
+    ServiceClosed,
+    Unpicklable,
+    number,
+    whole,
+)
 from promptcache.runtime.answer import Request, without_reuse
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.planner import PromptSource
@@ -20,7 +30,8 @@ from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
 MAX_FAILED_STEPS = 3
 """Forward passes that may fail in a row; after them the service is dead."""
 
-_SEED = whole(0) | None
+_SEED = whole(0, 2**64 - 1) | None
+_TIMEOUT = number(0, 1e9)
 
 
 class ServiceState(StrEnum):
@@ -140,6 +151,7 @@ class Service(Unpicklable):
             ServiceClosed: The service does not take requests.
             As `Engine.generate`, for requests that are not valid.
         """
+        FUNCTION.check("listener", listener, InvalidValue)
         _SEED.check("seed", seed, InvalidValue)
         FLAG.check("reuse", reuse, InvalidValue)
         self._tokens.check("given", given, InvalidValue)
@@ -152,7 +164,12 @@ class Service(Unpicklable):
         return Ticket(job)
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and wait for the others. Return whether all of them have ended."""
+        """Refuse new requests and wait for the others. Return whether all of them have ended.
+
+        Args:
+            timeout_s: Seconds to wait at most, up to 1e9.
+        """
+        _TIMEOUT.check("timeout_s", timeout_s, InvalidValue)
         return self._loop.drain(timeout_s)
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ from promptcache.runtime.serving import Batch, scheduler
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
+from promptcache.runtime.serving.service import MAX_FAILED_STEPS
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -541,6 +542,11 @@ def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
     for error, prompt, options in (
         (PromptError, '<prompt schema="s"><nothing/></prompt>', {}),
         (InvalidGeneration, PROMPTS[0], {"max_tokens": 3}),
+        *((InvalidGeneration, PROMPTS[0], {"temperature": value}) for value in (1e-40, 1e-320, -1, float("nan"))),
+        *((InvalidGeneration, PROMPTS[0], {"repetition_penalty": value}) for value in (0, 1e-40, 1e300)),
+        (InvalidGeneration, PROMPTS[0], {"top_p": 1.5}),
+        (InvalidGeneration, PROMPTS[0], {"eos_token_id": 10**20}),
+        (InvalidValue, PROMPTS[0], {"seed": 2**64}),
         (ContextLengthExceeded, PROMPTS[0], {"max_new_tokens": 10**6}),
         (InvalidValue, PROMPTS[0], {"seed": -1}),
         (InvalidValue, PROMPTS[0], {"given": ["a"]}),
@@ -549,6 +555,8 @@ def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
     ):
         with pytest.raises(error):
             ask(service, prompt, **options)
+    with pytest.raises(InvalidValue):
+        service.submit(PROMPTS[0], None)
     assert service.counts.num_waiting == 0
 
 
@@ -605,6 +613,7 @@ def test_a_closed_service_ends_everything(service: Service) -> None:
     for each in asked:
         with pytest.raises(ServiceClosed):
             each.result(10)
+    assert service.counts.tail_bytes == 0
 
 
 def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,17 +669,48 @@ def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others."""
+    """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others,
+    however often this happens."""
     made = engine().service()
     try:
         with monkeypatch.context() as patched:
             patched.setattr(scheduler, "sample", _fail)
-            with pytest.raises(ArithmeticError):
-                ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
+            for _ in range(MAX_FAILED_STEPS + 1):
+                with pytest.raises(ArithmeticError):
+                    ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
         assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
         assert made.state is ServiceState.READY
     finally:
         made.close()
+
+
+def test_a_request_without_a_probable_token_ends_alone(service: Service) -> None:
+    """If options leave no token to sample, their request ends with an error, and its neighbor is answered."""
+    every = list(range(MODEL.num_known_tokens))
+    options: dict[str, Any] = {"do_sample": True, "eos_token_id": every, "min_new_tokens": 3, "max_new_tokens": 5}
+    for _ in range(MAX_FAILED_STEPS + 1):
+        bad = ask(service, PROMPTS[2], **options)[0]
+        good = ask(service, PROMPTS[4], max_new_tokens=20, do_sample=False)[0]
+        with pytest.raises(InvalidGeneration, match="no token has a probability"):
+            bad.result(30)
+        assert good.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
+
+
+@pytest.mark.parametrize("options", [{"top_p": 0.0}, {"top_p": 1e-9}, {"temperature": 1e-5}, {"top_k": 1}])
+def test_options_that_leave_one_token_are_greedy(options: dict[str, Any], service: Service) -> None:
+    """Sampling from the most probable token alone is greedy decoding, as in transformers."""
+    plain = ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=False).token_ids
+
+    assert ask(service, PROMPTS[2], max_new_tokens=9, do_sample=True, **options)[0].result(30).token_ids == plain
+    assert ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=True, **options).token_ids == plain
+
+
+@pytest.mark.parametrize("timeout_s", [None, "x", True, -1, float("nan"), float("inf"), 1e20])
+def test_a_wrong_timeout_drains_nothing(timeout_s: Any, service: Service) -> None:
+    """It is refused before the service refuses requests."""
+    with pytest.raises(InvalidValue):
+        service.drain(timeout_s)
+    assert service.state is ServiceState.READY
 
 
 def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
