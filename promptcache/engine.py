@@ -147,7 +147,12 @@ class Engine(Unpicklable):
         self.store: Store = open_store(store, self.model.shape)
         self._history = open_history(self.store, self.model.shape, history_bytes)
         self._executor = Executor(
-            self.model, self.store, lambda: self.fingerprint, Pool(self.model.shape), self._history
+            self.model,
+            self.store,
+            lambda: self.fingerprint,
+            Pool(self.model.shape),
+            self._history,
+            lambda encodings: self._catalog.forget_unused(encodings),
         )
         self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(

@@ -6,7 +6,8 @@ This file knows no prompt and no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -115,6 +116,7 @@ class Catalog:
         self._key = key
         self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
+        self._num_uses: Counter[Encoding] = Counter()  # by how many states
         self._lock = new_lock()
 
     @property
@@ -137,14 +139,15 @@ class Catalog:
 
     def _add(self, state: SchemaState) -> None:
         key, store = self._key, self._store
-        name = state.schema.name
+        name, encodings = state.schema.name, state.encodings
         old = self._states.get(name)
         self._states[name] = state
+        self._num_uses.update(encodings)
         if store is not None:
-            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
+            store.reserve([(key(each), each.num_tokens) for each in encodings])
             store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
         if old is not None:
-            self._forget(old)
+            self._drop(old)
 
     def remove(self, name: str) -> None:
         """Remove a schema; requests in flight keep it.
@@ -155,12 +158,25 @@ class Catalog:
         with self._lock:
             old = self.find(name)
             del self._states[name]
-            self._forget(old)
+            self._drop(old)
 
-    def _forget(self, old: SchemaState) -> None:
+    def _drop(self, old: SchemaState) -> None:
+        encodings = old.encodings
+        self._num_uses.subtract(encodings)
+        for each in encodings:
+            if not self._num_uses[each]:
+                del self._num_uses[each]
+        self.forget_unused(encodings)
+
+    def forget_unused(self, encodings: Iterable[Encoding]) -> None:
+        """Free those encodings that no schema needs.
+
+        A request may store KV of a schema that was removed or replaced after the request was planned.
+        """
         if self._store is not None and self._owns_store:
-            used = {each for state in self._states.values() for each in state.encodings}
-            self._store.forget({self._key(each) for each in old.encodings if each not in used})
+            unused = [self._key(each) for each in encodings if each not in self._num_uses]
+            if unused:
+                self._store.forget(unused)
 
     def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""

@@ -80,6 +80,7 @@ class Executor:
         fingerprint: Callable[[], str],
         pool: Pool | None = None,
         history: History | None = None,
+        forget_unused: Callable[[Iterable[Encoding]], None] | None = None,
     ) -> None:
         """Create an executor for a model and a store.
 
@@ -87,12 +88,14 @@ class Executor:
             fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first use.
             pool: Buffers for small segments; None links every segment as a view.
             history: KV of own tokens of earlier requests; None keeps none.
+            forget_unused: Frees those encodings in the store that no schema needs; None frees none.
         """
         self.model = model
         self.store = store
         self.pool = pool
         self.history = history
         self._fingerprint = fingerprint
+        self._forget_unused = forget_unused
         self._keys: dict[str, str] = {}
         self._lock = new_lock()
 
@@ -179,6 +182,7 @@ class Executor:
                 progress(done, total)
         if encoded:
             faults += self.store.faults()
+        self.forget_unused([*encoded, *(each for each, lookup in lookups.items() if lookup.moved_bytes)])
         found = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
         runs = {**found, **encoded}
         return Fetched(
@@ -188,6 +192,11 @@ class Executor:
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
             faults=tuple(dict.fromkeys(faults)),
         )
+
+    def forget_unused(self, encodings: Iterable[Encoding]) -> None:
+        """Free those of the encodings, which were put into the store's memory, that no schema needs any more."""
+        if self._forget_unused is not None:
+            self._forget_unused(encodings)
 
     def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
         """Return the keys of the encodings whose KV is not in memory."""

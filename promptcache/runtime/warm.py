@@ -49,6 +49,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
         done += sum(each.num_tokens for each in group)
         if progress is not None:
             progress(done, total)
+    executor.forget_unused(encodings)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
     faults.add(*store.faults())
     why = next(iter(faults.all()), "its limit has no room for them beside what is pinned and newer")

@@ -61,6 +61,35 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "encodings").iterdir()}
 
 
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("work", ["warm", "stream"])
+def test_work_that_outlives_its_schema_leaves_no_kv(
+    work: str, is_replaced: bool, in_folder: bool, tmp_path: Path
+) -> None:
+    """KV that is encoded or loaded after its schema was removed or replaced is freed with the request."""
+    if in_folder:
+        engine(tmp_path).warm()
+    made = engine(tmp_path if in_folder else None)
+
+    def end_schema(*_: int) -> None:
+        if is_replaced:
+            made.add_schema(TRAVEL.replace("trips", "holidays"))
+        elif made.schemas:
+            made.remove_schema("travel")
+
+    if work == "warm":
+        made.warm(progress=end_schema)
+    else:
+        stream = made.stream(PROMPT, **GREEDY)
+        end_schema()
+        assert len([*stream]) > 0
+        del stream
+
+    assert isinstance(made.store, TieredStore)
+    assert set(made.store.memory.keys()) <= {key for name in made.schemas for key in made.keys(name)}
+
+
 @pytest.mark.parametrize("kind", ["text", "path", "config", "url"])
 def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
     """A path, a URL and a `StoreConfig` name a store: the next engine encodes nothing."""
