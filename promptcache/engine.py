@@ -601,7 +601,7 @@ class Engine(Unpicklable):
             options = read_options(named, None)
             return self._planned_request(plan, options, started, generation.get("logprobs"), salt)
 
-        return ChatEngine(planner=self._planner, executor=self._executor, request=request)
+        return ChatEngine(planner=self._planner, executor=self._executor, tokenizer=self.tokenizer, request=request)
 
     def _request(
         self,

@@ -16,7 +16,7 @@ from dataclasses import fields
 from enum import Enum, StrEnum
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from promptcache.diagnostics.records import Span
 
@@ -102,7 +102,7 @@ class Kind(NamedTuple):
             raise error(f"{name}={shown(value)} is not allowed: {self.words} is expected")
 
 
-def is_text(value: object) -> bool:
+def is_text(value: object) -> TypeGuard[str]:
     """Whether a value is text that UTF-8 can encode."""
     return isinstance(value, str) and (value.isascii() or SURROGATE.search(value) is None)
 

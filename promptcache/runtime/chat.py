@@ -8,21 +8,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptcache.diagnostics import PATH, TEXT, ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
-from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt
+from promptcache.diagnostics import (
+    PATH,
+    TEXT,
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    Unpicklable,
+    shown,
+    whole,
+)
+from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role, open_prompt
 from promptcache.layout import Plan, RequestTokens
 from promptcache.runtime.answer import Request, answer, streaming
-from promptcache.runtime.chat_file import SavedChat, kv_folder, load_kv, read_chat, save_kv, write_chat
+from promptcache.runtime.chat_file import (
+    SavedChat,
+    had_kv,
+    kv_folder,
+    load_kv,
+    read_chat,
+    remove_kv,
+    save_kv,
+    write_chat,
+)
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import Planner
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.turns import ChatTurn
+from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 
@@ -38,6 +57,7 @@ class ChatEngine:
 
     planner: Planner
     executor: Executor
+    tokenizer: Tokenizer
     request: Callable[[Plan, str | None, Mapping[str, Any], float], Request]
 
 
@@ -62,6 +82,8 @@ class Chat(Unpicklable):
         repair: str | None = None,
         salt: str | None = None,
     ) -> None:
+        if repair is not None:
+            Repair.parse(repair)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
         (TEXT | None).check("salt", salt, InvalidValue)
@@ -84,7 +106,7 @@ class Chat(Unpicklable):
 
         Args:
             text: The question.
-            generation: As for `Engine.generate`.
+            generation: As for `Engine.generate`, without `repair` and `salt`, which the whole chat has.
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
@@ -104,12 +126,9 @@ class Chat(Unpicklable):
         before, request = self.turns, self._request(text, generation)
 
         def produce(queue: TokenQueue) -> Completion:
-            completion = answer(streaming(request, queue), self._engine.executor)
-            if not queue.closed.is_set():
-                self._add(before, text, completion)
-            return completion
+            return answer(streaming(request, queue), self._engine.executor)
 
-        return Stream(produce, request.text)
+        return Stream(produce, request.text, lambda completion: self._add(before, text, completion))
 
     def fork(self) -> Chat:
         """Return a chat with the same turns that continues by itself. No KV is copied."""
@@ -141,7 +160,7 @@ class Chat(Unpicklable):
         Args:
             path: The file. It is replaced.
             kv: Also write the KV that history has of the conversation, to a folder in the format of stores. Its name is
-                that of the file with ".kv" at the end.
+                that of the file with ".kv" at the end. KV of an earlier save is removed from this folder.
 
         Raises:
             OSError: The file cannot be written.
@@ -149,24 +168,34 @@ class Chat(Unpicklable):
             StoreError: The folder cannot be written.
         """
         PATH.check("path", path, InvalidValue)
-        target = Path(path)
+        target, folder = Path(path), kv_folder(Path(path))
         sizes: tuple[int, ...] = ()
         if kv and self.turns:
-            sizes = save_kv(self._engine.executor, self._tokens(), self.salt, kv_folder(target))
-        write_chat(target, SavedChat(prompt=self.prompt, turns=self.turns, repair=self.repair, kv_sizes=sizes))
+            sizes = save_kv(self._engine.executor, self._tokens(), self.salt, folder)
+        elif had_kv(target):
+            remove_kv(self._engine.executor, folder)
+        tokenizer = self._engine.tokenizer.fingerprint
+        saved = SavedChat(prompt=self.prompt, turns=self.turns, repair=self.repair, kv_sizes=sizes, tokenizer=tokenizer)
+        write_chat(target, saved)
 
     @classmethod
     def load(cls, engine: ChatEngine, path: str | Path, salt: str | None = None) -> Chat:
         """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
-        saved = read_chat(Path(path))
-        chat = cls(engine, saved.prompt, turns=saved.turns, repair=saved.repair, salt=salt)
+        saved, tokenizer = read_chat(Path(path)), engine.tokenizer
+        turns = saved.turns
+        if saved.tokenizer != tokenizer.fingerprint:
+            turns = tuple(replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer))) for turn in turns)
+        chat = cls(engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt)
         if saved.kv_sizes:
             load_kv(engine.executor, chat._tokens(), salt, kv_folder(Path(path)), saved.kv_sizes)
         return chat
 
     def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
         TEXT.check("text", text, InvalidValue)
+        for name in ("repair", "salt"):
+            if name in generation:
+                raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
         started = time.perf_counter()
         plan = self._engine.planner.plan_chat(self.prompt, self.turns, text, self.repair)
         try:

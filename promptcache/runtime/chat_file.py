@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from promptcache.atomic import atomic_write
-from promptcache.diagnostics import InvalidValue, shown
+from promptcache.diagnostics import InvalidValue, is_text, shown
 from promptcache.kv import StoreConfig, open_store
 from promptcache.language import CHAT_SCHEMA, Prompt, parse_prompt
 from promptcache.layout import Encoding, RequestTokens
@@ -28,12 +28,14 @@ class SavedChat:
 
     Attributes:
         kv_sizes: For each stretch of own tokens how many of its tokens are in the folder; empty without a folder.
+        tokenizer: Fingerprint of the tokenizer of the answers' tokens; None in files without it.
     """
 
     prompt: Prompt
     turns: tuple[ChatTurn, ...]
     repair: str | None
     kv_sizes: tuple[int, ...]
+    tokenizer: str | None
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
@@ -46,6 +48,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         "prompt": None if is_plain else chat.prompt.to_xml(),
         "messages": messages if is_plain else [],
         "repair": chat.repair,
+        "tokenizer": chat.tokenizer,
         "turns": [
             {"question": turn.question, "answer": turn.answer, "token_ids": turn.token_ids} for turn in chat.turns
         ],
@@ -76,15 +79,16 @@ def read_chat(path: Path) -> SavedChat:
             turns=tuple(_turn(each) for each in data["turns"]),
             repair=data["repair"],
             kv_sizes=tuple(map(int, data["kv_sizes"])),
+            tokenizer=data.get("tokenizer"),
         )
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise InvalidValue(f"{path} is not a saved chat of version {VERSION}: {error}") from None
 
 
 def _turn(data: dict[str, object]) -> ChatTurn:
     question, answer, token_ids = data["question"], data["answer"], data["token_ids"]
-    if not (isinstance(question, str) and isinstance(answer, str) and isinstance(token_ids, list)):
-        raise ValueError("a turn has a question, an answer and token_ids")
+    if not (is_text(question) and is_text(answer) and isinstance(token_ids, list)):
+        raise ValueError("a turn has a question, an answer and token_ids, and no lone surrogates")
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
     return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids))
@@ -95,17 +99,24 @@ def kv_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.kv")
 
 
+def had_kv(path: Path) -> bool:
+    """Whether a file is a saved chat with KV in its folder."""
+    try:
+        return bool(read_chat(path).kv_sizes)
+    except InvalidValue:
+        return False
+
+
 def save_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path) -> tuple[int, ...]:
     """Write what history has of a conversation; return for each stretch how many tokens were written.
 
     Other KV in the folder, that of an earlier save, is removed.
     """
     recalled = executor.recall(tokens, salt)
-    if recalled is None:
-        return ()
+    stretches = () if recalled is None else recalled.stretches
     store = open_store(StoreConfig(folder=folder), executor.model.shape)
     older = set(store.keys())
-    for stretch in recalled.stretches:
+    for stretch in stretches:
         if stretch.num_found:
             views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
             keys = torch.cat([run.keys[:, :, :size] for run, size in views], dim=2)
@@ -115,7 +126,14 @@ def save_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder:
             older.discard(recipe.key)
     for key in older:
         store.delete(key)
-    return tuple(stretch.num_found for stretch in recalled.stretches)
+    return tuple(stretch.num_found for stretch in stretches)
+
+
+def remove_kv(executor: Executor, folder: Path) -> None:
+    """Remove all KV from a folder that `save_kv` has written."""
+    store = open_store(StoreConfig(folder=folder), executor.model.shape)
+    for key in tuple(store.keys()):
+        store.delete(key)
 
 
 def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path, sizes: Sequence[int]) -> None:

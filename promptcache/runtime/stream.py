@@ -51,8 +51,21 @@ class Stream(Unpicklable, Iterator[str]):
 
     _instead = "pickle its completion once it is exhausted"
 
-    def __init__(self, answer: Callable[[TokenQueue], Completion], text: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[TokenQueue], Completion],
+        text: Callable[[Sequence[int]], str],
+        on_end: Callable[[Completion], None] | None = None,
+    ) -> None:
+        """Start to answer in a thread of its own.
+
+        Args:
+            answer: Generates, and puts tokens into the queue.
+            text: Returns the text of tokens.
+            on_end: Called in the reading thread with the completion, once all tokens are read.
+        """
         self.completion: Completion | None = None
+        self._on_end = on_end
         self._queue = TokenQueue()
         self._text = IncrementalText(text)
         self._over = False
@@ -72,6 +85,8 @@ class Stream(Unpicklable, Iterator[str]):
             if isinstance(item, Completion):
                 self.completion = item
                 self.close()
+                if self._on_end is not None:
+                    self._on_end(item)
                 piece = self._text.finish(item.text)
             else:
                 piece = self._text.add(item)

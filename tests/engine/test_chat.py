@@ -6,6 +6,7 @@ import json
 import tempfile
 import threading
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, PromptError, UnknownSchema
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    PromptCacheError,
+    PromptError,
+    UnknownSchema,
+)
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.language import Prompt, Role, Schema
@@ -289,6 +297,49 @@ def test_saving_again_replaces_the_kv(tmp_path: Path) -> None:
     assert again == once != set()
 
 
+@pytest.mark.parametrize("how", ["rewound", "without KV"])
+def test_kv_of_a_forgotten_conversation_is_removed(how: str, tmp_path: Path) -> None:
+    """A chat that is saved again without turns, or without KV, leaves no KV of the earlier save."""
+    chat = engine().chat(PROMPTS[1])
+    chat.say("A secret", max_new_tokens=4, **GREEDY)
+    chat.save(tmp_path / "chat.json", kv=True)
+    assert [*tmp_path.glob("chat.json.kv/encodings/*")]
+    if how == "rewound":
+        chat.rewind()
+    chat.save(tmp_path / "chat.json", kv=how == "rewound")
+
+    assert not [*tmp_path.glob("chat.json.kv/encodings/*")]
+    assert engine().load_chat(tmp_path / "chat.json").turns == chat.turns
+
+
+class OtherBytes(ByteTokenizer):
+    """Gives each byte another token."""
+
+    fingerprint = "other bytes"
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of `text`."""
+        return tuple(255 - each for each in super().tokenize(text))
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of `token_ids`."""
+        return super().detokenize([255 - each if each < 256 else each for each in token_ids])
+
+
+def test_answers_get_tokens_of_another_tokenizer(tmp_path: Path) -> None:
+    """A chat that is loaded with another tokenizer has the same texts, and the tokens that these have there."""
+    chat = engine().chat(PROMPTS[1])
+    chat.say("One?", max_new_tokens=9, min_new_tokens=9, **GREEDY)
+    chat.save(tmp_path / "chat.json", kv=True)
+    made, other = Engine(MODEL, OtherBytes()), OtherBytes()
+    made.add_schema(SCHEMA)
+    loaded = made.load_chat(tmp_path / "chat.json")
+
+    assert loaded.messages == chat.messages
+    assert [turn.token_ids for turn in loaded.turns] == [other.tokenize(turn.answer) for turn in chat.turns]
+    assert made.load_chat(tmp_path / "chat.json").say("And?", max_new_tokens=2, **GREEDY).usage.num_history_tokens == 0
+
+
 def test_kv_of_another_model_is_not_used(tmp_path: Path) -> None:
     """A chat that another model saved is loaded, and its KV is not."""
     other = Engine(tiny_model(seed=1), TOKENIZER)
@@ -328,12 +379,30 @@ def test_a_closed_stream_leaves_no_turn() -> None:
     assert chat.turns == ()
 
 
+@pytest.mark.parametrize("num_read", [0, 1])
+def test_a_stream_that_is_closed_after_generation_leaves_no_turn(num_read: int) -> None:
+    """The turn is there after the last piece is read, however early the last token was generated."""
+    chat = engine().chat(PROMPTS[0])
+    stream = chat.stream("One?", max_new_tokens=40, **GREEDY)
+    for _ in range(num_read):
+        next(stream)
+    for thread in threading.enumerate():
+        if thread.name == "promptcache-stream":
+            thread.join(30)
+    stream.close()
+
+    assert chat.turns == ()
+
+
 def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
     """An option that is refused, a prompt that is wrong, or no room: the conversation has no new turn."""
     made = engine()
     chat = made.chat(PROMPTS[0])
     with pytest.raises(PromptCacheError):
         chat.say("One?", max_tokens=3)
+    for name in ("repair", "salt"):
+        with pytest.raises(InvalidGeneration, match=rf"engine\.chat\(…, {name}=…\)"):
+            chat.say("One?", **{name: "all"})
     with pytest.raises(ContextLengthExceeded, match="rewind"):
         chat.say("word " * CONTEXT_LENGTH)
     with pytest.raises(InvalidValue, match="text"):
@@ -355,6 +424,8 @@ def test_values_are_checked(tmp_path: Path) -> None:
         chat.rewind(0)
     with pytest.raises(InvalidValue, match="say"):
         made.chat(Prompt("s").text("bare"))
+    with pytest.raises(InvalidValue, match="bogus"):
+        made.chat(PROMPTS[0], repair="bogus")
     with pytest.raises(InvalidValue, match="Prompt"):
         chat.with_prompt("<prompt/>")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="cannot be read"):
@@ -363,7 +434,17 @@ def test_values_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"format": "promptcache chat", "version": 2}', '{"format": "promptcache chat", "version": 1}'],
+    [
+        *(
+            "",
+            "[]",
+            "{}",
+            '{"format": "promptcache chat", "version": 2}',
+            '{"format": "promptcache chat", "version": 1}',
+        ),
+        "[" * 100_000,
+    ],
+    ids=lambda each: each[:60],
 )
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     """A file that is not a saved chat is refused by name."""
@@ -373,7 +454,20 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
         engine().load_chat(path)
 
 
-@pytest.mark.parametrize("change", [{"token_ids": [-1]}, {"token_ids": "x"}, {"question": 3}])
+@pytest.mark.parametrize(("name", "value"), [("kv_sizes", [float("inf")]), ("repair", "bogus"), ("messages", [3])])
+def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: Any) -> None:
+    """A file with a damaged field is refused."""
+    path = tmp_path / "chat.json"
+    engine().chat(PROMPTS[0]).save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+    with pytest.raises(InvalidValue):
+        engine().load_chat(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"token_ids": [-1]}, {"token_ids": "x"}, {"question": 3}, {"question": "\ud800"}, {"answer": "\udfff"}]
+)
 def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     """A file with a damaged turn is refused."""
     made = engine()
