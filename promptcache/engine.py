@@ -489,12 +489,21 @@ class Engine(Unpicklable):
         return Chat.load(self._chat_engine, path, salt)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
-        """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
-        return self._executor.logits(self._planner.plan(prompt, repair).tokens)
+        """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
+
+        Raises:
+            PromptError: The prompt is not valid.
+            UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: The prompt needs more positions than the model has.
+        """
+        return self._executor.logits(self._fitting(prompt, repair).tokens)
 
     def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
-        """Return the logits `[N, V]` of several prompts, as `logits` does for each. They share forward passes."""
-        plans = [self._planner.plan(each, repair) for each in several(prompts)]
+        """Return the logits `[N, V]` of several prompts, as `logits` does for each. They share forward passes.
+
+        Errors are those of `logits`, before anything is computed.
+        """
+        plans = [self._fitting(each, repair) for each in several(prompts)]
         return logits_batch([plan.tokens for plan in plans], self._executor)
 
     def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
@@ -524,8 +533,11 @@ class Engine(Unpicklable):
         return score(plan.tokens, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
-        """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
-        return reference_logits(self._planner.plan(prompt, repair).tokens, self.model)
+        """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
+
+        Arguments and errors are those of `logits`.
+        """
+        return reference_logits(self._fitting(prompt, repair).tokens, self.model)
 
     def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
@@ -545,7 +557,7 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt leaves no position for a new token.
         """
-        return linked_inputs(self._roomy(prompt, repair).tokens, self._executor)
+        return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
     def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Link a prompt as `link`, with a `DynamicCache` of transformers, for code that needs one.
@@ -555,7 +567,7 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._roomy(prompt, repair).tokens, self._executor)
+        return dynamic_cache_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
@@ -588,10 +600,10 @@ class Engine(Unpicklable):
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _roomy(self, prompt: PromptSource, repair: str | None) -> Plan:
-        """Return the plan of a prompt that leaves a position for a new token."""
+    def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
+        """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
         plan = self._planner.plan(prompt, repair)
-        check_room(plan, 1, self.model.context_length)
+        check_room(plan, num_new, self.model.context_length)
         return plan
 
     @cached_property

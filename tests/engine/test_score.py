@@ -90,6 +90,14 @@ def test_the_greedy_answer_is_greedy() -> None:
     assert first.logprob > second.logprob
 
 
+@pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "to_dynamic_cache", "generate"])
+def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
+    """No method computes with positions that the model does not have."""
+    prompt = PROMPTS[0].replace("</prompt>", f"{'x' * CONTEXT_LENGTH}</prompt>")
+    with pytest.raises(ContextLengthExceeded, match=str(CONTEXT_LENGTH)):
+        getattr(ENGINE, method)([prompt] if method == "logits_batch" else prompt)
+
+
 @pytest.mark.parametrize("limit", [7, 64, 2048])
 def test_logits_of_several_prompts_are_those_of_each(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`logits_batch` gives each prompt the logits of `logits`, in order, in forward passes of any size."""
