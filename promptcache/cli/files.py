@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from html import unescape
 from pathlib import Path
 
 from promptcache.atomic import atomic_write
@@ -21,6 +19,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import (
+    HEAD_BYTES,
     MAX_BYTES,
     CheckedSchema,
     Prompt,
@@ -32,17 +31,12 @@ from promptcache.language import (
     parse_schema,
     read_document,
     read_schema_file,
+    root_tag,
 )
 
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"
-_HEAD_BYTES = 1 << 16  # enough for the start tag of the root element
 _MAX_FILES = 1000  # searched per folder
-# possessive quantifiers: linear time for any file
-_ROOT = re.compile(
-    r"""(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)((?:"[^"]*+"|'[^']*+'|[^>"'])*+)""", re.DOTALL
-)
-_NAME = re.compile(r"""\bname\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 
 class DocumentKind(StrEnum):
@@ -71,16 +65,15 @@ class InputDocument:
     @property
     def kind(self) -> DocumentKind:
         """The kind by the root element; a misspelt root counts as the nearest kind."""
-        root = _ROOT.match(_text(self.data))
+        root = root_tag(self.data)
         kinds = (DocumentKind.SCHEMA, DocumentKind.PROMPT)
-        return DocumentKind((root and suggest(root[1], kinds)) or DocumentKind.SCHEMA)
+        return DocumentKind((root and suggest(root.name, kinds)) or DocumentKind.SCHEMA)
 
     @property
     def schema_name(self) -> str | None:
         """The name in the start tag of a schema, read without parsing the document."""
-        root = _ROOT.match(_text(self.data))
-        name = _NAME.search(root[2]) if root and root[1] == DocumentKind.SCHEMA else None
-        return unescape(name[1] or name[2] or "") if name else None
+        root = root_tag(self.data)
+        return root.attributes.get("name") if root and root.name == DocumentKind.SCHEMA else None
 
     @property
     def folder(self) -> Path:
@@ -226,12 +219,8 @@ def head_of(path: Path) -> InputDocument:
     with suppress(OSError):
         if path.is_file():  # reading a pipe would block
             with path.open("rb") as file:
-                data = file.read(_HEAD_BYTES)
+                data = file.read(HEAD_BYTES)
     return InputDocument(name=str(path), path=path, data=data)
-
-
-def _text(data: bytes) -> str:
-    return data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace")
 
 
 def write_new(files: Mapping[Path, str]) -> None:

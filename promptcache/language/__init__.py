@@ -78,7 +78,7 @@ from promptcache.language.syntax.nodes import (
     walk,
 )
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
-from promptcache.language.syntax.source import MAX_BYTES, read_document, source_of
+from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, read_document, root_tag, source_of
 from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
 from promptcache.lazy import lazy_names
@@ -92,6 +92,7 @@ _HOMES = {"render_template": "promptcache.language.syntax.templates"}
 __all__ = [
     "CHAT_SCHEMA",
     "DEFAULT_REPAIR",
+    "HEAD_BYTES",
     "IN_PYTHON",
     "MAX_BYTES",
     "RESERVED_MODULES",
@@ -176,6 +177,7 @@ __all__ = [
     "refusal",
     "render_template",
     "resolve_prompt",
+    "root_tag",
     "slot",
     "source_of",
     "text_of",

@@ -56,7 +56,16 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     folder = parent.config.getoption("--promptcache")
     if not folder or not file_path.name.endswith(_SUFFIXES) or not file_path.is_relative_to(Path(folder).resolve()):
         return None
-    if "<schema" not in file_path.read_text(encoding="utf-8", errors="replace"):
+    from promptcache.diagnostics import suggest
+    from promptcache.language import root_tag
+
+    data = file_path.read_bytes()
+    if file_path.suffix == ".xml":
+        root = root_tag(data)
+        is_schema = root is not None and suggest(root.name, ("schema", "prompt")) == "schema"
+    else:
+        is_schema = b"<schema" in data  # statements of the template may come first
+    if not is_schema:
         return None
     return SchemaFile.from_parent(parent, path=file_path)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
-from promptcache.language import parse_schema
+from promptcache.language import parse_schema, root_tag
 from promptcache.language.syntax.source import MAX_BYTES
 from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, Characters, Element, parse_xml
 from tests.conftest import law_examples
@@ -160,6 +160,17 @@ def test_large_documents_take_linear_time():
         ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
         ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
         ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
+        ("a&#X41;", "&#X41; is not a reference to a character", "write &#x41;", 20),
+        ("a&#A0;", "&#A0; is not a reference to a character", "write &#xA0;", 20),
+        *(
+            (
+                f"a{each}",
+                f"{each} is not a reference to a character",
+                "write the number of the character, as in &#38; or &#x26;",
+                20,
+            )
+            for each in ("&#;", "&#x;", "&#xZZ;", "&##13;", "&#²;", "&#１;")
+        ),
     ],
 )
 def test_what_is_not_well_formed_is_reported_in_words(inside, message, mend, column):
@@ -216,3 +227,19 @@ def test_empty_element_is_its_start_tag() -> None:
 
     assert isinstance(inner, Element)
     assert inner.source.text[inner.start : inner.end] == "<b c='1'/>"
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("""<schema separator="name='x'" name="a &amp; b"/>""", ("schema", {"separator": "name='x'", "name": "a & b"})),
+        ("<!-- <prompt/> --><?xml-stylesheet?>\n<schema name = 's'>", ("schema", {"name": "s"})),
+        ("<prompt schema='>'>", ("prompt", {"schema": ">"})),
+        ("no tag", None),
+        ("", None),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_root_tags_are_read_without_checking_the_document(document: str, expected: object, encoding: str) -> None:
+    """Name and attributes are those of the root element, in any encoding."""
+    assert root_tag(document.encode(encoding)) == expected

@@ -57,6 +57,16 @@ def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder:
     assert run(pytester).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_the_root_element_decides_what_is_collected(pytester: pytest.Pytester, folder: Path) -> None:
+    """A broken schema is an item that fails, in any encoding; prompts and other documents are not collected."""
+    (folder / "wide.xml").write_bytes('<schema name="wide"/>'.encode("utf-16"))
+    (folder / "misspelt.xml").write_text('<shcema name="misspelt"/>')
+    (folder / "prompt.xml").write_text('<prompt schema="x"><![CDATA[What is <schema name="x">?]]></prompt>')
+    (folder / "other.xml").write_text('<project><schema name="x"/></project>')
+
+    run(pytester, "--promptcache=schemas").assert_outcomes(passed=1 + len(LAWS), failed=2)
+
+
 TEMPLATE = """<schema name="plans">
   <example valid="true"><prompt schema="plans"><{{ plans[0] }}/></prompt></example>
   {% for plan in plans %}<module name="{{ plan }}">Plan {{ loop.index }}.</module>{% endfor %}

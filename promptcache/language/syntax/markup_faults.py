@@ -25,6 +25,8 @@ _CURLY_END = re.compile(rf"[{_CURLY}](?=[ \t\n]*/?>|[ \t\n]+[^\s=]+=)")
 _VALUE_END = re.compile(r"""[ \t\n][^\s=<>"']+[ \t\n]*=[ \t\n]*["']|/?>|\n""")
 _NEXT_ATTRIBUTE = re.compile(r"[ \t\n][^\s=]+[ \t\n]*=[ \t\n]*\Z")
 _TAG_GOES_ON = re.compile(r"[ \t\n]*/?>|[ \t\n]+[^\s=<>\"']+[ \t\n]*=")
+_NUMBER = re.compile(r"#(?:([0-9]+)|x([0-9a-fA-F]+))")
+_HEXADECIMAL = re.compile(r"#[xX]?([0-9a-fA-F]+)")
 _MAX_SHOWN = 40
 _MAX_DIGITS = 9  # limit for the number in a character reference
 _WRITE_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
@@ -103,8 +105,13 @@ def _reference(source: Source, at: int, attribute: str | None) -> Diagnostic | i
     if found and name in _KNOWN:
         return found.end()
     if found and name.startswith("#"):
-        digits = name[1:].lstrip("x0") or "0"
-        number = int(digits, 16 if name[1] == "x" else 10) if len(digits) < _MAX_DIGITS else -1
+        shape = _NUMBER.fullmatch(name)
+        if shape is None:
+            meant = _HEXADECIMAL.fullmatch(name)
+            advice = f"write &#x{meant[1]};" if meant else "write the number of the character, as in &#38; or &#x26;"
+            return _fault(source, at, found.end(), f"{found[0]} is not a reference to a character", advice)
+        digits = (shape[1] or shape[2]).lstrip("0") or "0"
+        number = int(digits, 10 if shape[1] else 16) if len(digits) < _MAX_DIGITS else -1
         if (
             number in (9, 10, 13)
             or 0x20 <= number <= 0xD7FF

@@ -6,8 +6,11 @@ CR LF and CR count as one LF, as in XML.
 from __future__ import annotations
 
 import codecs
+import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import unescape
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +23,34 @@ MAX_BYTES = 8 * 1024 * 1024
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""
+
+HEAD_BYTES = 1 << 16
+"""Bytes of a document that are enough for the start tag of its root element."""
+
+# possessive quantifiers: linear time for any file
+_ROOT = re.compile(
+    r"""(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?!--)[^>]*+>)*+<([^\s/>]++)((?:"[^"]*+"|'[^']*+'|[^>"'])*+)""", re.DOTALL
+)
+_ATTRIBUTE = re.compile(r"""([^\s=]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
+
+
+class RootTag(NamedTuple):
+    """The start tag of a root element."""
+
+    name: str
+    attributes: Mapping[str, str]
+
+
+def root_tag(data: bytes) -> RootTag | None:
+    """Return the start tag of a document, read from its first `HEAD_BYTES` without checking it; None without any."""
+    is_wide = data.startswith(_UTF_16)
+    little = data.startswith((codecs.BOM_UTF16_LE, b"<\0"))
+    encoding = ("utf-16-le" if little else "utf-16-be") if is_wide else "utf-8"
+    root = _ROOT.match(data[:HEAD_BYTES].decode(encoding, errors="replace").removeprefix("\ufeff"))
+    if root is None:
+        return None
+    found = _ATTRIBUTE.finditer(root[2])
+    return RootTag(root[1], {each[1]: unescape(each[2] if each[2] is not None else each[3]) for each in found})
 
 
 def diagnostic(
