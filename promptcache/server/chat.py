@@ -15,6 +15,7 @@ from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.runtime import PromptSource
 from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.bodies import read_body
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
 from promptcache.server.state import ServerState
@@ -23,8 +24,9 @@ router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
-async def chat(request: Request, body: ChatBody) -> Response:
+async def chat(request: Request) -> Response:
     """Answer a chat, with modules of a schema before it or without."""
+    body = await read_body(request, ChatBody)
     state: ServerState = request.app.state.server
     prompt, schema = chat_prompt(body, state)
     wanted = None if not body.logprobs else body.top_logprobs or 0
@@ -44,8 +46,9 @@ async def chat(request: Request, body: ChatBody) -> Response:
 
 
 @router.post("/v1/completions")
-async def completions(request: Request, body: PlainBody) -> Response:
+async def completions(request: Request) -> Response:
     """Continue a text, after the text of a schema if the model id names one."""
+    body = await read_body(request, PlainBody)
     state: ServerState = request.app.state.server
     schema = state.schema_of(body.model)
     prompt = Prompt(schema or CHAT_SCHEMA).text(body.prompt)

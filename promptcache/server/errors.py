@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -130,25 +129,11 @@ def _param(place: str) -> str | None:
     return found[0] if found else None
 
 
-def _of_validation(error: RequestValidationError) -> ApiError:
-    first = error.errors()[0]
-    place = ".".join(str(each) for each in first["loc"] if each != "body")
-    more = len(error.errors()) - 1
-    others = f" (and {more} more)" if more else ""
-    words = "is not known" if first["type"] == "extra_forbidden" else f"is not allowed: {first['msg']}"
-    message = f"{place or 'the body'} {words}{others}"
-    return ApiError(400, "invalid_value", message, param=place or None)
-
-
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application in OpenAI's shape."""
 
     async def refused(_request: Request, error: Exception) -> JSONResponse:
         return as_api_error(error).response()
-
-    async def invalid(_request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return _of_validation(error).response()
 
     async def of_framework(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -157,6 +142,5 @@ def install_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(Exception, refused)

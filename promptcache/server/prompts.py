@@ -6,12 +6,10 @@ Documents come as `application/xml`, or in JSON with options. They are parsed as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError, UnknownSchema, as_data
@@ -20,22 +18,20 @@ from promptcache.layout import Plan
 from promptcache.picture import layout_svg
 from promptcache.runtime import PromptSource, SchemaState, schema_state
 from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.bodies import checked_body, read_body, read_data
 from promptcache.server.chat import chat_prompt
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
 from promptcache.server.state import ServedEngine, ServerState
 
-XML_TYPES = ("application/xml", "text/xml")
-
 router = APIRouter()
-_Read = TypeVar("_Read", bound=BaseModel)
 
 
 @router.post("/v1/prompts")
 async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
-    body = await _read(request, PromptBody, "prompt")
+    body = await read_body(request, PromptBody, document="prompt")
     parsed = parse_prompt(body.prompt)
     state: ServerState = request.app.state.server
     if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
@@ -57,14 +53,14 @@ async def prompts(request: Request) -> Response:
 @router.post("/v1/check")
 async def check(request: Request) -> dict[str, Any]:
     """Return the diagnostics of a document: a schema by itself, a prompt against its schema."""
-    body = await _read(request, CheckBody, "document")
+    body = await read_body(request, CheckBody, document="document")
     return await run_in_threadpool(_checked_data, body, request.app.state.server)
 
 
 @router.post("/v1/layout.svg")
 async def layout(request: Request) -> Response:
     """Draw the layout of a schema document, or what a prompt document reuses and prefills."""
-    body = await _read(request, LayoutBody, "document")
+    body = await read_body(request, LayoutBody, document="document")
 
     def draw() -> str:
         found = _open(body, request.app.state.server)
@@ -80,54 +76,15 @@ async def plan(request: Request) -> dict[str, Any]:
     """Return what a prompt would reuse and prefill. The model does not run."""
     state: ServerState = request.app.state.server
     source: PromptSource
-    if "messages" in await _json(request):
-        chat = await _read(request, ChatBody, "messages")
+    data = await read_data(request, document="prompt")
+    if "messages" in data:
+        chat = checked_body(ChatBody, data)
         source, _ = chat_prompt(chat, state)
         repair = chat.prompt_cache.repair
     else:
-        body = await _read(request, PromptBody, "prompt")
+        body = checked_body(PromptBody, data)
         source, repair = parse_prompt(body.prompt), body.repair
     return _plan_data(await run_in_threadpool(lambda: state.engine.plan(source, repair=repair)))
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    if _is_xml(request):
-        return {}
-    try:
-        data = await request.json()
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ApiError(400, "invalid_json", "the body is not a JSON object")
-    return data
-
-
-def _is_xml(request: Request) -> bool:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in (*XML_TYPES, "application/json"):
-        raise ApiError(415, "unsupported_media_type", "the body is expected as application/json or application/xml")
-    return kind in XML_TYPES
-
-
-async def _read(request: Request, kind: type[_Read], field: str) -> _Read:
-    """Return the body. A body in XML is the text of `field`."""
-    data = {field: await xml_text(request)} if _is_xml(request) else await _json(request)
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
-
-
-async def xml_text(request: Request) -> str:
-    """Return the text of a body in XML.
-
-    Raises:
-        ApiError: It is not UTF-8.
-    """
-    try:
-        return (await request.body()).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from promptcache.language import CheckedSchema, parse_schema, print_schema, prompt_grammar
 from promptcache.picture import layout_svg
+from promptcache.server.bodies import read_document
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.prompts import XML_TYPES, svg_response, xml_text
+from promptcache.server.prompts import svg_response
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -68,9 +69,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
 async def put_schema(request: Request, name: str) -> Response:
     """Add or replace a schema. Running requests keep the old one."""
     state = _as_admin(request)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in XML_TYPES:
-        raise ApiError(415, "unsupported_media_type", "a schema is expected as application/xml")
-    document = await xml_text(request)
+    document = await read_document(request)
     is_new = name not in state.engine.schemas
 
     def add() -> CheckedSchema:

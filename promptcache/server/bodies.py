@@ -1,0 +1,91 @@
+"""The bodies of requests: their content type, their JSON or XML, and their fields.
+
+All endpoints read their bodies here, so that a fault has one answer everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from promptcache.server.errors import ApiError
+
+_JSON = ("application/json",)
+_XML = ("application/xml", "text/xml")
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+async def read_body(request: Request, kind: type[_Body], *, document: str | None = None) -> _Body:
+    """Return the body of a request; arguments and errors are those of `read_data` and `checked_body`."""
+    return checked_body(kind, await read_data(request, document=document))
+
+
+async def read_data(request: Request, *, document: str | None = None) -> dict[str, Any]:
+    """Return the fields of a body.
+
+    Args:
+        document: The field that a body in XML stands for; None refuses XML.
+
+    Raises:
+        ApiError: The body is not a JSON object, or its content type is another one.
+    """
+    found = _media_type(request, *_JSON, *(_XML if document else ()))
+    if document and found in _XML:
+        return {document: await _text(request)}
+    try:
+        data = json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ApiError(400, "invalid_json", "the body is not a JSON object")
+    return data
+
+
+async def read_document(request: Request) -> str:
+    """Return the text of a body in XML.
+
+    Raises:
+        ApiError: It is not XML in UTF-8.
+    """
+    _media_type(request, *_XML)
+    return await _text(request)
+
+
+def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
+    """Return a body with these fields.
+
+    Raises:
+        ApiError: A field is missing, not known or not valid; names its place.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def _media_type(request: Request, *expected: str) -> str:
+    """Return the content type of a request, without its parameters."""
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found not in expected:
+        raise ApiError(415, "unsupported_media_type", f"the body is expected as {' or '.join(expected)}")
+    return found
+
+
+async def _text(request: Request) -> str:
+    try:
+        return (await request.body()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
+
+
+def _refused(error: ValidationError) -> ApiError:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    more = error.error_count() - 1
+    others = f" (and {more} more)" if more else ""
+    words = "is not known" if first["type"] == "extra_forbidden" else f"is not allowed: {first['msg']}"
+    return ApiError(400, "invalid_value", f"{place or 'the body'} {words}{others}", param=place or None)

@@ -1,0 +1,52 @@
+"""Bodies are read in one way at all endpoints: content type, JSON, text and the places of faults."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.server.conftest import CHAT, Served
+
+JSON = {"content-type": "application/json"}
+DOORS = ["/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/plan", "/v1/check", "/v1/layout.svg"]
+BROKEN = {
+    "empty": (b"", "Expecting value: line 1 column 1"),
+    "cut": (b'{"a":', "Expecting value: line 1 column 6"),
+    "deep": (b"[" * 100_000, "recursion"),
+    "no UTF-8": (b'{"model": "\xff"}', "can't decode byte 0xff"),
+    "long integer": (b'{"n": %s}' % (b"1" * 5000), "4300 digits"),
+    "list": (b"[]", "not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("body", "words"), BROKEN.values(), ids=BROKEN)
+def test_broken_json(served: Served, door: str, body: bytes, words: str) -> None:
+    """A body that is no JSON object is `invalid_json`, and the message says where it ends to be one."""
+    with served.http() as client:
+        response = client.post(door, content=body, headers=JSON)
+
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "invalid_json", None)
+    assert error["message"].startswith("the body is not")
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/vnd.api+json"])
+def test_other_content_types(served: Served, door: str, kind: str | None) -> None:
+    """A body without a content type, or with one that is not read, is 415."""
+    with served.http() as client:
+        response = client.post(door, content=json.dumps(CHAT), headers={} if kind is None else {"content-type": kind})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+def test_a_chat_is_no_xml(served: Served) -> None:
+    """XML stands for a document, so a chat in XML is 415; parameters of the content type change nothing."""
+    with served.http() as client:
+        kinds = ("application/xml", "Application/JSON; charset=utf-8")
+        found = [client.post(DOORS[0], content=json.dumps(CHAT), headers={"content-type": each}) for each in kinds]
+
+    assert [each.status_code for each in found] == [415, 200]
