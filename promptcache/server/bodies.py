@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from promptcache.diagnostics import TEXT, is_text
 from promptcache.server.errors import ApiError
 
 _JSON = ("application/json",)
@@ -31,17 +32,22 @@ async def read_data(request: Request, *, document: str | None = None) -> dict[st
         document: The field that a body in XML stands for; None refuses XML.
 
     Raises:
-        ApiError: The body is not a JSON object, or its content type is another one.
+        ApiError: The body is not a JSON object, its content type is another one, or a text in it has a lone surrogate.
     """
     found = _media_type(request, *_JSON, *(_XML if document else ()))
     if document and found in _XML:
         return {document: await _text(request)}
     try:
         data = json.loads(await request.body())
+        place = _place_without_text(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ApiError(400, "invalid_json", "the body is not a JSON object")
+    if place is not None:
+        place = place.removeprefix(".")
+        message = f"{place or 'the body'} is not allowed: {TEXT.words} is expected"
+        raise ApiError(400, "invalid_value", message, param=place or None)
     return data
 
 
@@ -80,6 +86,21 @@ async def _text(request: Request) -> str:
         return (await request.body()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
+
+
+def _place_without_text(value: Any) -> str | None:
+    """Return the place of the first text or name with a lone surrogate, which UTF-8 cannot represent; None without."""
+    if isinstance(value, str):
+        return None if is_text(value) else ""
+    if isinstance(value, dict):
+        if not all(map(is_text, value)):
+            return ""
+        items = ((f".{name}", each) for name, each in value.items())
+    elif isinstance(value, list):
+        items = ((f"[{index}]", each) for index, each in enumerate(value))
+    else:
+        return None
+    return next((step + place for step, each in items if (place := _place_without_text(each)) is not None), None)
 
 
 def _refused(error: ValidationError) -> ApiError:

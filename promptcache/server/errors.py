@@ -5,13 +5,14 @@ The status decides which class the `openai` client raises.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -85,9 +86,9 @@ class ApiError(Exception):
             error["diagnostics"] = list(self.diagnostics)
         return {"error": error}
 
-    def response(self) -> JSONResponse:
-        """Return the answer to the client."""
-        return JSONResponse(self.body, self.status, self.headers)
+    def response(self) -> Response:
+        """Return the answer to the client. Escapes keep text that UTF-8 cannot represent."""
+        return Response(json.dumps(self.body), self.status, self.headers, media_type="application/json")
 
 
 def as_api_error(error: BaseException) -> ApiError:
@@ -132,10 +133,10 @@ def _param(place: str) -> str | None:
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application in OpenAI's shape."""
 
-    async def refused(_request: Request, error: Exception) -> JSONResponse:
+    async def refused(_request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
-    async def of_framework(_request: Request, error: Exception) -> JSONResponse:
+    async def of_framework(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
         return ApiError(error.status_code, code, str(error.detail), headers=error.headers).response()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from promptcache.server.errors import ApiError
 from tests.server.conftest import CHAT, Served
 
 JSON = {"content-type": "application/json"}
@@ -50,3 +52,52 @@ def test_a_chat_is_no_xml(served: Served) -> None:
         found = [client.post(DOORS[0], content=json.dumps(CHAT), headers={"content-type": each}) for each in kinds]
 
     assert [each.status_code for each in found] == [415, 200]
+
+
+LONE = "\ud800"
+DURATION = {"miami": {}, "trip-plan": {"duration": LONE}}
+
+
+@pytest.mark.parametrize("door", ["/v1/chat/completions", "/v1/plan"])
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"model": LONE}, "model"),
+        ({"messages": [{"role": "user", "content": LONE}]}, "messages[0].content"),
+        ({"prompt_cache": {"use": DURATION}}, "prompt_cache.use.trip-plan.duration"),
+        ({"prompt_cache": {"use": ["miami", LONE]}}, "prompt_cache.use[1]"),
+        ({"prompt_cache": {"use": ["miami"], "repair": LONE}}, "prompt_cache.repair"),
+        ({"stop": ["a", LONE]}, "stop[1]"),
+        ({"metadata": {LONE: "x"}}, "metadata"),
+        ({LONE: 1}, None),
+    ],
+)
+def test_text_that_utf8_cannot_represent(served: Served, door: str, changes: dict[str, Any], param: str | None) -> None:
+    """A lone surrogate is refused with its place, in whatever text or name of the body it is."""
+    with served.http() as client:
+        response = client.post(door, content=json.dumps({**CHAT, **changes}), headers=JSON)
+
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
+    assert error["message"] == f"{param or 'the body'} is not allowed: text without lone surrogates is expected"
+
+
+def test_documents_without_text_utf8_can_represent(served: Served) -> None:
+    """Lone surrogates in documents and texts of other endpoints are refused, too."""
+    bodies = {"/v1/completions": "prompt", "/v1/prompts": "prompt", "/v1/check": "document", "/v1/layout.svg": "schema"}
+    with served.http() as client:
+        found = [
+            client.post(door, content=json.dumps({"model": "demo", "document": "x", name: LONE}), headers=JSON)
+            for door, name in bodies.items()
+        ]
+
+    assert [(each.status_code, each.json()["error"]["param"]) for each in found] == [
+        (400, name) for name in bodies.values()
+    ]
+
+
+def test_errors_answer_with_any_text() -> None:
+    """An error whose message has a lone surrogate is still an answer."""
+    body = bytes(ApiError(404, "not_found", f"there is no {LONE}").response().body)
+
+    assert json.loads(body)["error"]["message"] == f"there is no {LONE}"
