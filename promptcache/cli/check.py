@@ -197,10 +197,12 @@ class _Checker:
         """Plan a prompt with --model; return a diagnostic if the model has too few positions."""
         if self._limits is None:
             return ()
+        from promptcache.layout import context_length_fault
+
         try:
             self._limits.plan(selection, self._layouts[schema.name])
         except ContextLengthExceeded as error:
-            return (Diagnostic(code="PC504", message=str(error), span=selection.span),)
+            return (context_length_fault(error, selection),)
         return ()
 
 

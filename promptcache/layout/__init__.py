@@ -22,7 +22,7 @@ from promptcache.layout.diff import (
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.plan import check_length, check_positions, continued, make_plan
+from promptcache.layout.plan import check_length, check_positions, context_length_fault, continued, make_plan
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import find_state, run_states
@@ -79,6 +79,7 @@ __all__ = [
     "compare_encodings",
     "compare_layouts",
     "context_digest",
+    "context_length_fault",
     "continued",
     "fill_tokens",
     "find_state",

@@ -177,6 +177,11 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
         )
 
 
+def context_length_fault(error: ContextLengthExceeded, selection: Selection) -> Diagnostic:
+    """Return PC504, which reports an error of `check_positions` with the other faults of a prompt."""
+    return Diagnostic(code="PC504", message=str(error), span=selection.span)
+
+
 def _empty(selection: Selection) -> Diagnostic:
     return Diagnostic(
         code="PC506",

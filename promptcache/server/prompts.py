@@ -12,9 +12,16 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from promptcache.diagnostics import Diagnostic, LanguageError, SchemaError, UnknownSchema, as_data
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    Diagnostic,
+    LanguageError,
+    SchemaError,
+    UnknownSchema,
+    as_data,
+)
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Plan
+from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
 from promptcache.runtime import PromptSource, SchemaState, schema_state
 from promptcache.server.answers import Door, ServerRequest, respond
@@ -80,11 +87,13 @@ async def plan(request: Request) -> dict[str, Any]:
     if "messages" in data:
         chat = checked_body(ChatBody, data)
         source, _ = chat_prompt(chat, state)
-        repair = chat.prompt_cache.repair
+        repair, limit = chat.prompt_cache.repair, chat.limit
     else:
         body = checked_body(PromptBody, data)
-        source, repair = parse_prompt(body.prompt), body.repair
-    return _plan_data(await run_in_threadpool(lambda: state.engine.plan(source, repair=repair)))
+        source, repair, limit = parse_prompt(body.prompt), body.repair, body.limit
+    made = await run_in_threadpool(lambda: state.engine.plan(source, repair=repair))
+    check_positions(made, state.engine.model.context_length, limit or 1)
+    return _plan_data(made)
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
@@ -100,9 +109,17 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
             kind, found = "schema", opened.schema.warnings
             more = {"schema": {"id": opened.schema.name, **describe(opened.schema)}}
         else:
-            kind, found = "prompt", parse_prompt(body.document).warnings
+            kind, found = "prompt", (*parse_prompt(body.document).warnings, *_length_faults(opened, state.engine))
     valid = not any(each.severity == "error" for each in found)
     return {"kind": kind, "valid": valid, "diagnostics": list(map(as_data, found)), **more}
+
+
+def _length_faults(plan: Plan, engine: ServedEngine) -> tuple[Diagnostic, ...]:
+    try:
+        check_positions(plan, engine.model.context_length, 1)
+    except ContextLengthExceeded as error:
+        return (context_length_fault(error, plan.selection),)
+    return ()
 
 
 def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:

@@ -99,6 +99,23 @@ def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
     assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
 
 
+def test_prompts_with_too_many_positions(served: Served) -> None:
+    """A prompt that no answer fits behind is a fault for `check` (PC504), and is refused by `plan` and `prompts`."""
+    long = PROMPT.replace("<user>", f"<user>{'word ' * 5000}")
+    with served.http() as client:
+        checked = client.post("/v1/check", content=long, headers=XML).json()
+        answers = [client.post(each, content=long, headers=XML) for each in ("/v1/plan", "/v1/prompts")]
+        room = client.post("/v1/plan", json={"prompt": PROMPT, "max_tokens": 4000})
+
+    assert (checked["kind"], checked["valid"]) == ("prompt", False)
+    (fault,) = checked["diagnostics"]
+    assert (fault["code"], fault["severity"], fault["line"]) == ("PC504", "error", 1)
+    assert "the model has 4096" in fault["message"]
+    assert [each.status_code for each in answers] == [400, 400]
+    assert {each.json()["error"]["code"] for each in (*answers, room)} == {"context_length_exceeded"}
+    assert answers[0].json()["error"]["message"] == fault["message"]
+
+
 def test_a_prompt_is_checked_against_the_schema_that_comes_with_it(served: Served) -> None:
     """A schema in the request takes the place of the server's schema of its name, and is not added to the server."""
     schema = '<schema name="travel"><module name="rome">The airport of Rome is Red Hill.</module></schema>'
