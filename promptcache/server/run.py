@@ -16,6 +16,9 @@ from promptcache.server.state import ServerSettings, ServerState
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
 
+_SECOND_SIGNAL_S = 0.5
+"""Seconds that connections have to take their last bytes after a second signal."""
+
 _IDLE_S = 75
 """Seconds that a connection may be idle: more than clients and balancers keep one (httpx 5, nginx 60). Otherwise they
 send requests on connections that are being closed.
@@ -26,6 +29,7 @@ class DrainingServer(uvicorn.Server):
     """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
 
     Attributes:
+        last_bytes_s: Seconds that connections have to take their last bytes after the drain.
         worker_died: Whether it has ended because the thread that runs the model has.
     """
 
@@ -51,14 +55,14 @@ class DrainingServer(uvicorn.Server):
                 proxy_headers=False,
                 ws="none",
                 timeout_keep_alive=_IDLE_S,
-                timeout_graceful_shutdown=_LAST_BYTES_S,
             )
         )
         self._app = app
         self._started = started
+        self.last_bytes_s: float = _LAST_BYTES_S
         self.worker_died = False
         self._is_draining = False
-        self._drain: asyncio.Task[None] | None = None  # the loop has weak references to tasks only
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop has weak references to tasks only
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -76,23 +80,43 @@ class DrainingServer(uvicorn.Server):
         self.worker_died = self._app.state.server.service.state == "dead"
         return await super().on_tick(counter) or self.worker_died
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections; those that do not take their last bytes in time are aborted.
+
+        Their requests then end as those of a client that has gone. uvicorn would cancel them.
+        """
+        abort = asyncio.get_running_loop().call_later(self.last_bytes_s, self._abort_connections)
+        await super().shutdown(sockets)
+        abort.cancel()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain. A second signal, or one before the start, ends the server at once."""
-        if self._loop is None or self._is_draining:
+        if self._loop is None:
             super().handle_exit(sig, frame)
-        else:
+        elif not self._is_draining:
             self._is_draining = True
             self._loop.call_soon_threadsafe(self._begin_drain)
+        else:
+            super().handle_exit(sig, frame)
+            self._loop.call_soon_threadsafe(self._end_at_once)
 
     def _begin_drain(self) -> None:
         state: ServerState = self._app.state.server
         state.draining = True
-        self._drain = asyncio.create_task(self._finish(state))
+        self._tasks.add(asyncio.create_task(self._finish(state, state.settings.drain_s)))
 
-    async def _finish(self, state: ServerState) -> None:
-        await asyncio.to_thread(state.service.drain, state.settings.drain_s)
+    def _end_at_once(self) -> None:
+        self._tasks.add(asyncio.create_task(self._finish(self._app.state.server, 0)))
+        asyncio.get_running_loop().call_later(_SECOND_SIGNAL_S, self._abort_connections)
+
+    async def _finish(self, state: ServerState, drain_s: float) -> None:
+        await asyncio.to_thread(state.service.drain, drain_s)
         await asyncio.to_thread(state.service.close)  # what has not ended gets an error, while connections are open
         self.should_exit = True
+
+    def _abort_connections(self) -> None:
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
 
 
 def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> bool:

@@ -81,7 +81,7 @@ def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
     if send_buffer is not None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     server = DrainingServer(app, lambda _: None)
-    server.config.timeout_graceful_shutdown = 1
+    server.last_bytes_s = 1
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"

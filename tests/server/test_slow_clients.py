@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import threading
 import time
@@ -142,6 +143,50 @@ def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient:
 
     assert {each.choices[0].message.content for each in answers} == {"The best dish of Miami is stone crab."}
     assert re.search(r'requests_total\{door="chat",finish="(error|cancelled)"\} 8\.0', metrics)
+
+
+def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the drain its connection is aborted, and its request ends with a line in the log, without a traceback."""
+    app = create_app(engine, ServerSettings(model="demo", max_new_tokens=3000, drain_s=0.1))
+    body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
+    with ExitStack() as stack, caplog.at_level("INFO", "promptcache.server"):
+        for server in running(app, send_buffer=4096):
+            connection = stack.enter_context(connect(server, receive_buffer=2048))
+            connection.sendall(head(len(body)) + body)
+            wait_until(lambda server=server: server.state.service.counts.num_running == 8)  # type: ignore[misc]
+            time.sleep(0.3)  # until the buffers are full
+            server.server.handle_exit(signal.SIGTERM, None)
+            started = time.perf_counter()
+
+    assert time.perf_counter() - started < 6
+    (line,) = (json.loads(each.message) for each in caplog.records if '"POST"' in each.message)
+    assert line["finish"] in ("cancelled", "error")
+    assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []
+
+
+def test_a_second_signal_ends_the_server_at_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """A running stream gets an error as its last event, and the log a line, without a traceback."""
+    app = create_app(engine, ServerSettings(model="demo", max_new_tokens=3000))
+    body = {**CHAT, "stream": True, "min_tokens": 3000, "max_tokens": 3000}
+    with caplog.at_level("INFO", "promptcache.server"):
+        for server in running(app):
+            server.server.last_bytes_s = 30
+            with server.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                server.server.handle_exit(signal.SIGTERM, None)
+                wait_until(lambda server=server: server.state.draining)  # type: ignore[misc]
+                server.server.handle_exit(signal.SIGTERM, None)
+                started = time.perf_counter()
+                data = [line for line in lines if line.startswith("data: ")]
+
+    assert time.perf_counter() - started < 4
+    assert json.loads(data[-1].removeprefix("data: "))["error"]["code"] == "draining"
+    (line,) = (json.loads(each.message) for each in caplog.records if '"POST"' in each.message)
+    assert line["error"] == "draining"
+    assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []
 
 
 def test_idle_connections_make_room_for_new_ones(impatient: Served) -> None:
