@@ -143,14 +143,16 @@ async def respond(request: Request, question: ServerRequest) -> Response:
 
 
 def _check(question: ServerRequest, state: ServerState) -> None:
-    body, most = question.body, state.settings.max_new_tokens
-    if body.limit is not None and body.limit > most:
-        raise ApiError(
-            400,
-            "invalid_value",
-            f"max_tokens={body.limit} is more than {most}, the limit of this server",
-            param="max_tokens",
-        )
+    """Refuse what this server can never answer."""
+    body, limits = question.body, state.settings.limits
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    for param, value, most in (
+        (name, body.limit, state.settings.max_new_tokens),
+        ("n", body.n, limits.max_rows + max(1, limits.max_waiting)),  # each answer is a request in the queue or batch
+    ):
+        if value is not None and value > most:
+            message = f"{param}={value} is more than {most}, the limit of this server"
+            raise ApiError(400, "invalid_value", message, param=param)
 
 
 class _Answer:

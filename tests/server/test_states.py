@@ -55,6 +55,23 @@ def test_full_queue_is_429_and_others_are_answered(engine: Engine) -> None:
     assert {each.status_code for each in found} == {200, 429}
 
 
+def test_more_answers_than_ever_fit_are_a_bad_request(engine: Engine) -> None:
+    """`n` above batch and queue is 400 with both numbers, and it is no refusal of a full queue."""
+    limits = ServiceLimits(max_rows=2, max_waiting=2)
+
+    async def ask(client: httpx.AsyncClient) -> tuple[httpx.Response, str]:
+        refused = await client.post("/v1/chat/completions", json={**CHAT, "n": 5})
+        return refused, (await client.get("/metrics")).text
+
+    refused, metrics = in_process(create_app(engine, ServerSettings(model="demo", limits=limits)), ask)
+
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (400, "invalid_value", "n")
+    assert error["message"] == "n=5 is more than 4, the limit of this server"
+    assert "retry-after" not in refused.headers
+    assert "promptcache_rejected_total{" not in metrics
+
+
 def test_failing_forward_passes_end_the_worker(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of a step that fails get 500; after three such steps health is 503, and requests are refused at once."""
 
