@@ -6,10 +6,12 @@ All endpoints read their bodies here, so that a fault has one answer everywhere.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from promptcache.diagnostics import TEXT, is_text
 from promptcache.server.errors import ApiError
@@ -70,7 +72,7 @@ def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _refused(error) from None
+        raise _refused(error.errors(), data) from None
 
 
 def _media_type(request: Request, *expected: str) -> str:
@@ -103,10 +105,30 @@ def _place_without_text(value: Any) -> str | None:
     return next((step + place for step, each in items if (place := _place_without_text(each)) is not None), None)
 
 
-def _refused(error: ValidationError) -> ApiError:
-    first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    more = error.error_count() - 1
-    others = f" (and {more} more)" if more else ""
-    words = "is not known" if first["type"] == "extra_forbidden" else f"is not allowed: {first['msg']}"
-    return ApiError(400, "invalid_value", f"{place or 'the body'} {words}{others}", param=place or None)
+def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any]) -> ApiError:
+    """Return the error for the first field with a fault.
+
+    A union has faults of all its members. Those deepest in the body count, and wrong values before wrong types.
+    """
+    fields = dict.fromkeys(each["loc"][0] for each in faults)
+    places = [(_steps(each, data), each) for each in faults if each["loc"][0] == next(iter(fields))]
+    steps = max((steps for steps, _ in places), key=len)
+    found = [each for others, each in places if others == steps]
+    found = [each for each in found if not each["type"].endswith("_type")] or found
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+    words = " or ".join(dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in found))
+    words = words.replace(" or Input should be ", " or ")
+    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
+    is_unknown = found[0]["type"] == "extra_forbidden"
+    message = f"{place} is not known{more}" if is_unknown else f"{place} is not allowed: {words}{more}"
+    return ApiError(400, "invalid_value", message, param=place)
+
+
+def _steps(fault: ErrorDetails, data: Any) -> tuple[int | str, ...]:
+    """Return the keys and indices of a fault. pydantic's own place also names the members of unions."""
+    steps: list[int | str] = []
+    for step in fault["loc"]:
+        if isinstance(step, int) if isinstance(data, list) else isinstance(data, dict) and step in data:
+            data = data[step]
+            steps.append(step)
+    return (*steps, fault["loc"][-1]) if fault["type"] == "missing" else tuple(steps)

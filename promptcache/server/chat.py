@@ -69,7 +69,7 @@ def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str |
     """Return the prompt of a chat, and the name of its schema. Diagnostics of the prompt carry JSON paths.
 
     Raises:
-        ApiError: There is no such model, or two schemas are named.
+        ApiError: There is no such model or schema, or two schemas are named.
         InvalidValue: A message is not supported; names its place.
     """
     asked = body.prompt_cache
@@ -83,6 +83,8 @@ def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str |
             message = "modules and arguments need a schema: prompt_cache.schema, or the model id base@schema"
             raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
         return body.messages, None
+    if schema not in state.engine.schemas:
+        raise state.no_schema(schema, param="prompt_cache.schema")
     messages = Prompt.from_messages(schema, body.messages).messages if body.messages else ()
     prompt = Prompt(
         schema,

@@ -121,7 +121,7 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(500, "internal_error", "the request failed; the log of the server has the reason")
 
 
-_JSON_PATH = re.compile(r"(messages|prompt_cache|prompt)\b[^\s=:]*")
+_JSON_PATH = re.compile(r"(messages|prompt_cache|prompt)\b[^\s=:]*|(temperature|top_p|top_k|repetition_penalty)(?==)")
 
 
 def _param(place: str) -> str | None:

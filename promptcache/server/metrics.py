@@ -18,8 +18,8 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class ServerMetrics(ServiceObserver):
     """Counters and histograms of one server. Each server has a registry of its own.
 
-    Requests with `n` answers count as `n` requests, because each answer is one row of the batch. A refused request counts
-    once.
+    Requests with `n` answers count as `n` requests, because each answer is one row of the batch. A refused request
+    counts once.
     """
 
     def __init__(self, counts: Callable[[], ServiceCounts], store: Store | None) -> None:

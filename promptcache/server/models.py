@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
 from promptcache.runtime import MAX_LOGPROBS
 from promptcache.server.errors import ApiError
 
@@ -44,6 +46,16 @@ _IGNORED = (
 )
 """Parameters that never change an answer."""
 
+
+def _repair(value: str) -> str:
+    try:
+        Repair.parse(value)
+    except InvalidValue as error:
+        raise ValueError(str(error).rpartition(" is not allowed: ")[2]) from None  # pydantic adds the place
+    return value
+
+
+_Repair: TypeAlias = Annotated[str, AfterValidator(_repair)]
 _StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
@@ -125,7 +137,7 @@ class ModuleBody(_Body):
     schema_name: str | None = Field(default=None, alias="schema")
     use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
     fill: ModuleArguments = Field(default_factory=dict)
-    repair: str | None = None
+    repair: _Repair | None = None
 
 
 class ChatBody(GenerationBody):
@@ -143,7 +155,7 @@ class PlainBody(GenerationBody):
 
     model: str
     prompt: str
-    repair: str | None = None
+    repair: _Repair | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
@@ -151,7 +163,7 @@ class PromptBody(GenerationBody):
     """The body of `/v1/prompts` as JSON: a prompt document and options."""
 
     prompt: str
-    repair: str | None = None
+    repair: _Repair | None = None
     reuse: bool = True
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

@@ -111,8 +111,7 @@ def _as_admin(request: Request) -> ServerState:
 def _find(state: ServerState, name: str) -> CheckedSchema:
     checked = state.engine.schemas.get(name)
     if checked is None:
-        known = ", ".join(state.engine.schemas) or "none"
-        raise ApiError(404, "schema_not_found", f"there is no schema '{name}' here; schemas are {known}")
+        raise state.no_schema(name)
     return checked
 
 

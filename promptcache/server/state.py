@@ -179,6 +179,12 @@ class ServerState:
             self.metrics.rejected(reason)
             raise ServiceClosed(words, reason)
 
+    def no_schema(self, name: str, *, param: str | None = None) -> ApiError:
+        """Return the error 404 for the name of a schema that there is not."""
+        known = ", ".join(self.engine.schemas) or "none"
+        message = f"there is no schema '{name}' here; schemas are {known}"
+        return ApiError(404, "schema_not_found", message, param=param)
+
     def schema_of(self, model: str) -> str | None:
         """Return the schema of a model id, `base@schema`; None for the base model.
 

@@ -101,3 +101,46 @@ def test_errors_answer_with_any_text() -> None:
     body = bytes(ApiError(404, "not_found", f"there is no {LONE}").response().body)
 
     assert json.loads(body)["error"]["message"] == f"there is no {LONE}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop": ["a"] * 17}, "stop is not allowed: List should have at most 16 items after validation, not 17"),
+        ({"stop": ""}, "stop is not allowed: String should have at least 1 character"),
+        (
+            {"prompt_cache": {"use": "miami"}},
+            "prompt_cache.use is not allowed: Input should be a valid dictionary or a valid list",
+        ),
+        (
+            {"temperature": 3, "stop": "", "max_token": 1},
+            "temperature is not allowed: Input should be less than or equal to 2 (and 2 more)",
+        ),
+        ({"messages": None}, "messages is not allowed: Input should be a valid list"),
+    ],
+)
+def test_messages_of_wrong_values(served: Served, changes: dict[str, Any], message: str) -> None:
+    """A message has the place in the body, the limit, and the number of other fields with faults."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", json={**CHAT, **changes})
+
+    assert response.json()["error"]["message"] == message
+
+
+def test_missing_fields(served: Served) -> None:
+    """A field that is missing has its place, too."""
+    with served.http() as client:
+        found = [client.post(door, json={"model": "demo"}).json()["error"] for door in DOORS]
+
+    assert [each["param"] for each in found] == ["messages", "prompt", "prompt", "prompt", "document", "document"]
+
+
+def test_repair_of_other_endpoints(served: Served) -> None:
+    """A repair that there is not is refused at its place."""
+    body = {"model": "demo", "prompt": "x", "repair": "first-x"}
+    with served.http() as client:
+        found = [
+            client.post(door, json=body).json()["error"] for door in ("/v1/completions", "/v1/prompts", "/v1/plan")
+        ]
+
+    assert [each["param"] for each in found] == ["repair"] * 3

@@ -23,8 +23,16 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt_cache": {"use": {"miami": {"days": "1"}}}}, "PC402", "prompt_cache.use.miami.days"),
     ({"prompt_cache": {"use": ["miami", "paris"]}}, "PC408", None),
     ({"prompt_cache": {"schema": "other"}}, "invalid_value", "prompt_cache.schema"),
-    ({"prompt_cache": {"use": ["miami"], "repair": "most"}}, "invalid_value", None),
-    ({"prompt_cache": {"use": 3}}, "invalid_value", None),
+    ({"prompt_cache": {"use": ["miami"], "repair": "first-x"}}, "invalid_value", "prompt_cache.repair"),
+    ({"prompt_cache": {"use": "miami"}}, "invalid_value", "prompt_cache.use"),
+    ({"prompt_cache": {"use": ["miami", 3]}}, "invalid_value", "prompt_cache.use[1]"),
+    (
+        {"prompt_cache": {"use": {"trip-plan": {"duration": True}}}},
+        "invalid_value",
+        "prompt_cache.use.trip-plan.duration",
+    ),
+    ({"prompt_cache": {"fill": {"a": None}}}, "invalid_value", "prompt_cache.fill.a"),
+    ({"prompt_cache": {"schemas": "x"}}, "invalid_value", "prompt_cache.schemas"),
     ({"messages": [IMAGE]}, "invalid_value", "messages[0].content[0].type"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"messages": "hello"}, "invalid_value", "messages"),
@@ -35,11 +43,15 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),
     ({"temperature": 3}, "invalid_value", "temperature"),
     ({"temperature": "0"}, "invalid_value", "temperature"),
-    *(({name: 1e-40}, "invalid_value", None) for name in ("temperature", "repetition_penalty")),
+    *(({name: 1e-40}, "invalid_value", name) for name in ("temperature", "repetition_penalty")),
     ({"max_tokens": 0}, "invalid_value", "max_tokens"),
     ({"max_tokens": 2000}, "invalid_value", "max_tokens"),
     ({"n": 17}, "invalid_value", "n"),
-    ({"stop": [""]}, "invalid_value", None),
+    ({"max_completion_tokens": 5000}, "invalid_value", "max_completion_tokens"),
+    ({"stop": ""}, "invalid_value", "stop"),
+    ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
+    ({"stop": ["a"] * 17}, "invalid_value", "stop"),
+    ({"stream_options": {"x": 1}}, "invalid_value", "stream_options.x"),
     ({"max_token": 3}, "invalid_value", "max_token"),
 ]
 
@@ -56,6 +68,7 @@ def test_bad_requests(served: Served, changes: dict[str, Any], code: str, param:
     assert error["message"]
     if param is not None:
         assert error["param"] == param
+        assert param in error["message"]
 
 
 def test_bad_request_is_openais_class(served: Served) -> None:
@@ -92,6 +105,7 @@ def test_wrong_keys_models_and_schemas(served: Served) -> None:
             model="demo", messages=[QUESTION], extra_body={"prompt_cache": {"schema": "../etc"}}
         )
 
+    assert schema.value.param == "prompt_cache.schema"
     assert [each.value.code for each in (wrong, model, schema)] == [
         "invalid_api_key",
         "model_not_found",
