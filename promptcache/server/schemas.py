@@ -45,6 +45,8 @@ async def schemas(request: Request) -> dict[str, Any]:
 @router.get("/v1/schemas/{name:path}/layout.svg")
 async def layout(request: Request, name: str) -> Response:
     """Draw the layout of a schema."""
+    if _is_in_name(request, "/layout.svg"):
+        return JSONResponse(await schema(request, f"{name}/layout.svg"))
     state: ServerState = request.app.state.server
     _find(state, name)
     return svg_response(await run_in_threadpool(lambda: layout_svg(state.engine.layout(name))))
@@ -53,6 +55,8 @@ async def layout(request: Request, name: str) -> Response:
 @router.get("/v1/schemas/{name:path}/grammar")
 async def grammar(request: Request, name: str) -> Response:
     """Return the RELAX NG grammar of the prompts of a schema."""
+    if _is_in_name(request, "/grammar"):
+        return JSONResponse(await schema(request, f"{name}/grammar"))
     checked = _find(request.app.state.server, name)
     return Response(await run_in_threadpool(prompt_grammar, checked), media_type="application/xml")
 
@@ -106,6 +110,12 @@ def _as_admin(request: Request) -> ServerState:
         raise ApiError(403, "admin_key_needed", "changes of schemas need a key of --admin-key-file")
     state: ServerState = request.app.state.server
     return state
+
+
+def _is_in_name(request: Request, ending: str) -> bool:
+    """Whether the end of a path belongs to the name of a schema, because its slash is written %2F."""
+    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    return not path.endswith(ending.encode())
 
 
 def _find(state: ServerState, name: str) -> CheckedSchema:

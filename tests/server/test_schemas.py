@@ -59,6 +59,25 @@ def test_administrator_changes_schemas(served: Served, name: str) -> None:
     assert after.status_code == 404
 
 
+def test_names_that_end_like_other_paths(served: Served) -> None:
+    """A schema named a/grammar is not the grammar of a schema a, nor is a/layout.svg its picture."""
+    names = ["a", "a/grammar", "a/layout.svg", "a/warm"]
+    with served.http("root") as client:
+        paths = [f"/v1/schemas/{quote(name, safe='')}" for name in names]
+        made = [
+            client.put(path, content=DOCUMENT.format(name, "red"), headers=XML)
+            for path, name in zip(paths, names, strict=True)
+        ]
+        found = [client.get(path).json()["id"] for path in paths]
+        parts = [client.get(f"{path}/{part}").status_code for path in paths for part in ("grammar", "layout.svg")]
+        warmed = [client.post(f"{path}/warm").status_code for path in paths]
+        gone = [client.delete(path).json()["id"] for path in paths]
+
+    assert [each.status_code for each in made] == [201] * 4
+    assert found == gone == names
+    assert set(parts) == set(warmed) == {200}
+
+
 @pytest.mark.parametrize(
     ("document", "code"),
     [
