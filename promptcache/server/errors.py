@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -130,16 +131,30 @@ def _param(place: str) -> str | None:
     return found[0] if found else None
 
 
+def _methods(request: Request) -> list[str]:
+    """Return the methods that some route has for the path of a request."""
+    routes = request.app.routes
+    found = [
+        method
+        for method in ("GET", "PUT", "POST", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ["HEAD", *found] if "GET" in found else found
+
+
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application in OpenAI's shape."""
 
     async def refused(_request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
-    async def of_framework(_request: Request, error: Exception) -> Response:
+    async def of_framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
-        return ApiError(error.status_code, code, str(error.detail), headers=error.headers).response()
+        headers = dict(error.headers or {})
+        if "Allow" in headers:  # it has the methods of one route only
+            headers["Allow"] = ", ".join(_methods(request))
+        return ApiError(error.status_code, code, str(error.detail), headers=headers).response()
 
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)

@@ -105,7 +105,8 @@ class Gate:
             self._check_connections(scope)
             scope["state"]["caller"] = self._caller(scope, headers)
             body = await self._timed_body(headers, receive)
-            await self._app(scope, _replaying(body, receive), send_with_id)
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server sends no body for HEAD
+            await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
         except ApiError as error:
             record["error"] = error.code
             await error.response()(scope, receive, send_with_id)

@@ -124,6 +124,36 @@ def test_unknown_paths_and_methods_have_the_shape(served: Served, method: str) -
 
 
 @pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/schemas/travel", "HEAD, GET, PUT, DELETE"),
+        ("/v1/schemas/travel/warm", "HEAD, GET, PUT, POST, DELETE"),
+        ("/v1/chat/completions", "POST"),
+        ("/health", "HEAD, GET"),
+    ],
+)
+@pytest.mark.parametrize("method", ["OPTIONS", "PATCH"])
+def test_methods_of_a_path(served: Served, method: str, path: str, methods: str) -> None:
+    """405 lists all methods of the path."""
+    with served.http() as client:
+        response = client.request(method, path)
+
+    assert (response.status_code, response.headers["allow"]) == (405, methods)
+
+
+def test_head_is_get_without_a_body(served: Served) -> None:
+    """HEAD has the status and headers of GET at each of its endpoints, and no body; elsewhere it is 405."""
+    paths = ["/", "/livez", "/health", "/v1/models", "/v1/schemas/travel", "/v1/schemas/no", "/page/page.js"]
+    with served.http() as client:
+        for path in paths:
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.headers["content-length"]) == (get.status_code, str(len(get.content)))
+            assert (head.text, head.headers["content-type"]) == ("", get.headers["content-type"])
+        assert client.head("/metrics").status_code == 200
+        assert client.head("/v1/prompts").status_code == 405
+
+
+@pytest.mark.parametrize(
     ("error", "status", "code", "header"),
     [
         (QueueFull("full", "queue_full"), 429, "queue_full", ("retry-after", "1")),
