@@ -29,9 +29,6 @@ async def chat(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     state: ServerState = request.app.state.server
     prompt, schema = chat_prompt(body, state)
-    wanted = None if not body.logprobs else body.top_logprobs or 0
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
     return await respond(
         request,
         ServerRequest(
@@ -40,7 +37,7 @@ async def chat(request: Request) -> Response:
             schema=schema,
             body=body,
             repair=body.prompt_cache.repair,
-            logprobs=wanted,
+            logprobs=body.num_logprobs,
         ),
     )
 

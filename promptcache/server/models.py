@@ -6,7 +6,7 @@ A field that this server does not know is refused, because an answer that ignore
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -140,14 +140,28 @@ class ModuleBody(_Body):
     repair: _Repair | None = None
 
 
-class ChatBody(GenerationBody):
+class _LogprobsBody(GenerationBody):
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _top_of_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """The number of the most probable tokens to report for each token; None reports none."""
+        return self.top_logprobs or 0 if self.logprobs else None
+
+
+class ChatBody(_LogprobsBody):
     """The body of `/v1/chat/completions`. `read_messages` checks the messages."""
 
     model: str
     messages: list[Any]
     prompt_cache: ModuleBody = Field(default_factory=ModuleBody)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PlainBody(GenerationBody):
@@ -159,14 +173,12 @@ class PlainBody(GenerationBody):
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
-class PromptBody(GenerationBody):
+class PromptBody(_LogprobsBody):
     """The body of `/v1/prompts` as JSON: a prompt document and options."""
 
     prompt: str
     repair: _Repair | None = None
     reuse: bool = True
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class CheckBody(_Body):

@@ -51,7 +51,7 @@ async def prompts(request: Request) -> Response:
             schema=parsed.schema,
             body=body,
             repair=body.repair,
-            logprobs=None if not body.logprobs else body.top_logprobs or 0,
+            logprobs=body.num_logprobs,
             reuse=body.reuse,
         ),
     )

@@ -127,6 +127,19 @@ def test_messages_of_wrong_values(served: Served, changes: dict[str, Any], messa
     assert response.json()["error"]["message"] == message
 
 
+def test_top_logprobs_need_logprobs(served: Served) -> None:
+    """The number of most probable tokens is refused without log-probabilities, in chats and in prompt documents."""
+    prompt = '<prompt schema="travel"><miami/>Hi</prompt>'
+    with served.http() as client:
+        found = [
+            client.post("/v1/chat/completions", json={**CHAT, "top_logprobs": 3}),
+            client.post("/v1/prompts", json={"prompt": prompt, "top_logprobs": 3, "logprobs": False}),
+        ]
+
+    assert [each.status_code for each in found] == [400, 400]
+    assert {each.json()["error"]["param"] for each in found} == {"top_logprobs"}
+
+
 def test_missing_fields(served: Served) -> None:
     """A field that is missing has its place, too."""
     with served.http() as client:
