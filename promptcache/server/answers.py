@@ -73,6 +73,7 @@ class _AnswerRow:
 
     Attributes:
         num_taken: Characters of the answer that were taken from `text`.
+        num_tokens: Tokens that were told one by one.
         logprobs: The tokens with log-probabilities, if these were asked for.
     """
 
@@ -81,7 +82,13 @@ class _AnswerRow:
     pieces: list[str] = field(default_factory=list)
     num_taken: int = 0
     completion: Completion | None = None
+    num_tokens: int = 0
     last_token_at: float | None = None
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """The number of tokens up to now; those of a whole answer may come with it."""
+        return self.num_tokens if self.completion is None else self.completion.usage.num_generated_tokens
 
     @property
     def finish(self) -> str | None:
@@ -281,6 +288,7 @@ class _Answer:
         now = time.perf_counter()
         self._state.metrics.token(now - (row.last_token_at or self._started), first=row.last_token_at is None)
         row.last_token_at = now
+        row.num_tokens += 1
 
     def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
         assert row.completion is not None
@@ -365,7 +373,8 @@ class _Answer:
         """End a request without an answer."""
         self._record["finish"] = finish
         if self._accepted:
-            self._state.metrics.ended(finish, self._question.door, len(self._rows))
+            num_tokens = sum(row.num_generated_tokens for row in self._rows)
+            self._state.metrics.ended(finish, self._question.door, len(self._rows), num_tokens)
         self.events.close()
 
 

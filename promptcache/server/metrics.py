@@ -93,9 +93,10 @@ class ServerMetrics(ServiceObserver):
         for each in usage.modules:
             self._module_tokens.labels(schema or "", each.source).inc(each.num_tokens)
 
-    def ended(self, finish: str, door: str, num_rows: int) -> None:
-        """Count a request that ended without an answer: cancelled, timed out or failed."""
+    def ended(self, finish: str, door: str, num_rows: int, num_tokens: int) -> None:
+        """Count a request that ended without a whole answer, and its tokens: cancelled, timed out or failed."""
         self._requests.labels(finish, door).inc(num_rows)
+        self._generated.inc(num_tokens)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

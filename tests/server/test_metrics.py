@@ -19,7 +19,7 @@ from promptcache.runtime import ServiceLimits
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app
 from tests.conftest import law_examples
-from tests.server.conftest import CHAT, TRAVEL, in_process
+from tests.server.conftest import CHAT, TRAVEL, ScriptedService, in_process, scripted
 
 COUNTERS = {
     "requests",
@@ -141,6 +141,20 @@ def test_failed_steps_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatc
     assert 'promptcache_requests_total{door="chat",finish="error"} 1.0' in text
     assert 'promptcache_requests_total{door="chat",finish="stop"} 1.0' in text
     assert "rejected_total{" not in text
+
+
+def test_tokens_of_answers_that_end_early_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens before an error are generated tokens: as many as the latencies have."""
+    app = scripted(engine, ScriptedService(265, 2757, 265, RuntimeError("on purpose")), monkeypatch)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post("/v1/chat/completions", json={**CHAT, "stream": each}) for each in (True, False)]
+
+    in_process(app, ask)
+    found = values(app.state.server.metrics.text().decode())
+
+    assert found["generation_tokens_total"] == 6
+    assert found["time_to_first_token_seconds_count"] + found["inter_token_latency_seconds_count"] == 6
 
 
 def test_bytes_of_the_store_by_tier(tmp_path: Path) -> None:
