@@ -42,7 +42,7 @@ from promptcache.tokenizer import local_folder
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.server import ApiKeys, ServerSettings
+    from promptcache.server import ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
 
@@ -226,7 +226,7 @@ def _serve_ray(
 def _settings(options: dict[str, Any]) -> ServerSettings:
     from promptcache.kv import Codec
     from promptcache.runtime import ServiceLimits
-    from promptcache.server import ServerSettings
+    from promptcache.server import ApiKeys, ServerSettings
 
     limits = ServiceLimits(
         max_rows=options["max_rows"],
@@ -239,7 +239,7 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
     model = options["model"]
     return ServerSettings(
         model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
-        keys=_keys(options["api_key_file"], options["admin_key_file"]),
+        keys=ApiKeys(clients=_keys("api_key_file", options), admins=_keys("admin_key_file", options)),
         keep=Codec(options["keep"]),
         limits=limits,
         max_new_tokens=options["max_new_tokens"],
@@ -250,22 +250,20 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
     )
 
 
-def _keys(clients: Path | None, admins: Path | None) -> ApiKeys:
-    """Read the files of keys.
+def _keys(name: str, options: dict[str, Any]) -> frozenset[str]:
+    """Return the digests of the keys in the file of an option; without the option, there are none.
 
     Raises:
-        UsageMistake: A file has no valid key.
-        OSError: A file cannot be read.
+        UsageMistake: The file is not a file of keys.
+        OSError: The file cannot be read.
     """
-    from promptcache.server import ApiKeys, read_keys
+    from promptcache.server import read_keys
 
+    path = options[name]
     try:
-        return ApiKeys(
-            clients=frozenset() if clients is None else read_keys(clients),
-            admins=frozenset() if admins is None else read_keys(admins),
-        )
+        return frozenset() if path is None else read_keys(path)
     except InvalidValue as error:
-        raise UsageMistake(str(error)) from None
+        raise UsageMistake(f"--{name.replace('_', '-')} {error}") from None
 
 
 def _is_loopback(host: str) -> bool:

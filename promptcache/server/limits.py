@@ -61,10 +61,17 @@ def read_keys(path: Path) -> frozenset[str]:
     """Return the digests of the keys in a file: one key a line; empty lines and lines with # are skipped.
 
     Raises:
-        InvalidValue: The file has no key, or a key with a space in it.
+        InvalidValue: The file has no key, or a key with a space in it, or is not UTF-8.
         OSError: The file cannot be read.
     """
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    data = path.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as fault:
+        line = data.count(b"\n", 0, fault.start) + 1
+        message = f"{path}: byte 0x{data[fault.start]:02x} in line {line} is not UTF-8; save the file as UTF-8"
+        raise InvalidValue(message) from None
+    lines = (line.strip() for line in text.splitlines())
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys or any(len(key.split()) != 1 for key in keys):
         raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own, without spaces")

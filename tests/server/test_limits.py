@@ -99,7 +99,7 @@ def test_admin_key_serves_clients_and_no_key_is_needed_without_keys(
 
 
 def test_files_of_keys(tmp_path: Path) -> None:
-    """A key a line; comments and empty lines are skipped; a file without keys, or with spaces in one, is refused."""
+    """A key a line; comments and empty lines are skipped; a file that has no valid keys, or is not UTF-8, is refused."""
     path = tmp_path / "keys"
     path.write_text("# two\n\nalice\n  bob \n", encoding="utf-8")
 
@@ -108,6 +108,9 @@ def test_files_of_keys(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InvalidValue, match="keys"):
             read_keys(path)
+    path.write_bytes(b"alice\nkey\xff\n")
+    with pytest.raises(InvalidValue, match="keys: byte 0xff in line 2 is not UTF-8; save the file as UTF-8"):
+        read_keys(path)
 
 
 def test_metrics_count_tokens_by_origin(engine: Engine) -> None:

@@ -78,7 +78,9 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--host", "::1"], 0, ""),
         (["--host", "0.0.0.0", "--api-key-file", "keys"], 0, ""),
         (["--host", "0.0.0.0", "--admin-key-file", "keys"], 2, "everyone could use the model"),
-        (["--api-key-file", "empty"], 2, "at least one key"),
+        (["--api-key-file", "empty"], 2, "--api-key-file empty: at least one key"),
+        (["--api-key-file", "latin"], 2, "--api-key-file latin: byte 0xff in line 1 is not UTF-8; save"),
+        (["--api-key-file", "keys", "--admin-key-file", "latin"], 2, "--admin-key-file latin: byte 0xff in line 1"),
         (["--api-key-file", "nowhere"], 3, "No such file"),
         (["--config", "wrong.toml"], 2, "no option 'max_row'"),
         (["--config", "broken.toml"], 2, "is not TOML"),
@@ -105,6 +107,7 @@ def test_options_are_checked_before_the_model_is_loaded(
     files = {"keys": "alice\n", "empty": "\n", "wrong.toml": "max_row = 3\n", "broken.toml": "max_row =\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "latin").write_bytes(b"key\xff\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: None if name == "ray" else find_spec(name))
 
