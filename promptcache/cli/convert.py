@@ -23,10 +23,9 @@ from promptcache.cli.new import checked_name, schema_file
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import InvalidValue, LanguageError
 from promptcache.language import (
     IN_PYTHON,
-    MAX_BYTES,
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
     RESERVED_PARAMETERS,
@@ -42,6 +41,7 @@ from promptcache.language import (
     Text,
     Turn,
     Whitespace,
+    decode,
     finish,
     format_document,
     is_name,
@@ -92,12 +92,8 @@ def command(sources: Sources, file: str, name: str | None, output: Path | None) 
     document = read(file, sources)
     stem = document.path.stem if document.path is not None else ""
     called = checked_name(stem if name is None else name, fix="say which with --name NAME")
-    if len(document.data) > MAX_BYTES:
-        raise UsageMistake(f"{document.name} has more than {MAX_BYTES} bytes")
-    try:
-        text = document.data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageMistake(f"{document.name} is not UTF-8") from None
+    decode(document.data, document.name, LanguageError)
+    text = document.data.decode("utf-8-sig")  # keeps the line ends, which `decode` replaces
     made = convert_text(text, called, document.name, document.folder)
     schema = output or schema_file(called)
     files = {schema: made.schema}

@@ -78,7 +78,7 @@ from promptcache.language.syntax.nodes import (
     walk,
 )
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
-from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, read_document, root_tag, source_of
+from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, decode, read_document, root_tag, source_of
 from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
 from promptcache.lazy import lazy_names
@@ -148,6 +148,7 @@ __all__ = [
     "are_messages",
     "check_schema",
     "count_combinations",
+    "decode",
     "describe",
     "example_prompt",
     "finish",

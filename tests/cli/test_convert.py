@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.cli.convert import _sections, convert_chat, convert_dialect, convert_sections
-from promptcache.language import Role, check_schema, parse_prompt, parse_schema
+from promptcache.language import MAX_BYTES, Role, check_schema, parse_prompt, parse_schema
 from promptcache.testing.laws import shape
 from promptcache.testing.subject import PromptCase, Subject
 from tests.cli.conftest import Command
@@ -265,3 +265,34 @@ def test_a_schema_with_errors_is_told_with_its_line(command: Command, folder: Pa
     (folder / "bad.xml").write_text('<schema name="bad"><modul name="a"/></schema>', encoding="utf-8")
     result = command("convert", "bad.xml", "-o", "good.xml")
     assert (result.exit_code, "bad.xml:1:" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'<schema name="caf\xe9"/>', "error[PC006]: byte 0xe9 is not UTF-8\n  --> latin.xml:1:18\n"),
+        (b"Hello.\n\n## caf\xe9\n", "error[PC006]: byte 0xe9 is not UTF-8\n  --> latin.xml:3:7\n"),
+        ("Hello.".encode("utf-16"), "error[PC006]: the document is UTF-16; only UTF-8 is supported"),
+        (b" " * (MAX_BYTES + 1), f"error[PC004]: the document has more than {MAX_BYTES} bytes"),
+    ],
+    ids=["schema", "sections", "utf-16", "too large"],
+)
+def test_what_is_no_text_has_the_code_of_other_commands(
+    command: Command, folder: Path, data: bytes, message: str
+) -> None:
+    """A file that is not UTF-8, or too large, has the diagnostic that `check` has, with its place and fix."""
+    (folder / "latin.xml").write_bytes(data)
+
+    result = command("convert", "latin.xml", "-o", "made.xml")
+
+    assert (result.exit_code, (folder / "made.xml").exists()) == (1, False)
+    assert result.stderr.startswith(message)
+    assert result.stderr.splitlines()[:2] == command("check", "latin.xml").stdout.splitlines()[:2]
+
+
+def test_line_ends_of_a_schema_stay(command: Command, folder: Path) -> None:
+    """A schema of the paper keeps the line ends of Windows."""
+    (folder / "old.xml").write_bytes(PAPER.replace("\n", "\r\n").encode("utf-8-sig"))
+
+    assert command("convert", "old.xml", "-o", "ours.xml").exit_code == 0
+    assert (folder / "ours.xml").read_bytes().count(b"\r\n") == PAPER.count("\n")
