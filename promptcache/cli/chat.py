@@ -6,6 +6,7 @@ Answers go to stdout and everything else to stderr. All checks that need no mode
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from promptcache.runtime import Chat, Completion
 
 _BLOCK = '"""'
+_WHOLE = re.compile(r"0*[1-9]\d{0,8}")
 _HELP = f"""\
 /usage       what the last answer reused and prefilled
 /rewind [N]  forget the last question with its answer, or the last N
@@ -222,6 +224,11 @@ class _Conversation:
             self._code = self._code or ExitCode.ENVIRONMENT
 
     def _ask(self, question: str) -> None:
+        try:
+            question.encode()
+        except UnicodeEncodeError as fault:
+            byte = ord(question[fault.start]) & 0xFF  # surrogateescape: 0xDC00 and the byte
+            raise UsageMistake(f"byte 0x{byte:02x} of the input is not UTF-8; convert the question to UTF-8") from None
         before = self._chat.turns
         try:
             with self._chat.stream(question, **self._options) as stream:
@@ -264,7 +271,9 @@ class _Conversation:
         tell(*usage_lines(self._answer))
 
     def _rewind(self, rest: str) -> None:
-        number = _whole("/rewind", rest or "1", "of questions")
+        number, asked = _whole("/rewind", rest or "1", "of questions"), len(self._chat.turns)
+        if number > asked:
+            raise UsageMistake(f"/rewind {number}: the chat has {counted(asked, 'question')}")
         self._chat.rewind(number)
         tell(f"forgot {counted(number, 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
 
@@ -276,7 +285,7 @@ class _Conversation:
 
     def _switch(self, rest: str) -> None:
         number = _whole("/switch", rest, "of a chat")
-        if not 1 <= number <= len(self._chats):
+        if number > len(self._chats):
             raise UsageMistake(
                 f"/switch {number}: there {'are' if len(self._chats) > 1 else 'is'} "
                 f"{counted(len(self._chats), 'chat')}; /fork makes one"
@@ -294,7 +303,7 @@ class _Conversation:
 
 
 def _whole(command: str, text: str, what: str) -> int:
-    if not text.isdecimal():
+    if not _WHOLE.fullmatch(text):
         got = f", not '{text}'" if text else ""
         raise UsageMistake(f"{command}: the number {what} is expected{got}")
     return int(text)

@@ -19,6 +19,7 @@ from promptcache.diagnostics import (
     InvalidGeneration,
     InvalidValue,
     Unpicklable,
+    counted,
     shown,
     whole,
 )
@@ -142,7 +143,7 @@ class Chat(Unpicklable):
         """
         _TURNS.check("n", n, InvalidValue)
         if n > len(self.turns):
-            raise InvalidValue(f"n={n}: the chat has {len(self.turns)} questions")
+            raise InvalidValue(f"n={n}: the chat has {counted(len(self.turns), 'question')}")
         self.turns = self.turns[:-n]
 
     def with_prompt(self, prompt: Prompt) -> Chat:

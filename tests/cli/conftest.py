@@ -55,7 +55,7 @@ def write_documents(folder: Path) -> None:
 def command() -> Command:
     """Runs `promptcache` in this process."""
 
-    def run(*words: str, stdin: str | None = None) -> Result:
+    def run(*words: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, list(words), input=stdin)
 
     return run

@@ -114,7 +114,10 @@ def test_a_question_can_have_several_lines(command: Command, folder: Path) -> No
     ("line", "message", "code"),
     [
         ("/usages", "there is no command '/usages'; did you mean '/usage'?", 2),
-        ("/rewind 5", "the chat has 0 questions", 2),
+        ("/rewind 5", "/rewind 5: the chat has 0 questions", 2),
+        ("/rewind 0", "/rewind: the number of questions is expected, not '0'", 2),
+        pytest.param(f"/rewind {'9' * 5000}", "/rewind: the number of questions is expected, not", 2, id="digits"),
+        ("/switch 0", "/switch: the number of a chat is expected, not '0'", 2),
         ("/rewind x", "/rewind: the number of questions is expected, not 'x'", 2),
         ("/switch", "/switch: the number of a chat is expected", 2),
         ("/switch 2", "there is 1 chat; /fork makes one", 2),
@@ -131,6 +134,24 @@ def test_an_error_is_shown_and_the_chat_goes_on(command: Command, line: str, mes
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert (result.exit_code, result.stdout.count("\n")) == (code, 1)
+
+
+def test_questions_are_utf_8(command: Command) -> None:
+    """A question with other bytes is refused; the others are answered."""
+    result = command(*CHAT, stdin=b"caf\xe9?\n" + DISH.encode())
+
+    assert result.stderr == "error: byte 0xe9 of the input is not UTF-8; convert the question to UTF-8\n"
+    assert (result.exit_code, result.stdout.count("\n")) == (2, 1)
+
+
+def test_no_more_questions_are_forgotten_than_there_are(command: Command) -> None:
+    """/rewind says how many questions there are, also for one."""
+    result = command(*CHAT, stdin=f"{DISH}/rewind 5\n/rewind\n")
+
+    assert result.stderr.splitlines() == [
+        "error: /rewind 5: the chat has 1 question",
+        "forgot 1 question; the chat has 0 questions",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,9 @@ def test_values_are_checked(tmp_path: Path) -> None:
         chat.rewind()
     with pytest.raises(InvalidValue, match="n="):
         chat.rewind(0)
+    chat.say("One?", max_new_tokens=1)
+    with pytest.raises(InvalidValue, match=r"n=2: the chat has 1 question$"):
+        chat.rewind(2)
     with pytest.raises(InvalidValue, match="say"):
         made.chat(Prompt("s").text("bare"))
     with pytest.raises(InvalidValue, match="bogus"):
