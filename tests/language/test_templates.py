@@ -153,6 +153,8 @@ FAULTS = {
     "{{ 'a' ~ itms }}": ("PC603", "itms", "did you mean 'items'?"),
     "{% set place = 1 %}{{ palce }}": ("PC603", "palce", "did you mean 'place'?"),
     "{% for item in itms %}{% endfor %}": ("PC603", "itms", "did you mean 'items'?"),
+    "{% for item in items if itme %}{% endfor %}": ("PC603", "itme", "did you mean 'item'?"),
+    "{% for n in items %}{% set place = n %}{{ palce }}{% endfor %}": ("PC603", "palce", "did you mean 'place'?"),
     "{{ data.nmae }}": ("PC603", "nmae", "did you mean 'name'?"),
     "{{ data.name.nmae }}": ("PC603", "nmae", "available: endswith"),
     "{{ items[9] }}": ("PC603", "[9]", ""),
@@ -190,6 +192,35 @@ def test_faults_are_reported_at_their_place_in_the_template(template: str, expec
     (found,) = caught.value.diagnostics
     assert (found.code, found.span.line, cut(text, found.span)) == (code, 3, words)
     assert advice in (found.help or "")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for note in notes %}{{ note }}{% endfor %}",
+        "{% for a in records %}{% for note in notes %}{{ note }}{% endfor %}{% endfor %}",
+        "{% for note in [] %}{% else %}{{ notes }}{% endfor %}",
+        "{% for note in records %}{{ note }}{% endfor %}{{ notes }}",
+        "{% for a in records %}{% set note = a %}{% endfor %}{{ notes }}",
+        "{% set note = notes ~ 1 %}",
+        "{{ notes }}{% set note = 1 %}",
+        "{% if notes %}{% for note in records %}{% endfor %}{% endif %}",
+    ],
+)
+def test_names_are_suggested_where_they_are_defined(template: str):
+    """No help names a variable of a loop outside its body, or one that is set later."""
+    with pytest.raises(SchemaError) as caught:
+        render_template(template, {"records": ["a"]}, "t.xml.j2", SchemaError)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("PC603", "'notes' has no value")
+    assert re.fullmatch("available: (a, )?records", found.help or "")
+
+
+def test_loop_variables_do_not_hide_that_a_context_is_missing():
+    """Without a context, the help for the list of a loop is to give one."""
+    with pytest.raises(SchemaError) as caught:
+        render_template("{% for note in notes %}{% endfor %}", None, "t.xml.j2", SchemaError)
+    assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
 
 
 def test_a_template_without_a_context_says_how_to_give_one():

@@ -78,21 +78,19 @@ class _Rendering:
         self._context = context
         self._sandbox = Sandbox()
         self._template: Template | None = None
-        self._names: set[str] = set()
+        self._tree = nodes.Template([])
 
     def run(self) -> tuple[str, tuple[Piece, ...]]:
         """Return the text of the document, and the pieces that map it to the template."""
         _check_size(self._text)
         data = plain(dict(self._context or {}))
         assert isinstance(data, dict), "a mapping stays one"
-        self._names.update(data)
         self._template = Template.from_code(self._sandbox, self._compile(), {})
         return self._collect(self._template, data)
 
     def _compile(self) -> CodeType:
-        tree = Parser(self._sandbox, self._text).parse()
-        self._names.update(name.name for name in tree.find_all(nodes.Name) if name.ctx == "store")
-        return self._sandbox.compile(prepare(tree, self._sandbox), name=_FILE, filename=_FILE)
+        self._tree = prepare(Parser(self._sandbox, self._text).parse(), self._sandbox)
+        return self._sandbox.compile(self._tree, name=_FILE, filename=_FILE)
 
     def _collect(self, template: Template, data: dict[str, Any]) -> tuple[str, tuple[Piece, ...]]:
         texts: list[str] = []
@@ -138,7 +136,8 @@ class _Rendering:
 
     def _with_value(self, fault: NoValueError) -> str | None:
         """Return help for a name without a value, or None."""
-        known = sorted(self._names if fault.is_variable else fault.known)
+        defined = {*(self._context or ()), *(_defined(self._tree, fault.name, self._offset(fault), set()) or ())}
+        known = sorted(defined if fault.is_variable else fault.known)
         if near := did_you_mean(fault.name, known):
             return near
         if self._context is None and fault.is_variable:
@@ -177,6 +176,37 @@ class _Rendering:
             offset = _innermost(self._template, fault.__traceback__)
         blank = len(self._text) - len(self._text[offset:].lstrip())
         return min(max(offset, blank), max(len(self._text) - 1, 0))
+
+
+def _defined(node: nodes.Node, name: str, offset: int, before: set[str]) -> set[str] | None:
+    """Return the names that a template defines before it uses a name.
+
+    Args:
+        node: The template, or a part of it.
+        name: The name that is used.
+        offset: Where its statement begins.
+        before: Names that are defined before `node`. Those that `node` defines for the nodes after it are added.
+
+    Returns:
+        None if `node` does not use the name.
+    """
+    if isinstance(node, nodes.Name):
+        return before if node.name == name and node.ctx == "load" and node.lineno > offset else None
+    parts: list[tuple[nodes.Node, set[str]]] = [(each, before) for each in node.iter_child_nodes()]
+    if isinstance(node, nodes.For):  # only its test and its body have its variables, and what is set there
+        inner = before | _targets(node)
+        parts = [(each, inner) for each in (node.test, *node.body) if each is not None]
+        parts = [(node.iter, before), *parts, *((each, before) for each in node.else_)]
+    found = next((names for each in parts if (names := _defined(each[0], name, offset, each[1])) is not None), None)
+    if isinstance(node, nodes.Assign) and found is None:
+        before.update(_targets(node))
+    return found
+
+
+def _targets(node: nodes.For | nodes.Assign) -> set[str]:
+    """Return the names that a loop or an assignment defines."""
+    target = node.target
+    return {target.name} if isinstance(target, nodes.Name) else {each.name for each in target.find_all(nodes.Name)}
 
 
 def _check_size(text: str) -> None:
