@@ -5,6 +5,7 @@ An option is taken from the command line, else from `PROMPTCACHE_NAME`, else fro
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -147,6 +148,7 @@ def command(
             raise UsageMistake(
                 f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
             )
+        asyncio.run(_check_address(host, port))
         if ray:
             _serve_ray(checked, settings, host, port, replicas, options)
             return
@@ -271,6 +273,25 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def _check_address(host: str, port: int) -> None:
+    """Refuse an address before the model is loaded. It is bound as uvicorn does, and closed without listening.
+
+    Raises:
+        EnvironmentMissing: Nothing can listen on it.
+    """
+    try:
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError):
+            reason = (error.strerror or str(error)).rpartition(": ")[2]
+        else:
+            reason = "not the name of a host"  # a part is empty or too long to be encoded
+        raise EnvironmentMissing(
+            f"--host {host} --port {port}: {reason}; name an address of this machine and a free port"
+        ) from None
+    server.close()
 
 
 def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:

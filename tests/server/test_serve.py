@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The calls of `serve`, which serves nothing here."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr("promptcache.cli.serve._load", lambda *_: None)
+    monkeypatch.setattr("promptcache.cli.serve._check_address", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr("promptcache.server.create_app", lambda _engine, settings: settings)
     monkeypatch.setattr("promptcache.server.serve", lambda app, **given: not calls.append({"settings": app, **given}))
     return calls
@@ -117,13 +120,45 @@ def test_options_are_checked_before_the_model_is_loaded(
     assert message in errors
 
 
+@pytest.mark.parametrize("ray", [(), ("--ray",)])
+def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, ray: tuple[str, ...]
+) -> None:
+    """A port in use, and a host that is none, have one line with both options; the exit code is 3."""
+    for name in ("_load", "_serve_ray"):
+        monkeypatch.setattr(f"promptcache.cli.serve.{name}", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: name)
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *more: Any, **options: Any) -> Any:
+        if host == "nosuchhost.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    fix = "name an address of this machine and a free port\n"
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = str(used.getsockname()[1])
+        found = _serve("--port", port, *ray)
+    reasons = {
+        "nosuchhost.invalid": "Name or service not known",
+        "two..dots.invalid": "not the name of a host",
+        "192.0.2.1": "cannot assign requested address",
+    }
+
+    assert found == (3, f"error: --host 127.0.0.1 --port {port}: address already in use; {fix}")
+    for host, reason in reasons.items():
+        refused = _serve("--host", host, "--insecure", "--port", "8001", *ray)
+        assert refused == (3, f"error: --host {host} --port 8001: {reason}; {fix}")
+
+
 def test_modules_stay_within_the_memory_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--memory`, the store holds no more, and requests are answered all the same."""
     engines: list[Engine] = []
     monkeypatch.setattr("promptcache.server.create_app", lambda engine, _settings: engines.append(engine))
     monkeypatch.setattr("promptcache.server.serve", lambda *_, **__: True)
 
-    code, errors = _serve("--schema", str(TRAVEL), "--memory", "300 KiB")
+    code, errors = _serve("--schema", str(TRAVEL), "--memory", "300 KiB", "--port", "0")
 
     assert code == 0, errors
     (engine,) = engines
