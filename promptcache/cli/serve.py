@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from promptcache.server import ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
+_CONFIG = f"{__name__}.config"
+"""The path of `--config` in the data of a context."""
 
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
@@ -66,6 +69,30 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
     if isinstance(named.get("schema"), str):
         named["schema"] = [named["schema"]]
     ctx.default_map = named
+    ctx.meta[_CONFIG] = path
+
+
+class _ServeCommand(click.Command):
+    """A command that says where a value that is not allowed comes from."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if error.param is not None and error.param.name is not None and (place := _place(ctx, error.param.name)):
+                error.param_hint = f"{error.param.get_error_hint(ctx)} from {place}"
+            raise
+
+
+def _place(ctx: click.Context, name: str) -> str | None:
+    """Return where the value of an option comes from, or None for the command line and defaults."""
+    match ctx.get_parameter_source(name):
+        case ParameterSource.ENVIRONMENT:
+            return f"{ctx.auto_envvar_prefix}_{name.upper()}"
+        case ParameterSource.DEFAULT_MAP:
+            return f"--config {ctx.meta[_CONFIG]}"
+        case _:
+            return None
 
 
 def _seconds(name: str, default: float, words: str) -> Callable[[Decorated], Decorated]:
@@ -77,7 +104,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
     return click.option(name, metavar="N", type=click.IntRange(min=1), default=default, help=words)
 
 
-@click.command("serve", context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
+@click.command("serve", cls=_ServeCommand, context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
 @click.option(
     "--config",
     metavar="FILE",

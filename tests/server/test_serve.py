@@ -120,6 +120,29 @@ def test_options_are_checked_before_the_model_is_loaded(
     assert message in errors
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "place"),
+    [
+        (["--max-rows", "x"], {"PROMPTCACHE_MAX_ROWS": "2"}, ""),
+        ([], {"PROMPTCACHE_MAX_ROWS": "x"}, " from PROMPTCACHE_MAX_ROWS"),
+        (["--config", "max.toml"], {}, " from --config max.toml"),
+        ([], {"PROMPTCACHE_CONFIG": "max.toml"}, " from --config max.toml"),
+        (["--config", "max.toml"], {"PROMPTCACHE_MAX_ROWS": "x"}, " from PROMPTCACHE_MAX_ROWS"),
+    ],
+)
+def test_values_that_are_not_allowed_are_reported_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], environment: dict[str, str], place: str
+) -> None:
+    """The message names the variable or the file that has the value."""
+    (tmp_path / "max.toml").write_text('max-rows = "x"', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    code, errors = _serve(*words, **environment)
+
+    assert code == 2
+    assert f"Invalid value for '--max-rows'{place}: 'x' is not a valid integer range." in errors
+
+
 @pytest.mark.parametrize("ray", [(), ("--ray",)])
 def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, ray: tuple[str, ...]
