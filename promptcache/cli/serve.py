@@ -66,9 +66,13 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
     named = {name.replace("-", "_"): value for name, value in values.items()}
     if unknown := sorted(named.keys() - known):
         raise UsageMistake(f"--config {path}: there is no option '{unknown[0]}'")
-    if isinstance(named.get("schema"), str):
-        named["schema"] = [named["schema"]]
-    ctx.default_map = named
+    if not isinstance(files := named.pop("schema", []), list):
+        files = [files]
+    for name, value in [*named.items(), *(("schema", each) for each in files)]:
+        if isinstance(value, list | dict):
+            kind = "list" if isinstance(value, list) else "table"
+            raise UsageMistake(f"--config {path}: '{name}' is a {kind}; text, a number, true or false is expected")
+    ctx.default_map = {name: str(value) for name, value in named.items()} | {"schema": [*map(str, files)]}
     ctx.meta[_CONFIG] = path
 
 

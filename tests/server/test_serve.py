@@ -143,6 +143,29 @@ def test_values_that_are_not_allowed_are_reported_with_their_place(
     assert f"Invalid value for '--max-rows'{place}: 'x' is not a valid integer range." in errors
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_rows = [1]", "'max_rows' is a list; text, a number, true or false is expected"),
+        ("ray = {a = 1}", "'ray' is a table; text,"),
+        ("schema = [[1]]", "'schema' is a list; text,"),
+        ("max_body = 1979-05-27", "'1979-05-27' is no size"),
+        ("max_rows = true", "'True' is not a valid integer range"),
+    ],
+)
+@pytest.mark.usefixtures("started")
+def test_values_of_the_file_have_the_types_of_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    """Lists, tables, dates and truth values are refused where an option takes none."""
+    (tmp_path / "types.toml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    code, errors = _serve("--config", "types.toml")
+
+    assert (code, message in errors, "--config types.toml" in errors) == (2, True, True), errors
+
+
 @pytest.mark.parametrize("ray", [(), ("--ray",)])
 def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, ray: tuple[str, ...]
