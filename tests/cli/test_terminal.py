@@ -158,6 +158,15 @@ def test_values_that_nothing_can_use_are_usage_mistakes(command: Command, words:
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("name", ["run", "chat"])
+def test_a_temperature_close_to_0_is_one_line(command: Command, name: str) -> None:
+    """A temperature that makes logits infinite is refused by every command that generates."""
+    result = command(name, "prompts/miami.xml", "--device", "cpu", "--temperature", "1e-300", "--seed", "1", stdin="")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: temperature=1e-300 is not allowed: 0, or a number from 1e-05 on, is expected\n"
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [
