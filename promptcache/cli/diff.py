@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +16,17 @@ from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, with_json
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError, counted
-from promptcache.language import CheckedSchema, Combinations, SlotArguments, prompt_for, resolve_prompt
+from promptcache.language import (
+    CheckedParameter,
+    CheckedSchema,
+    Combinations,
+    SlotArguments,
+    in_range,
+    is_version,
+    prompt_for,
+    refusal,
+    resolve_prompt,
+)
 from promptcache.layout import (
     EncodingChanges,
     Layout,
@@ -36,7 +46,7 @@ _ADDED, _REMOVED, _CHANGED = "green", "red", "yellow"
 MAX_CHECKED = 10_000
 _MAX_EXAMPLES = 5
 _MAX_TRIED = 200  # lost prompts that are looked into for examples
-_ARGUMENT = "…"
+_ARGUMENTS = ("…", "1")
 
 
 @click.command("diff")
@@ -64,9 +74,10 @@ def command(sources: Sources, old: str, new: str, model: str) -> Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanges:
-    """Everything that `promptcache diff` says about two schemas; `names` are their own."""
+    """Everything that `promptcache diff` says about two schemas; `names` and `versions` are their own."""
 
     names: tuple[str, str]
+    versions: tuple[str | None, str | None]
     files: tuple[str, str]
     model: str
     layout: LayoutChanges
@@ -76,7 +87,16 @@ class SchemaChanges:
     def harmless(self) -> bool:
         """Whether everything stored is still used, and every prompt still valid."""
         kept = not self.layout.encodings.num_dropped and not self.prompts.num_lost
-        return kept and self.names[0] == self.names[1] and not any(slot.harmful for slot in self.layout.slots)
+        named = self.names[0] == self.names[1] and not self.other_version
+        return kept and named and not any(slot.harmful for slot in self.layout.slots)
+
+    @property
+    def other_version(self) -> bool:
+        """Whether a prompt that names a range of versions may have accepted the old one only."""
+        old, new = self.versions
+        if old is None or not is_version(old):
+            return False  # every prompt with a range was refused
+        return new is None or not is_version(new) or not in_range(new, f"=={old}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +129,7 @@ def compare_schemas(
     """Compare two laid out schemas; `files` and `model` are only passed on."""
     return SchemaChanges(
         names=(old.schema.name, new.schema.name),
+        versions=(old.schema.version, new.schema.version),
         files=files,
         model=model,
         layout=compare_layouts(old, new, tokenizer),
@@ -127,7 +148,7 @@ def changes_data(changes: SchemaChanges) -> dict[str, Any]:
 def compare_prompts(old: CheckedSchema, new: CheckedSchema) -> PromptChanges:
     """Check the prompts of `old` against `new`; the schemas' names are not compared."""
     listing = Combinations(old.rules).listing(MAX_CHECKED)
-    required = _required(old)
+    required = _required(old, new)
     checker = _PromptComparison(old, new, required)
     lost = [broken for modules in listing.found if (broken := checker.broken(modules)) is not None]
     lost.sort(key=lambda named: (len(named), sorted(named)))
@@ -146,9 +167,13 @@ class _PromptComparison:
         self._old = old
         self._new = new
         self._filled: dict[str, set[str]] = {}
-        for module, name in required:
+        self._refused: set[str] = set()
+        for (module, name), text in required.items():
             self._filled.setdefault(module, set()).add(name)
-        self._choosy = {*self._filled, *(module for module, _ in _required(new))}
+            before, now = old.parameters[module][name], new.parameters.get(module, {}).get(name)
+            if now is not None and refusal(before, text) is None and refusal(now, text) is not None:
+                self._refused.add(module)
+        self._choosy = {*self._filled, *(path for path, found in new.parameters.items() if _names(found))}
 
     def broken(self, modules: frozenset[str]) -> frozenset[str] | None:
         """Return the modules that such a prompt names – all, or all but those that defaults add – or None."""
@@ -167,18 +192,30 @@ class _PromptComparison:
         """Whether the arguments that a module had to have are refused, or do not suffice any more."""
         parameters = self._new.parameters.get(module, {})
         filled = self._filled.get(module, set()) if module in named or not module else set()
-        return not filled <= parameters.keys() or any(
-            parameter.required and name not in filled for name, parameter in parameters.items()
-        )
+        if filled and module in self._refused:
+            return True
+        return not filled <= parameters.keys() or not _names(parameters) <= filled
 
 
-def _required(schema: CheckedSchema) -> SlotArguments:
+def _names(parameters: Mapping[str, CheckedParameter]) -> set[str]:
+    """Return the names of the required parameters."""
+    return {name for name, parameter in parameters.items() if parameter.required}
+
+
+def _required(old: CheckedSchema, new: CheckedSchema) -> SlotArguments:
+    """Return a text for each required parameter of `old`."""
     return {
-        (module, name): _ARGUMENT
-        for module, parameters in schema.parameters.items()
-        for name, parameter in parameters.items()
-        if parameter.required
+        (module, name): _text(parameters[name], new.parameters.get(module, {}).get(name))
+        for module, parameters in old.parameters.items()
+        for name in _names(parameters)
     }
+
+
+def _text(before: CheckedParameter, now: CheckedParameter | None) -> str:
+    """Return a text that a parameter accepted, if one is found; preferably one that is refused now."""
+    known = (*before.choices, before.placeholder or "", before.default or "", *_ARGUMENTS)
+    accepted = [text for text in known if refusal(before, text) is None] or [_ARGUMENTS[0]]
+    return next((text for text in accepted if now is not None and refusal(now, text) is not None), accepted[0])
 
 
 def _without_defaults(modules: frozenset[str], schema: CheckedSchema) -> frozenset[str]:
@@ -215,6 +252,10 @@ def _lines(changes: SchemaChanges) -> Iterator[Text]:
     before, now = changes.names
     if before != now:
         yield Text(f"schema '{before}' is now '{now}': every prompt has to say so", style=_REMOVED)
+    if changes.other_version:
+        old, new = changes.versions
+        what = f"is now {new}" if new is not None else "is gone"
+        yield Text(f"version {old} {what}: a prompt that names a version may be refused", style=_REMOVED)
     layout = changes.layout
     yield from _modules(layout.modules)
     yield from _slots(layout.slots)
@@ -238,7 +279,12 @@ def _slots(slots: tuple[SlotChange, ...]) -> Iterator[Text]:
     for slot in slots:
         name = f"{slot.module}.{slot.parameter}" if slot.module else slot.parameter
         style = _REMOVED if slot.harmful else _ADDED if slot.before is None else _CHANGED
-        yield Text(f"  {name}  {_moved(slot)}{', now required' if slot.now_required else ''}", style=style)
+        yield Text(f"  {name}  {_moved(slot)}{_refusing(slot)}", style=style)
+
+
+def _refusing(slot: SlotChange) -> str:
+    required = ", now required" if slot.now_required else ""
+    return f"{required}, may refuse texts that it accepted" if slot.narrowed else required
 
 
 def _moved(slot: SlotChange) -> str:

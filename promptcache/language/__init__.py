@@ -49,6 +49,7 @@ from promptcache.language.syntax.names import (
     RESERVED_PARAMETERS,
     absolute,
     ancestors,
+    in_range,
     is_name,
     is_version,
 )
@@ -79,7 +80,7 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, decode, read_document, root_tag, source_of
-from promptcache.language.syntax.values import refusal
+from promptcache.language.syntax.values import accepts_all, refusal
 from promptcache.language.syntax.whitespace import finish
 from promptcache.lazy import lazy_names
 
@@ -144,6 +145,7 @@ __all__ = [
     "Union",
     "Whitespace",
     "absolute",
+    "accepts_all",
     "ancestors",
     "are_messages",
     "check_schema",
@@ -153,6 +155,7 @@ __all__ = [
     "example_prompt",
     "finish",
     "format_document",
+    "in_range",
     "is_markup",
     "is_name",
     "is_template",

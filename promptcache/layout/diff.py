@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from promptcache.language import CheckedParameter, accepts_all
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.run_states import run_states
 from promptcache.layout.types import Layout, RunState, Slot
@@ -21,10 +22,12 @@ _MAX_LAID_OUT = 5_000  # modules in all layouts of the search for reserves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChange:
-    """Slot that moved or changed its length: `[start, stop)` before and after, None if it does not exist.
+    """Slot that moved, or accepts other texts: `[start, stop)` before and after, None if it does not exist.
 
     Attributes:
         now_required: Whether prompts must fill the slot now but not before.
+        narrowed: Whether the slot may refuse a text that it accepted: it is shorter, or its type, choices or pattern
+            changed so that they may refuse one.
     """
 
     module: str
@@ -32,14 +35,12 @@ class SlotChange:
     before: tuple[int, int] | None
     now: tuple[int, int] | None
     now_required: bool
+    narrowed: bool
 
     @property
     def harmful(self) -> bool:
         """Whether a prompt that was valid for this slot may be invalid now."""
-        if self.before is None or self.now is None:
-            return self.now is None or self.now_required
-        shorter = self.now[1] - self.now[0] < self.before[1] - self.before[0]
-        return shorter or self.now_required
+        return self.now is None or self.now_required or self.narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +175,26 @@ def _compare_slots(old: Layout, new: Layout, renamed: Mapping[str, str]) -> Iter
     for key in dict.fromkeys((*before, *now)):
         was, has = before.get(key), now.get(key)
         now_required = has is not None and has.required and (was is None or not was.required)
-        if _range(was) != _range(has) or now_required:
+        narrowed = was is not None and has is not None and _is_narrower(was, has, old, new)
+        if _range(was) != _range(has) or now_required or narrowed:
             yield SlotChange(
-                module=key[0], parameter=key[1], before=_range(was), now=_range(has), now_required=now_required
+                module=key[0],
+                parameter=key[1],
+                before=_range(was),
+                now=_range(has),
+                now_required=now_required,
+                narrowed=narrowed,
             )
+
+
+def _is_narrower(was: Slot, has: Slot, old: Layout, new: Layout) -> bool:
+    before, now = _parameter(was, old), _parameter(has, new)
+    shorter = now.num_positions < before.num_positions or now.length < before.length
+    return shorter or not accepts_all(now, before)
+
+
+def _parameter(slot: Slot, layout: Layout) -> CheckedParameter:
+    return layout.schema.parameters[slot.module][slot.parameter]
 
 
 def _slots(layout: Layout) -> Iterator[Slot]:

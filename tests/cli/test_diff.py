@@ -230,6 +230,84 @@ def test_what_can_break_prompts_or_costs_encodings_is_not_harmless(new: str, har
     assert changes('<module name="a">A<parameter name="p" length="4"/></module>', new).harmless is harmless
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "harmless"),
+    [
+        ('type="choice" choices="cash|card"', 'type="choice" choices="card"', False),
+        ('type="choice" choices="cash|card"', 'type="choice" choices="card|bill|cash"', True),
+        ('type="choice" choices="12|7"', 'type="int"', True),
+        ('type="choice" choices="12|7"', 'type="int" pattern="[0-9]"', False),
+        ("", 'type="line"', False),
+        ("", 'type="int"', False),
+        ('type="line"', "", True),
+        ('type="int"', 'type="number"', True),
+        ('type="number"', 'type="int"', False),
+        ('type="int"', 'type="choice" choices="1"', False),
+        ('pattern="a+"', "", True),
+        ('pattern="a+"', 'pattern="a+" message="write a"', True),
+        ('pattern="a+"', 'pattern="a"', False),
+        ("", 'pattern="a"', False),
+    ],
+)
+@pytest.mark.parametrize("required", ["", 'required="true"'])
+def test_parameter_that_may_refuse_old_texts_is_not_harmless(old: str, new: str, harmless: bool, required: str) -> None:
+    """A change is harmless only if every text that a parameter accepted is surely accepted."""
+    schema = f'<module name="a">A<parameter name="p" length="9" {required} {{}}/></module>'
+
+    found = changes(schema.format(old), schema.format(new))
+
+    assert found.harmless is harmless
+    assert [slot.narrowed for slot in found.layout.slots] == ([] if harmless else [True])
+
+
+def test_slot_that_got_its_space_instead_of_a_position_is_narrower() -> None:
+    """The space before a slot has a position of its own: it does not make up for a shorter length."""
+    schema = '<module name="a">A{}<parameter name="p" length="{}"/></module>'
+
+    assert not changes(schema.format("", 6), schema.format(" ", 5)).harmless
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('type="choice" choices="cash|card"', 'type="choice" choices="card"', "'cash'"),
+        ("", 'type="int"', "'…'"),
+        ('type="int"', 'type="choice" choices="2"', "'1'"),
+    ],
+)
+def test_required_argument_that_is_refused_loses_its_prompt(old: str, new: str, message: str) -> None:
+    """A combination is lost if a text for a required parameter was accepted and is refused now."""
+    schema = '<module name="a">A<parameter name="p" length="9" required="true" {}/></module>'
+
+    found = changes(schema.format(old), schema.format(new)).prompts
+
+    assert found.num_lost == 1
+    assert [each.code for each in found.examples] == ["PC420"]
+    assert message in found.examples[0].message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "harmless"),
+    [
+        (' version="1.0"', ' version="2.0"', False),
+        (' version="1.0"', "", False),
+        (' version="1.0"', ' version="1"', True),
+        ("", ' version="1.0"', True),
+    ],
+)
+def test_version_that_prompts_may_name_is_kept(
+    command: Command, folder: Path, old: str, new: str, harmless: bool
+) -> None:
+    """Another version is reported: a prompt can name the old one."""
+    for name, version in (("old.xml", old), ("new.xml", new)):
+        (folder / name).write_text(f'<schema name="s"{version}><module name="a">A</module></schema>')
+
+    result = command("diff", "old.xml", "new.xml")
+
+    assert result.exit_code == (0 if harmless else 1)
+    assert ("a prompt that names a version may be refused" in result.stdout) is not harmless
+
+
 def test_default_that_goes_is_missed() -> None:
     """A prompt that uses a default member is lost if the new schema has no default."""
     union = '<union {}="{}"><module name="a">A</module><module name="b">B</module></union>'
