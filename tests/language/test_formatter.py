@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError
-from promptcache.language import check_schema, parse_prompt, parse_schema
+from promptcache.language import Whitespace, check_schema, parse_prompt, parse_schema
 from promptcache.language.format.formatter import format_document
 from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Tag, read_markup
 from tests import strategies
@@ -105,6 +105,23 @@ def test_no_line_begins_with_a_space_that_was_none_of_its_indentation(text):
 def test_twice_is_once(document):
     """Formatting a formatted document does not change it."""
     once = format_document(document)
+    assert format_document(once) == once
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(
+    text=st.lists(st.sampled_from(["x", " ", "\t", "\n", "\n  ", "&#10;", "&#32;", "<!--n-->", "<text> </text>"])).map(
+        "".join
+    ),
+    mode=st.sampled_from(Whitespace),
+)
+@example(text="\t&#10;x \n", mode=Whitespace.DEDENT)
+def test_blocks_with_references_keep_their_tokens_and_are_formatted_once(text: str, mode: Whitespace) -> None:
+    """A block of blanks, line breaks, references and comments keeps its tokens, and formatting again changes nothing."""
+    document = f'<schema name="s" whitespace="{mode}"><module name="m">{text}</module></schema>'
+    once = format_document(document)
+    assert tokens(once) == tokens(document)
     assert format_document(once) == once
 
 

@@ -259,13 +259,13 @@ def _laid_out(
         return None  # the lines and indentation around a block are part of it
     lines = _lines(nodes, write_tag)
     kept = "\n".join(_indented(lines, indent)).strip("\n").removeprefix(indent)
-    trimmed = kept.strip(_BLANK)
     meant = _meaning(nodes, mode)
-    if _means(trimmed, indent, mode) == meant:
-        return trimmed
-    if kept[-1:] in _BLANK and "\n" not in _ending(nodes):
-        return None  # editors remove a space at the end of a line
-    return kept if _means(kept, indent, mode) == meant else None
+    for body in dict.fromkeys((kept.strip(_BLANK), kept.lstrip(_BLANK), kept)):
+        if body.endswith(tuple(_BLANK)) and "\n" not in _ending(nodes):
+            continue  # editors remove a space at the end of a line
+        if _means(body, indent, mode) == meant:
+            return body
+    return None
 
 
 def _means(body: str, indent: str, mode: Whitespace) -> _Meaning:
