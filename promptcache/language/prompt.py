@@ -172,6 +172,8 @@ class Prompt(Short):
     def to_xml(self) -> str:
         """Return the prompt as an XML document; `parse_prompt` returns the same prompt for it.
 
+        An argument that is given twice is written twice, and `parse_prompt` refuses the document (PC403).
+
         Raises:
             PromptError: a text has a character that XML cannot represent.
         """
@@ -245,11 +247,14 @@ def _reference_element(reference: Reference) -> Written:
 def _written_arguments(
     arguments: tuple[Argument, ...], reserved: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[Written]]:
-    """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order."""
+    """Return arguments as attributes if all of them can be; otherwise all as <arg> elements, to keep their order.
+
+    An element has one attribute of a name, so arguments with equal names are <arg> elements: reading them is PC403.
+    """
     plain = [
         is_element(item.name) and item.name not in reserved and not holds_line_break(item.text) for item in arguments
     ]
-    if all(plain):
+    if all(plain) and len({item.name for item in arguments}) == len(arguments):
         return [(item.name, item.text) for item in arguments], []
     return [], [Written("arg", (("name", item.name),), (item.text,)) for item in arguments]
 

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, Role, load_prompt, parse_prompt
+from promptcache.language import Prompt, Role, load_prompt, parse_prompt, resolve_prompt
 from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
 from tests.conftest import law_examples
-from tests.language.documents import codes, without_spans
+from tests.language.documents import checked, codes, without_spans
 
 TEXTS = st.text(alphabet="ab \n\t\r<>&\"'é😀]", max_size=8)
+ARGUMENT = Argument(name="p", text="1", span=IN_PYTHON)
 NAMES = st.sampled_from(["a", "b.c", "d-e_2", "é", "module", "schema", "Text"])
 ARGUMENTS = st.dictionaries(NAMES, TEXTS, max_size=3).map(
     lambda found: tuple(Argument(name=name, text=text, span=IN_PYTHON) for name, text in found.items())
@@ -82,6 +83,25 @@ def test_arguments_are_data():
     again = parse_prompt(prompt.to_xml())
     assert again.references[0].arguments[0].text == '"/><evil/>'
     assert again.messages[0].text == "</user><evil/>"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        Prompt("s").fill(p="1").fill(p="2"),
+        Prompt("s", references=(Reference(path="m", span=IN_PYTHON, arguments=(ARGUMENT, ARGUMENT)),)),
+    ],
+)
+def test_an_argument_given_twice_is_refused_in_xml_too(prompt: Prompt) -> None:
+    """The document of a prompt has every argument: reading it gives the error that resolving the prompt gives."""
+    schema = checked(
+        '<schema name="s"><module name="m"><parameter name="p" length="1"/></module><parameter name="p" length="1"/></schema>'
+    )
+
+    for refused in (lambda: resolve_prompt(prompt, schema), lambda: parse_prompt(prompt.to_xml())):
+        with pytest.raises(PromptError) as error:
+            refused()
+        assert [each.code for each in error.value.diagnostics] == ["PC403"]
 
 
 def test_bare_text_stands_alone():
