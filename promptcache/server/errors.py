@@ -89,7 +89,8 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         """Return the answer to the client. Escapes keep text that UTF-8 cannot represent."""
-        return Response(json.dumps(self.body), self.status, self.headers, media_type="application/json")
+        content = json.dumps(self.body, separators=(",", ":"))
+        return Response(content, self.status, self.headers, media_type="application/json")
 
 
 def as_api_error(error: BaseException) -> ApiError:
