@@ -1,6 +1,6 @@
 """The targets of `promptcache bench serve`: an engine in this process, and servers in processes of their own.
 
-All targets load the same model. CPU time of a server is that of its process and their children, without the clients.
+All targets load the same model. CPU time of a server is that of its process and its children, without the clients.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class _PromptComparison:
             before, now = old.parameters[module][name], new.parameters.get(module, {}).get(name)
             if now is not None and refusal(before, text) is None and refusal(now, text) is not None:
                 self._refused.add(module)
-        self._choosy = {*self._filled, *(path for path, found in new.parameters.items() if _names(found))}
+        self._choosy = {*self._filled, *(path for path, found in new.parameters.items() if _required_names(found))}
 
     def broken(self, modules: frozenset[str]) -> frozenset[str] | None:
         """Return the modules that such a prompt names – all, or all but those that defaults add – or None."""
@@ -194,10 +194,10 @@ class _PromptComparison:
         filled = self._filled.get(module, set()) if module in named or not module else set()
         if filled and module in self._refused:
             return True
-        return not filled <= parameters.keys() or not _names(parameters) <= filled
+        return not filled <= parameters.keys() or not _required_names(parameters) <= filled
 
 
-def _names(parameters: Mapping[str, CheckedParameter]) -> set[str]:
+def _required_names(parameters: Mapping[str, CheckedParameter]) -> set[str]:
     """Return the names of the required parameters."""
     return {name for name, parameter in parameters.items() if parameter.required}
 
@@ -207,7 +207,7 @@ def _required(old: CheckedSchema, new: CheckedSchema) -> SlotArguments:
     return {
         (module, name): _text(parameters[name], new.parameters.get(module, {}).get(name))
         for module, parameters in old.parameters.items()
-        for name in _names(parameters)
+        for name in _required_names(parameters)
     }
 
 

@@ -31,7 +31,7 @@ MAX_FAILED_STEPS = 3
 """Forward passes that may fail in a row; after them the service is dead."""
 
 _SEED = whole(0, 2**64 - 1) | None
-_TIMEOUT = number(0, 1e9)
+_TIMEOUT = number(0, threading.TIMEOUT_MAX)
 
 
 class ServiceState(StrEnum):
@@ -167,7 +167,7 @@ class Service(Unpicklable):
         """Refuse new requests and wait for the others. Return whether all of them have ended.
 
         Args:
-            timeout_s: Seconds to wait at most, up to 1e9.
+            timeout_s: Seconds to wait at most, up to `threading.TIMEOUT_MAX`.
         """
         _TIMEOUT.check("timeout_s", timeout_s, InvalidValue)
         return self._loop.drain(timeout_s)
