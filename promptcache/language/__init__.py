@@ -78,6 +78,7 @@ from promptcache.language.syntax.nodes import (
     place,
     walk,
 )
+from promptcache.language.syntax.patterns import python_pattern
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, decode, read_document, root_tag, source_of
 from promptcache.language.syntax.values import accepts_all, refusal
@@ -174,6 +175,7 @@ __all__ = [
     "promoted_scaffold",
     "prompt_for",
     "prompt_grammar",
+    "python_pattern",
     "read_document",
     "read_messages",
     "read_schema",

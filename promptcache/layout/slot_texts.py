@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from promptcache.language import CheckedParameter, ParameterType, refusal
+from promptcache.language import CheckedParameter, ParameterType, python_pattern, refusal
 from promptcache.tokenizer import Tokenizer
 
 _Tree: TypeAlias = Iterable[tuple[Any, Any]]
@@ -111,7 +111,7 @@ def _own(parameter: CheckedParameter) -> Iterator[str]:
 
 def _letters(parameter: CheckedParameter) -> Iterator[str]:
     """Yield sets of characters for texts of the parameter's type, including the literal characters of its pattern."""
-    yield from _ALPHABETS.get(parameter.type, (_LETTERS + (parameter.pattern or ""),))
+    yield from _ALPHABETS.get(parameter.type, (_LETTERS + python_pattern(parameter.pattern or ""),))
 
 
 def _least_matching(parameter: CheckedParameter) -> Iterator[str]:
@@ -152,7 +152,7 @@ def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
     """Return a text that a pattern probably matches, or None if none is found.
 
     Args:
-        pattern: A regular expression.
+        pattern: A regular expression of RE2.
         letters: Characters for character classes; the first one in the class is used.
         num_extra: Extra repetitions, shared by all repeated parts. Any number above 0 also selects the longest
             alternative instead of the shortest.
@@ -167,7 +167,7 @@ def matching_text(pattern: str, letters: str, num_extra: int = 0) -> str | None:
 def _tree(pattern: str) -> _Tree:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Python warns of a possible nested set; patterns here have none
-        return _parse(pattern)
+        return _parse(python_pattern(pattern))
 
 
 class _Matching:

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, refusal
+from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, python_pattern, refusal
 from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text, slot_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
@@ -193,9 +193,10 @@ def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStr
 
 def _matching_texts(pattern: str, least: SlotText | None) -> SearchStrategy[str]:
     """Draw texts that match a pattern, over common letters if `least` shows that these are enough."""
+    known = python_pattern(pattern)
     try:
-        compiled = re.compile(pattern)
+        compiled = re.compile(known)
     except re.error:  # Python has no such syntax
         return st.nothing() if least is None else st.just(least.text)
     # Over all of Unicode, Hypothesis makes tables of characters in the first draw, which takes a second.
-    return st.from_regex(compiled, fullmatch=True, alphabet=None if least is None else _LETTERS + pattern)
+    return st.from_regex(compiled, fullmatch=True, alphabet=None if least is None else _LETTERS + known)

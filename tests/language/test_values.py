@@ -26,7 +26,7 @@ from promptcache.language import (
 )
 from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.syntax.names import in_range, is_range, is_version
-from promptcache.language.syntax.patterns import Pattern, PatternError
+from promptcache.language.syntax.patterns import Pattern, PatternError, python_pattern
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
@@ -104,6 +104,19 @@ def test_classes_hold_what_those_of_regular_expressions_do(inside):
 def test_patterns_are_ascii_where_nothing_else_is_said(pattern, text, expected):
     """One-letter sets are ASCII, classes with \\p are Unicode, and a pattern must match the whole text."""
     assert Pattern(pattern).matches(text) is expected
+
+
+RE2_CLASSES = (r"\pL", r"\P{Lu}", r"[\p{Nd}x-]", r"[^\p{Greek}]", "[[:alpha:]_]", r"[^[:space:]\]]", r"\x{1F40D}", "[b-d]", r"\\p")
+
+
+@given(data=st.data(), parts=st.lists(st.sampled_from(RE2_CLASSES), min_size=1, max_size=3))
+def test_python_draws_texts_that_re2_accepts(data: st.DataObject, parts: list[str]) -> None:
+    """Every text that the pattern for Python matches is matched by the pattern."""
+    pattern = "+".join(parts)
+
+    text = data.draw(st.from_regex(re.compile(python_pattern(pattern), re.ASCII), fullmatch=True))
+
+    assert Pattern(pattern).matches(text)
 
 
 @pytest.mark.parametrize("pattern", ["(((a*)*)*)*b", "(a|a)*b", "(a?){50}a{50}", "a*a*a*a*a*b"])

@@ -6,7 +6,9 @@ text.
 
 from __future__ import annotations
 
+import itertools
 import re
+import string
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -19,7 +21,9 @@ MAX_PATTERN = 2_000
 
 _MAX_MEMORY = 2 * 1024 * 1024  # bytes of a compiled pattern; this also bounds the time of a match
 _MAX_PLACES = 20  # positions that are tried to locate a fault in a pattern
-_TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
+_TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|[pP].|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
+_ONLY_RE2 = re.compile(r"\\[pP]|\\x\{|\[:")
+_NUM_SHOWN = 64  # characters of a class that is written for Python
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 
 
@@ -65,6 +69,29 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole text; a text longer than `MAX_TEXT` never matches."""
         return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
+
+
+def python_pattern(text: str) -> str:
+    r"""Return a correct pattern with Python's syntax for classes that only RE2 has, such as `\p{Greek}`.
+
+    Such a class becomes a class of its first characters, so the result may match fewer texts.
+    """
+    return _TOKEN.sub(lambda token: _python_token(token[0]), text)
+
+
+def _python_token(token: str) -> str:
+    if token == r"\z":
+        return r"\Z"
+    if not _ONLY_RE2.search(token):
+        return token
+    found = [match[0] for match in itertools.islice(_compile(token).finditer(_every_character()), _NUM_SHOWN)]
+    return f"[{''.join(map(re.escape, found))}]" if found else r"[^\s\S]"
+
+
+@lru_cache(maxsize=1)
+def _every_character() -> str:
+    """Return the characters of Unicode's first two planes but control characters, beginning with digits and letters."""
+    return f"{string.printable[:95]}\n" + "".join(map(chr, (*range(0xA0, 0xD800), *range(0xE000, 0x20000))))
 
 
 def _compile(text: str) -> Any:
