@@ -49,6 +49,12 @@ BROKEN = {
         'write name="a"',
     ),
     "opening quote missing": Broken('<schema name=s">x</schema>', "PC001", "1:14", "no quotes", 'write name="s"'),
+    "a letter that XML tags lack": Broken(
+        '<schema name="s"><මල/></schema>', "PC001", "1:19", "'ම' is not allowed in the name of an element", "<use module="
+    ),
+    "a letter that XML attributes lack": Broken(
+        '<schema name="s" aම="x"/>', "PC001", "1:19", "'ම' is not allowed in the name of an attribute", "<arg name="
+    ),
     "no quotes": Broken(
         '<schema name="s">\n  <module name=a required="true"/>\n</schema>',
         "PC001",

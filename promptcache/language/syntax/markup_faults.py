@@ -6,9 +6,11 @@ markup again from an offset before which it is correct, and reports the actual f
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from html.entities import html5
+from xml.parsers import expat
 
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.syntax.source import Source, diagnostic
@@ -32,6 +34,7 @@ _MAX_DIGITS = 9  # limit for the number in a character reference
 _WRITE_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
 _WRITE_AND = "write &amp; for a literal &, or put the text into <![CDATA[…]]>"
 _OR_LESS = "; for a literal < write &lt;"
+_NEWER = f'XML tags cannot have this letter; a prompt can write <use module="…"/> and <arg name="…">{_OR_LESS}'
 _NAMES = f"names have letters, digits, '.', '-' and '_'{_OR_LESS}"
 
 
@@ -189,7 +192,7 @@ class _StartTag:
         if backslash := re.compile(r"\\([^ \t\n<>/]+)>").match(text, at + 1):
             return self._fault(at, at + 2, "an end tag begins with </, not with <\\", f"write </{backslash[1]}>")
         name = _WORD.match(text, at + 1)
-        if name is None or not _is_start(name[0][0]):
+        if name is None or not (name[0][0].isalpha() or name[0][0] in "_:"):
             return self._fault(at, at + 1, "a bare < is not allowed", _WRITE_LESS)
         self._name = name[0]
         if fault := _bad_name(self._source, name.start(), name[0], "an element", _NAMES):
@@ -316,7 +319,7 @@ class _StartTag:
 
 def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> Diagnostic | None:
     """Describe a character that is not allowed in a name. Return None if the name is correct."""
-    wrong = next((at for at, each in enumerate(name) if not (_is_start(each) if at == 0 else _is_inner(each))), None)
+    wrong = next((at for at, each in enumerate(name) if not _is_allowed(each, at == 0)), None)
     if wrong is None:
         return None
     character, at = name[wrong], start + wrong
@@ -324,20 +327,19 @@ def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> 
         return _fault(
             source, at, at + 1, f"{_named(character)} is not allowed in a tag", "write a plain space, or remove it"
         )
+    if character.isalpha():
+        advice = _NEWER
     return _fault(source, at, at + 1, f"{_named(character)} is not allowed in the name of {kind}", advice)
 
 
-def _is_start(character: str) -> bool:
-    """Return whether a name may begin with a character. Colons have their own diagnostic, `malformed.namespace`."""
-    return character.isalpha() or character in "_:"
-
-
-def _is_inner(character: str) -> bool:
-    return (
-        character.isalnum()
-        or character in "_:.-\xb7\u200c\u200d\u203f\u2040"
-        or unicodedata.category(character) == "Mn"
-    )
+@functools.lru_cache(maxsize=1024)
+def _is_allowed(character: str, is_first: bool) -> bool:
+    """Return whether expat accepts a character in a name. Colons have their own diagnostic, `malformed.namespace`."""
+    try:
+        expat.ParserCreate("utf-8").Parse(f"<{character}/>" if is_first else f"<_{character}/>", True)
+    except expat.ExpatError:
+        return False
+    return True
 
 
 def _named(character: str) -> str:
