@@ -35,6 +35,7 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.repair import REPAIRS, is_repair
 from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.xml import MAX_DEPTH
 
 _MOST = 999_999_999
 """Largest number that an attribute of a document can have."""
@@ -42,6 +43,10 @@ _MOST = 999_999_999
 
 def _is_paths(value: object) -> bool:
     return isinstance(value, tuple | list) and all(map(is_text, value))
+
+
+def _is_some_paths(value: Any) -> bool:
+    return _is_paths(value) and len(value) > 0
 
 
 def _is_choices(value: Any) -> bool:
@@ -70,6 +75,7 @@ _KIND_OF_FIELD: Mapping[str, Kind] = {
     "maximum": whole(0, _MOST),
     "separator": Kind(f"text of at most {MAX_SEPARATOR} characters", _is_separator),
     "choices": Kind("a tuple of different texts that are not empty and have no |", _is_choices),
+    "modules": Kind('a tuple of one path or more, such as ("a", "b/c"),', _is_some_paths),
     "children": _CHILDREN,
     "repair": Kind(REPAIRS, is_repair),
 }
@@ -114,20 +120,27 @@ def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
     yield from _values(schema, SchemaDocument)
     if _CHILDREN.takes(schema.children):
         for child in schema.children:
-            yield from _item_faults(child, Item.__args__, schema)
+            yield from _item_faults(child, Item.__args__, schema, depth=2)
 
 
-def _item_faults(item: object, allowed: tuple[type, ...], parent: object) -> Iterator[Diagnostic]:
+def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, depth: int) -> Iterator[Diagnostic]:
+    """Yield the faults of an item and its children; `depth` counts the elements around its text in a document."""
     if not isinstance(item, allowed):
         message = f"{shown(item)} is not allowed in {_called(parent)}"
         fix = f"allowed: {', '.join(each.__name__ for each in allowed)}"
         yield diagnostic("PC102", message, _place(item), fix)
         return
+    if depth > MAX_DEPTH and (not isinstance(item, Text) or item.exact):
+        message = f"{_called(item)} is nested more than {MAX_DEPTH} deep"
+        yield diagnostic("PC005", message, _place(item), "use fewer levels")
+        return
     yield from _values(item, type(item))
+    if isinstance(item, Choose) and item.minimum is None and item.maximum is None:
+        yield diagnostic("PC104", "a Choose needs minimum or maximum", _place(item), "add minimum=1")
     children = getattr(item, "children", ())
     if _CHILDREN.takes(children):
         for child in children:
-            yield from _item_faults(child, _HOLD[type(item)], item)
+            yield from _item_faults(child, _HOLD[type(item)], item, depth=depth + 1)
 
 
 def _values(item: object, kind: type) -> Iterator[Diagnostic]:
@@ -142,7 +155,8 @@ def _called(item: object) -> str:
     if isinstance(item, SchemaDocument):
         return "the schema"
     kind, name = type(item).__name__.lower(), getattr(item, "name", None)
-    return f"a {kind}" if name is None else f"{kind} {shown(name)}"
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" if name is None else f"{kind} {shown(name)}"
 
 
 def _place(item: object) -> Span:

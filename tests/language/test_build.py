@@ -71,6 +71,33 @@ def test_scaffolds_are_built():
         assert (found.name, found.members) == (name or "notes/more+long", ("notes/more", "long"))
 
 
+def nested(num_levels: int) -> Schema:
+    """Return a schema whose modules are in one another."""
+    inner = module("a", "x")
+    for _ in range(num_levels - 1):
+        inner = module("a", inner)
+    return Schema("s").with_module(inner)
+
+
+def test_built_schemas_are_as_deep_as_their_documents():
+    """The deepest schema is printed and read; deeper ones are refused, however deep they are. Exact text is an element."""
+    deepest = nested(98)
+    assert check_schema(parse_schema(print_schema(deepest))).modules.keys() == check_schema(deepest).modules.keys()
+    for num_levels in (99, 600):
+        with pytest.raises(SchemaError, match=r"PC005 .* nested more than 100 deep"):
+            check_schema(nested(num_levels))
+
+
+def test_long_separators_are_printed_and_read():
+    """The limit of a separator counts its characters, not those of its escapes."""
+    for separator in ("\n" * 100, "\\" * 100):
+        built = Schema("s").module("m", "x", separator=separator)
+        assert print_schema(parse_schema(print_schema(built))) == print_schema(built)
+        assert check_schema(parse_schema(print_schema(built)))
+    with pytest.raises(SchemaError, match="PC105"):
+        parse_schema(f'<schema name="s"><module name="m" separator="{"x" * 101}">x</module></schema>')
+
+
 def is_open(schema: Schema) -> bool:
     """Return whether prompts continue a turn of the schema."""
     return any(isinstance(item, CheckedTurn) and item.open for item in check_schema(schema).children)
@@ -173,6 +200,9 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
         Schema("s", repair=2).text("a"),
         Schema("s").module("a").rule(Choose(modules=("a",), minimum=-1)),
         Schema("s").module("a").rule(Exclude(modules="a")),
+        Schema("s").module("a").rule(Exclude(modules=())),
+        Schema("s").module("a").rule(Choose(modules=(), minimum=1)),
+        Schema("s").module("a").scaffold(),
         Schema("s").module("a").rule("a"),
     ],
 )
@@ -180,6 +210,12 @@ def test_children_and_rules_are_checked_too(schema):
     """The schema itself, its rules, and children of unions and of the top level are checked too."""
     with pytest.raises(SchemaError, match=r"PC10[25] .*is not allowed"):
         check_schema(schema)
+
+
+def test_a_choice_of_modules_has_a_limit():
+    """A `Choose` without limits is refused, as in a document."""
+    with pytest.raises(SchemaError, match="PC104 a Choose needs minimum or maximum"):
+        check_schema(Schema("s").module("a", "x").rule(Choose(modules=("a",))))
 
 
 @pytest.mark.parametrize("value", [True, None, b"3", [3], float("nan"), float("inf"), 10**400, "3\udc80"])

@@ -136,12 +136,13 @@ class AttributeReader:
         value = self.text(name)
         if value is None:
             return None
-        if len(value) > MAX_SEPARATOR:
-            self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
-            return ""
         if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
             self._not_allowed(name, r"text with no escapes but \n, \t and \\")
-        return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
+        text = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
+        if len(text) > MAX_SEPARATOR:
+            self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
+            return ""
+        return text
 
     def either(self, name: str, other: str) -> str | None:
         """Return the value of `name`, or of `other`, its name in the paper's dialect. Using both is a fault."""
