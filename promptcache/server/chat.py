@@ -5,7 +5,7 @@ Texts of messages and arguments are data: markup in them is never parsed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -94,20 +94,19 @@ def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str |
 
 
 def _references(asked: ModuleBody) -> tuple[Reference, ...]:
+    given: Iterable[tuple[str, str, ModuleArguments | None]]
     if isinstance(asked.use, list):
-        places: Mapping[str, str] = {path: f"prompt_cache.use[{index}]" for index, path in enumerate(asked.use)}
-        given: Mapping[str, ModuleArguments | None] = dict.fromkeys(asked.use)
+        given = ((f"prompt_cache.use[{index}]", path, None) for index, path in enumerate(asked.use))
     else:
-        places = {path: f"prompt_cache.use.{path}" for path in asked.use}
-        given = asked.use
+        given = ((f"prompt_cache.use.{path}", path, arguments) for path, arguments in asked.use.items())
     return tuple(
         Reference(
             path=path.removeprefix("/"),
-            span=_place(places[path]),
+            span=_place(place),
             absolute=True,
-            arguments=_arguments(arguments or {}, places[path]),
+            arguments=_arguments(arguments or {}, place),
         )
-        for path, arguments in given.items()
+        for place, path, arguments in given
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hypothesis import note
+from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -41,7 +41,8 @@ def prompts(
         schema: A path, XML text, or a schema.
         select: Module paths that every prompt uses, or a strategy for whole valid selections.
         args: Arguments of certain slots; those of all others are drawn.
-        text: Bare text that follows the modules; None draws nothing, bare text or turns.
+        text: Bare text that follows the modules; None draws nothing, bare text or turns. Prompts that are empty with
+            this text are not drawn.
         tokenizer: Measures slots; None takes the demo model's.
     """
     return subject_prompts(Subject(schema, tokenizer), select, args, text)
@@ -134,11 +135,10 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
     selected = draw(source.selections)
     filled = draw_arguments(draw, source.slots, frozenset().union(*selected))
     parts = [(modules, _restricted(filled, modules)) for modules in selected]
-    messages = source.messages
-    if messages is None:
-        never_empty = all(has_tokens(source.schema.children, modules, given) for modules, given in parts)
-        messages = MESSAGES if never_empty else SOME_MESSAGES
-    said = draw(messages)
+    never_empty = all(has_tokens(source.schema.children, modules, given) for modules, given in parts)
+    drawn = MESSAGES if never_empty else SOME_MESSAGES
+    said = draw(drawn if source.messages is None else source.messages)
+    assume(never_empty or any(message.role or message.text for message in said))
     return tuple(
         write_prompt(draw, source.schema, Choice(modules=modules, arguments=given, messages=said))
         for modules, given in parts

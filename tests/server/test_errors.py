@@ -20,6 +20,7 @@ from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_pr
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
 BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt_cache": {"use": ["maimi"]}}, "PC401", "prompt_cache.use[0]"),
+    ({"prompt_cache": {"use": ["miami", "miami"]}}, "PC405", "prompt_cache.use[1]"),
     ({"prompt_cache": {"use": {"miami": {"days": "1"}}}}, "PC402", "prompt_cache.use.miami.days"),
     ({"prompt_cache": {"use": ["miami", "paris"]}}, "PC408", None),
     ({"prompt_cache": {"schema": "other"}}, "invalid_value", "prompt_cache.schema"),

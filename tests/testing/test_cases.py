@@ -194,6 +194,35 @@ def test_a_pattern_that_no_common_text_matches_is_named() -> None:
         list(all_prompts(schema.format(r"[^ -~éß日\n]"), tokenizer=ByteTokenizer()))
 
 
+def test_empty_text_gives_no_empty_prompt() -> None:
+    """With an empty text only prompts are drawn whose modules have text."""
+    schema = '<schema name="s"><module name="a">A</module><module name="b"></module></schema>'
+
+    @settings(max_examples=20, database=None)
+    @given(prompts(schema, text=""))
+    def check(case: PromptCase) -> None:
+        assert "a" in case.selection.modules
+        assert case.plan.stop > 0
+
+    check()
+
+
+@pytest.mark.parametrize("pattern", [r"\p{Greek}+", r"\pL[\pN_]*\z", r"[^[:ascii:]]+", r"\x{416}|\P{L}"])
+def test_classes_of_re2_are_drawn(pattern: str) -> None:
+    """Valid prompts are drawn for a pattern in syntax that only RE2 has, with different arguments."""
+    schema = f'<schema name="s"><parameter name="p" length="40" required="true" pattern="{pattern}"/></schema>'
+    texts: set[str] = set()
+
+    @settings(max_examples=20, database=None)
+    @given(prompts(schema))
+    def collect(case: PromptCase) -> None:
+        texts.update(each.text for each in case.selection.arguments)
+
+    collect()
+
+    assert len(texts) > 1
+
+
 def test_a_report_shows_the_prompt_its_slots_and_a_command() -> None:
     """The note of a failure names every slot with its place and content, and the command that shows all of it."""
     case = Subject(SUPPORT).case('<prompt schema="support"><customer name="Ann O\'Hara"/>Hello?</prompt>')
