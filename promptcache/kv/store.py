@@ -169,13 +169,17 @@ class Store(ABC):
         """
         raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Return a context in which no other process computes `key`; see `BlobTier.claim`.
+    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
+        """Return a context in which no other process computes the keys that it yields.
+
+        Entering it claims all keys that no other process computes now. If there are none, it waits for the first key,
+        at most `timeout_s`. Look the keys up again afterwards, because another process may have stored them. Claims
+        only save work; answers are correct without them.
 
         Yields:
-            Whether the claim is held. A store of one process has no claims.
+            The keys that are claimed, or that have no locks. A store of one process has none, and yields all keys.
         """
-        return nullcontext(False)
+        return nullcontext(frozenset(keys))
 
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call, one sentence each."""

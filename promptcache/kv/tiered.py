@@ -40,6 +40,7 @@ _FACTS = Kind(
 _TIMEOUT = number(0)
 _log = logging.getLogger(__name__)
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
@@ -270,14 +271,13 @@ class TieredStore(Unpicklable, Store):
         """Return the faults in `put` and `lacking` since the last call."""
         return self._faults.take()
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
-        """Return a context in which no other process that shares a blob tier computes `key`.
+    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
+        """Return a context in which no other process that shares a blob tier computes the keys that it yields.
 
-        The claim is held if every blob tier gives it. `faults` reports the tiers that fail.
+        A key is claimed in every blob tier. A tier that fails is left out, and `faults` reports it.
         """
-        KEY.check("key", key, StoreError)
         _TIMEOUT.check("timeout_s", timeout_s, StoreError)
-        return self._claimed(key, timeout_s)
+        return self._claimed(checked_keys(keys), timeout_s)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Exclude keys from eviction in every tier.
@@ -306,20 +306,33 @@ class TieredStore(Unpicklable, Store):
                 tier.unpin(key)
 
     @contextmanager
-    def _claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
+    def _claimed(self, keys: Sequence[str], timeout_s: float) -> Iterator[frozenset[str]]:
+        num_threads = max((tier.max_parallel_reads for tier in self.blob_tiers), default=1)
+        claims: dict[str, ExitStack] = {}
+        try:
+            tried = zip(keys, _map(lambda key: self._claim_one(key, 0.0), keys, num_threads), strict=True)
+            claims.update((key, claim) for key, claim in tried if claim is not None)
+            if keys and not claims and (waited := self._claim_one(keys[0], timeout_s)) is not None:
+                claims[keys[0]] = waited
+            yield frozenset(claims)
+        finally:
+            for _ in _map(ExitStack.close, tuple(claims.values()), num_threads):
+                pass
+
+    def _claim_one(self, key: str, timeout_s: float) -> ExitStack | None:
+        """Claim a key in every tier, and return what releases it. Return None if another process holds it."""
         deadline = time.monotonic() + timeout_s
         with ExitStack() as stack:
-            held = [
-                self._enter(stack, tier, tier.claim(key, max(0.0, deadline - time.monotonic())))
-                for tier in self.blob_tiers
-            ]
-            yield bool(held) and all(held)
+            for tier in self.blob_tiers:
+                if not self._enter(stack, tier, tier.claim(key, max(0.0, deadline - time.monotonic()))):
+                    return None
+            return stack.pop_all()
 
     def _enter(self, stack: ExitStack, tier: BlobTier, claim: AbstractContextManager[bool]) -> bool:
-        """Enter a claim for as long as `stack`; return whether it is held."""
+        """Enter a claim for as long as `stack`; return False if another process holds it."""
         entered = self._health.attempt("claim", tier, lambda: (claim.__enter__(),), self._faults)
         if entered is None:
-            return False
+            return True
         stack.callback(self._health.attempt, "release", tier, lambda: claim.__exit__(None, None, None), self._faults)
         return entered[0]
 
@@ -353,8 +366,7 @@ class TieredStore(Unpicklable, Store):
         def read(key: str) -> tuple[str, StoredEncoding | None]:
             return key, self._health.attempt("read", tier, lambda: tier.read(key, self.memory.shape), faults[key])
 
-        num_threads = min(tier.max_parallel_reads, len(keys))
-        return _parallel_map(read, keys, num_threads) if num_threads > 1 else map(read, keys)
+        return _map(read, keys, tier.max_parallel_reads)
 
     def _promote(self, stored: StoredEncoding) -> KVHandle:
         """Copy KV to the memories. Without room on the device, link it where it is, in its mapped file if possible."""
@@ -380,14 +392,16 @@ class TieredStore(Unpicklable, Store):
         return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
 
 
-def _parallel_map(
-    function: Callable[[str], tuple[str, StoredEncoding | None]], keys: Sequence[str], num_threads: int
-) -> Iterator[tuple[str, StoredEncoding | None]]:
-    """Yield the results of a function in order. At most `2 * num_threads` results wait, which bounds memory."""
+def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:
+    """Yield the results of a function in order. At most `2 * max_threads` results wait, which bounds memory."""
+    num_threads = min(max_threads, len(values))
+    if num_threads <= 1:
+        yield from map(function, values)
+        return
     with ThreadPoolExecutor(num_threads) as pool:
-        running: deque[Future[tuple[str, StoredEncoding | None]]] = deque()
-        for key in keys:
-            running.append(pool.submit(function, key))
+        running: deque[Future[_T]] = deque()
+        for value in values:
+            running.append(pool.submit(function, value))
             if len(running) > 2 * num_threads:
                 yield running.popleft().result()
         while running:

@@ -237,13 +237,18 @@ class Executor:
                 group = self._encode(batch, held, patience_s)
                 held.update(group.runs)
                 yield group
-                if group.lookups:
-                    break  # another thread or process encodes the same: list the missing ones again
+                if not all(link in held for chain in batch for link in chain.links):
+                    break  # another thread or process encodes the rest: list the missing ones again
 
     def _encode(self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float) -> Encoded:
-        """Encode a batch, unless another thread or process encoded some of it while this one waited."""
-        encodings = [link for chain in batch for link in chain.links]
-        with self.store.claim(self.key(encodings[0]), patience_s), self._lock:
+        """Encode the chains of a batch that no other process encodes now.
+
+        If other processes encode all of them, wait. If some encodings are in the store now, return only these.
+        """
+        chain_of = {self.key(chain.links[0]): chain for chain in batch}
+        with self.store.claim(tuple(chain_of), patience_s) as claimed, self._lock:
+            free = [chain for key, chain in chain_of.items() if key in claimed] or batch
+            encodings = [link for chain in free for link in chain.links]
             again = self._get_many(encodings)
             faults = [fault for each in again.values() for fault in each.faults]
             found = {each: lookup.run for each, lookup in again.items() if lookup.run is not None}
@@ -251,7 +256,7 @@ class Executor:
                 return Encoded(runs=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
             runs = {
                 each: stored(self.store, self.recipe(each), kv, faults.append)
-                for each, kv in compute(self.model, batch, held)
+                for each, kv in compute(self.model, free, held)
             }
         return Encoded(runs=runs, lookups={}, faults=tuple(faults))
 

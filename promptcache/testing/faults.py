@@ -104,9 +104,9 @@ class FaultyStore(Store):
         """As the wrapped store."""
         self._store.unpin(keys)
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
         """As the wrapped store."""
-        return self._store.claim(key, timeout_s)
+        return self._store.claim(keys, timeout_s)
 
     def faults(self) -> tuple[str, ...]:
         """As the wrapped store."""

@@ -107,6 +107,23 @@ def test_a_claim_excludes_others_while_it_is_renewed(place: Place) -> None:
         assert held
 
 
+def test_a_store_claims_the_keys_that_are_free(place: Place, tmp_path: Path) -> None:
+    """Machines with a folder each share the claims of the URL: each claims what no other one holds, without waiting."""
+    keys = [each.recipe.key for each in WORK]
+    one, other = (
+        TieredStore(MemoryStore(shape()), (DiskTier(tmp_path / name), place.tier(20))) for name in ("one", "other")
+    )
+    with one.claim(keys[:2], 60) as claimed:
+        assert claimed == {*keys[:2]}
+        with other.claim(keys, 60) as rest:
+            assert rest == {*keys[2:]}
+            with one.claim(keys, 0.3) as none:
+                assert none == frozenset()
+    with other.claim(keys, 0) as everything:
+        assert everything == {*keys}
+    assert place.claims() == []
+
+
 def leave_lease(place: Place) -> None:
     """Leave the lease of a replica that was killed: it is neither renewed nor released."""
     assert Lease(_ClaimFiles(place.tier()._run), KEY, LEASE_S).wait(0)
@@ -148,26 +165,26 @@ def test_a_claim_costs_three_requests(s3: S3Server) -> None:
 
 
 FAULTS = {
-    "all refused": ("refuse", ("HEAD", "GET", "PUT", "DELETE"), False, 1),
-    "all answers lost": ("lose", ("HEAD", "GET", "PUT", "DELETE"), False, 1),
-    "creations refused": ("refuse", ("PUT",), False, 1),
-    "answers of creations lost": ("lose", ("PUT",), True, 0),  # the next look shows the lease
-    "removals refused": ("refuse", ("DELETE",), True, 1),
-    "answers of removals lost": ("lose", ("DELETE",), True, 0),
+    "all refused": ("refuse", ("HEAD", "GET", "PUT", "DELETE"), 1),
+    "all answers lost": ("lose", ("HEAD", "GET", "PUT", "DELETE"), 1),
+    "creations refused": ("refuse", ("PUT",), 1),
+    "answers of creations lost": ("lose", ("PUT",), 0),  # the next look shows the lease
+    "removals refused": ("refuse", ("DELETE",), 1),
+    "answers of removals lost": ("lose", ("DELETE",), 0),
 }
-"""What fails, whether the claim is held all the same, and the number of faults that are reported."""
+"""What fails, and the number of faults that are reported."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_claim_that_fails_fails_no_request(s3: S3Server, name: str) -> None:
     """If operations on a lease fail, the store goes on, with the claim or without it, and reports the fault."""
-    what, methods, is_held, num_faults = FAULTS[name]
+    what, methods, num_faults = FAULTS[name]
     place = Place(f"s3://{BUCKET}/kept", s3.options())
     store = TieredStore(MemoryStore(shape()), (place.tier(20),))
     s3.fault = lambda method, path: what if "/claims/" in path and method in methods else None
 
-    with store.claim(KEY, 5) as held:
-        assert held == is_held
+    with store.claim((KEY,), 5) as claimed:
+        assert claimed == {KEY}
 
     faults = store.faults()
     assert len(faults) == num_faults
@@ -209,7 +226,7 @@ def test_random_faults_fail_no_request(s3: S3Server, seed: int | range) -> None:
             for each in WORK:
                 key = each.recipe.key
                 if store.get(key).run is None:
-                    with store.claim(key, 10):
+                    with store.claim((key,), 10):
                         if store.get(key).run is None:
                             made.append(key)
                             store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
@@ -220,24 +237,11 @@ def test_random_faults_fail_no_request(s3: S3Server, seed: int | range) -> None:
         assert set(made) == {each.recipe.key for each in WORK}
 
 
-def test_a_store_claims_in_its_folder_and_at_its_url(tmp_path: Path, place: Place) -> None:
-    """Machines with a folder each share the claims of the URL."""
-    stores = [
-        TieredStore(MemoryStore(shape()), (DiskTier(tmp_path / name), place.tier(20))) for name in ("one", "other")
-    ]
-    with stores[0].claim(KEY, 0) as held:
-        assert held
-        with stores[1].claim(KEY, 0.1) as other:
-            assert not other
-    with stores[1].claim(KEY, 0) as held:
-        assert held
-
-
 def test_an_error_in_a_claim_stays_what_it_is(s3: S3Server) -> None:
     """If the removal of a lease fails after an error of the model, the error of the model is raised."""
     store = TieredStore(MemoryStore(shape()), (Place(f"s3://{BUCKET}/kept", s3.options()).tier(),))
     s3.fault = lambda method, path: "refuse" if method == "DELETE" else None
 
-    with pytest.raises(ZeroDivisionError), store.claim(KEY, 0):
+    with pytest.raises(ZeroDivisionError), store.claim((KEY,), 0):
         raise ZeroDivisionError
     assert len(store.faults()) == 1

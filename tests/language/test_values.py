@@ -106,7 +106,17 @@ def test_patterns_are_ascii_where_nothing_else_is_said(pattern, text, expected):
     assert Pattern(pattern).matches(text) is expected
 
 
-RE2_CLASSES = (r"\pL", r"\P{Lu}", r"[\p{Nd}x-]", r"[^\p{Greek}]", "[[:alpha:]_]", r"[^[:space:]\]]", r"\x{1F40D}", "[b-d]", r"\\p")
+RE2_CLASSES = (
+    r"\pL",
+    r"\P{Lu}",
+    r"[\p{Nd}x-]",
+    r"[^\p{Greek}]",
+    "[[:alpha:]_]",
+    r"[^[:space:]\]]",
+    r"\x{1F40D}",
+    "[b-d]",
+    r"\\p",
+)
 
 
 @given(data=st.data(), parts=st.lists(st.sampled_from(RE2_CLASSES), min_size=1, max_size=3))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +15,14 @@ from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import UnknownSchema
-from promptcache.kv import MemoryStore
+from promptcache.kv import DiskTier, KVHandle, MemoryStore, RemoteTier, TieredStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.catalog import SchemaState, schema_state
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.executor import Executor
+from promptcache.runtime.encode import Chain, compute
+from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
@@ -138,6 +143,56 @@ def test_locks_are_free_between_forward_passes() -> None:
 
     assert other
     assert all(group.lookups for group in groups)  # the rest was found
+
+
+def sharing(folder: Path, kind: str) -> Executor:
+    """Return the executor of another replica, with memory of its own and a folder or URL for all."""
+    tier = DiskTier(folder) if kind == "folder" else RemoteTier(f"file://{folder}")
+    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (tier,)), lambda: "tiny")
+
+
+@pytest.mark.parametrize("kind", ["folder", "URL"])
+def test_replicas_encode_what_no_other_replica_encodes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If two replicas miss modules of which they share one, each module is encoded once, and neither waits first."""
+    modules = "".join(f'<module name="{name}">The text of {name}.</module>' for name in "abc")
+    root, a, b, c = state_of(f'<schema name="s">{modules}</schema>').encodings
+    sharing(tmp_path / "kept", kind).fetch((root,))
+    computed: list[tuple[str, Encoding]] = []
+    begun, second_done = threading.Event(), threading.Event()
+
+    def paused(model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]) -> Iterator[tuple[Any, Any]]:
+        name = threading.current_thread().name
+        if name == "first":
+            begun.set()
+            assert second_done.wait(60)
+        computed.extend((name, link) for chain in batch for link in chain.links)
+        yield from compute(model, batch, held)
+        if name == "second":
+            second_done.set()
+
+    monkeypatch.setattr("promptcache.runtime.executor.compute", paused)
+    fetched: dict[str, Fetched] = {}
+
+    def fetch(name: str, wanted: tuple[Encoding, ...]) -> threading.Thread:
+        made = sharing(tmp_path / "kept", kind)
+        thread = threading.Thread(target=lambda: fetched.update({name: made.fetch(wanted)}), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    threads = [fetch("first", (a, b))]
+    assert begun.wait(60)
+    threads.append(fetch("second", (b, c)))
+    for thread in threads:
+        thread.join(60)
+
+    assert computed[0] == ("second", c)
+    assert Counter(computed[1:]) == {("first", a): 1, ("first", b): 1}
+    assert {name: (each.runs.keys(), each.encoded) for name, each in fetched.items()} == {
+        "first": ({a, b}, {a, b}),
+        "second": ({b, c}, {c}),
+    }
 
 
 def test_adding_a_module_costs_what_the_module_costs() -> None:

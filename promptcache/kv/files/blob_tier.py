@@ -88,6 +88,7 @@ class BlobTier(ABC):
         have written the encoding. A claim only saves work; answers are correct without it.
 
         Yields:
-            Whether the claim is held. False: timeout, or this tier has no locks.
+            False if another holder is still there after the timeout. True if the claim is held, or if this tier has no
+            locks.
         """
-        return nullcontext(False)
+        return nullcontext(True)

@@ -139,13 +139,16 @@ class StoreFolder:
 
     @contextlib.contextmanager
     def claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
-        """Hold the lock of a key. Yields False after the timeout, or if locks do not work here."""
+        """Hold the lock of a key. Yields False after the timeout, and True also if locks do not work here."""
         self.path(key)
-        lock = FileLock(self.locks / f"{key}.lock")
+        lock = FileLock(self.locks / f"{key}.lock", thread_local=False)  # another thread may release it
         try:
             lock.acquire(timeout=timeout_s, poll_interval=_POLL_S)
-        except (Timeout, OSError):
+        except Timeout:
             yield False
+            return
+        except OSError:
+            yield True
             return
         try:
             yield True
