@@ -208,7 +208,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             },
             "reserve": Call(function=store.reserve, valid={"sizes": [(world.recipe.key, 2)]}),
             "note": Call(function=store.note, valid={"facts": {world.recipe.key: {"schema": "travel"}}}),
-            "claim": Call(function=store.claim, valid={**keys, "timeout_s": 0.0}, use=_enter),
+            "claim": Call(function=store.claim, valid={"keys": (world.recipe.key,), "timeout_s": 0.0}, use=_enter),
         }
 
     def remove_schema(name: Any) -> None:

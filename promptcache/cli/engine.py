@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake
@@ -60,12 +59,14 @@ def sampling(temperature: float | None) -> dict[str, Any]:
     """Return the options of generation for `--temperature`.
 
     Raises:
-        UsageMistake: It is not a finite number.
+        UsageMistake: It is not a temperature.
     """
     if temperature is None:
         return {}
-    if not isfinite(temperature):
-        raise UsageMistake(f"--temperature {temperature}: not a finite number")
+    from promptcache.runtime import TEMPERATURE
+
+    if not TEMPERATURE.takes(temperature):
+        raise UsageMistake(f"--temperature {temperature}: {TEMPERATURE.words} is expected")
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 

@@ -179,7 +179,7 @@ class Store(ABC):
         Yields:
             The keys that are claimed, or that have no locks. A store of one process has none, and yields all keys.
         """
-        return nullcontext(frozenset(keys))
+        return nullcontext(frozenset(checked_keys(keys)))
 
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call, one sentence each."""

@@ -18,7 +18,13 @@ from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefi
 from promptcache.runtime.generate import end_ids, generate
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
-from promptcache.runtime.hf.options import check_for_batch, check_for_logprobs, check_for_stream, read_options
+from promptcache.runtime.hf.options import (
+    TEMPERATURE,
+    check_for_batch,
+    check_for_logprobs,
+    check_for_stream,
+    read_options,
+)
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
@@ -50,6 +56,7 @@ __all__ = [
     "DEFAULT_NEW_TOKENS",
     "LOGPROBS",
     "MAX_LOGPROBS",
+    "TEMPERATURE",
     "Advice",
     "AdviceKind",
     "Audit",

@@ -162,7 +162,7 @@ def test_no_more_questions_are_forgotten_than_there_are(command: Command) -> Non
         (("travel.xml", "--schema", "travel.xml"), 2, "--schema is for prompts"),
         (("--arg", "a=b"), 2, "name a SCHEMA or PROMPT"),
         (("--load", "gone.json"), 2, "gone.json: cannot be read"),
-        (("travel.xml", "--temperature", "nan"), 2, "not a finite number"),
+        (("travel.xml", "--temperature", "nan"), 2, "0, or a finite number from 1e-05 on, is expected"),
         (("travel.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("prompts/typo.xml",), 1, "error[PC401]"),
         (("prompts/city.xml", "--max-new-tokens", "9999"), 1, "9999 new tokens were asked for"),

@@ -144,7 +144,7 @@ def test_usage_mistakes_are_json_under_json(command: Command, words: list[str]) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "prompts/miami.xml", "--temperature", "nan"], "--temperature nan: not a finite number"),
+        (["run", "prompts/miami.xml", "--temperature", "nan"], "--temperature nan: 0, or a finite number from"),
         (["run", "prompts/miami.xml", "--seed", "9" * 30], "Invalid value for '--seed'"),
         (["render", "prompts/miami.xml", "--arg", os.fsdecode(b"days=\xff")], "--arg: the text is not UTF-8"),
         (["check", "travel.xml", ""], "the name of a file is empty"),
@@ -160,11 +160,12 @@ def test_values_that_nothing_can_use_are_usage_mistakes(command: Command, words:
 
 @pytest.mark.parametrize("name", ["run", "chat"])
 def test_a_temperature_close_to_0_is_one_line(command: Command, name: str) -> None:
-    """A temperature that makes logits infinite is refused by every command that generates."""
-    result = command(name, "prompts/miami.xml", "--device", "cpu", "--temperature", "1e-300", "--seed", "1", stdin="")
+    """A temperature that makes logits infinite is refused by every command that generates, before it loads a model."""
+    words = (name, "prompts/miami.xml", "--model", "missing", "--temperature", "1e-300", "--seed", "1")
+    result = command(*words, stdin="")
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: temperature=1e-300 is not allowed: 0, or a number from 1e-05 on, is expected\n"
+    assert result.stderr == "error: --temperature 1e-300: 0, or a finite number from 1e-05 on, is expected\n"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ _TOKENS = Kind(
     "a token ID or a list of them",
     lambda value: all(map(_TOKEN.takes, value)) if isinstance(value, list | tuple) else _TOKEN.takes(value),
 )
+TEMPERATURE = Kind(
+    "0, or a finite number from 1e-05 on,", lambda value: number(0, 0).takes(value) or number(1e-5).takes(value)
+)
 _KINDS: Mapping[str, Kind] = {
     "max_new_tokens": whole(1, unit="tokens"),
     "min_new_tokens": whole(0, unit="tokens"),
@@ -98,9 +101,7 @@ _KINDS: Mapping[str, Kind] = {
     "prompt_lookup_num_tokens": whole(1),
     **dict.fromkeys(("do_sample", "return_dict_in_generate", "output_attentions", "token_healing", *_OUTPUTS), FLAG),
     "max_time": number(0),
-    "temperature": Kind(
-        "0, or a number from 1e-05 on,", lambda value: number(0, 0).takes(value) or number(1e-5).takes(value)
-    ),
+    "temperature": TEMPERATURE,
     "top_p": number(0, 1),
     "repetition_penalty": number(1e-5, 1e5),
     **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), whole(0)),
