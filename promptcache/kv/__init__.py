@@ -16,7 +16,7 @@ from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.arena import Allocation
 from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.store import FaultLog, Lookup, Store, Tier
+from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
@@ -50,6 +50,7 @@ __all__ = [
     "LayerViews",
     "Lookup",
     "MemoryStore",
+    "OnWait",
     "Pace",
     "Recipe",
     "RemoteTier",
@@ -67,6 +68,7 @@ __all__ = [
     "codec_named",
     "config_of",
     "expand_home",
+    "go_on",
     "open_blob_tiers",
     "open_store",
     "read_archive",

@@ -7,10 +7,10 @@ a store never costs an answer: it is collected in `FaultLog`, and the encoding i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -86,6 +86,14 @@ def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
     listed = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str | type) else keys
     _KEYS.check("keys", listed, StoreError)
     return tuple(listed)
+
+
+OnWait: TypeAlias = Callable[[], None]
+"""Called while a claim waits."""
+
+
+def go_on() -> None:
+    """Keep waiting."""
 
 
 class Store(ABC):
@@ -169,12 +177,19 @@ class Store(ABC):
         """
         raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
 
-    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
+    def claim(
+        self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
+    ) -> AbstractContextManager[frozenset[str]]:
         """Return a context in which no other process computes the keys that it yields.
 
         Entering it claims all keys that no other process computes now. If there are none, it waits for the first key,
         at most `timeout_s`. Look the keys up again afterwards, because another process may have stored them. Claims
         only save work; answers are correct without them.
+
+        Args:
+            keys: Keys to claim.
+            timeout_s: Seconds to wait for another process.
+            on_wait: Called about once a second while another process is waited for. If it raises, the wait ends.
 
         Yields:
             The keys that are claimed, or that have no locks. A store of one process has none, and yields all keys.

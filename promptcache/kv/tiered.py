@@ -19,12 +19,21 @@ from typing import TypeVar
 
 import torch
 
-from promptcache.diagnostics import TEXT, CorruptEncoding, Kind, StoreError, TierUnavailable, Unpicklable, number
+from promptcache.diagnostics import (
+    FUNCTION,
+    TEXT,
+    CorruptEncoding,
+    Kind,
+    StoreError,
+    TierUnavailable,
+    Unpicklable,
+    number,
+)
 from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.store import FaultLog, Lookup, Store, Tier, checked_keys
+from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
@@ -271,13 +280,16 @@ class TieredStore(Unpicklable, Store):
         """Return the faults in `put` and `lacking` since the last call."""
         return self._faults.take()
 
-    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
+    def claim(
+        self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
+    ) -> AbstractContextManager[frozenset[str]]:
         """Return a context in which no other process that shares a blob tier computes the keys that it yields.
 
         A key is claimed in every blob tier. A tier that fails is left out, and `faults` reports it.
         """
         _TIMEOUT.check("timeout_s", timeout_s, StoreError)
-        return self._claimed(checked_keys(keys), timeout_s)
+        FUNCTION.check("on_wait", on_wait, StoreError)
+        return self._claimed(checked_keys(keys), timeout_s, on_wait)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Exclude keys from eviction in every tier.
@@ -306,25 +318,26 @@ class TieredStore(Unpicklable, Store):
                 tier.unpin(key)
 
     @contextmanager
-    def _claimed(self, keys: Sequence[str], timeout_s: float) -> Iterator[frozenset[str]]:
+    def _claimed(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait) -> Iterator[frozenset[str]]:
         num_threads = max((tier.max_parallel_reads for tier in self.blob_tiers), default=1)
         claims: dict[str, ExitStack] = {}
         try:
-            tried = zip(keys, _map(lambda key: self._claim_one(key, 0.0), keys, num_threads), strict=True)
+            tried = zip(keys, _map(lambda key: self._claim_one(key, 0.0, on_wait), keys, num_threads), strict=True)
             claims.update((key, claim) for key, claim in tried if claim is not None)
-            if keys and not claims and (waited := self._claim_one(keys[0], timeout_s)) is not None:
+            if keys and not claims and (waited := self._claim_one(keys[0], timeout_s, on_wait)) is not None:
                 claims[keys[0]] = waited
             yield frozenset(claims)
         finally:
             for _ in _map(ExitStack.close, tuple(claims.values()), num_threads):
                 pass
 
-    def _claim_one(self, key: str, timeout_s: float) -> ExitStack | None:
+    def _claim_one(self, key: str, timeout_s: float, on_wait: OnWait) -> ExitStack | None:
         """Claim a key in every tier, and return what releases it. Return None if another process holds it."""
         deadline = time.monotonic() + timeout_s
         with ExitStack() as stack:
             for tier in self.blob_tiers:
-                if not self._enter(stack, tier, tier.claim(key, max(0.0, deadline - time.monotonic()))):
+                left_s = max(0.0, deadline - time.monotonic())
+                if not self._enter(stack, tier, tier.claim(key, left_s, on_wait)):
                     return None
             return stack.pop_all()
 

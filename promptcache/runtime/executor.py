@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 
-from promptcache.kv import Codec, KVHandle, Lookup, Recipe, Store, Tier
+from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool
@@ -164,7 +164,8 @@ class Executor:
 
         Args:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
-                tokens. No lock is held, so it may call the engine. If it raises, nothing more is computed.
+                tokens, and now and then while another process is waited for. No lock is held, so it may call the
+                engine. If it raises, nothing more is computed.
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(dict.fromkeys(wanted))
@@ -173,13 +174,17 @@ class Executor:
         encoded: dict[Encoding, KVHandle] = {}
         total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.run is None)
         done = 0
-        for group in self.encode_missing(wanted, lookups, patience_s=patience_s):
+
+        def report() -> None:
+            if progress is not None:
+                progress(done, total)
+
+        for group in self.encode_missing(wanted, lookups, patience_s=patience_s, on_wait=report):
             lookups.update(group.lookups)
             encoded.update((each, run) for each, run in group.runs.items() if each not in group.lookups)
             faults += group.faults
             done += sum(each.num_tokens for each in group.runs)
-            if progress is not None:
-                progress(done, total)
+            report()
         if encoded:
             faults += self.store.faults()
         self.forget_unused([*encoded, *(each for each, lookup in lookups.items() if lookup.moved_bytes)])
@@ -218,7 +223,12 @@ class Executor:
         return lookups
 
     def encode_missing(
-        self, wanted: Iterable[Encoding], lookups: Mapping[Encoding, Lookup], *, patience_s: float = PATIENCE_S
+        self,
+        wanted: Iterable[Encoding],
+        lookups: Mapping[Encoding, Lookup],
+        *,
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait = go_on,
     ) -> Iterator[Encoded]:
         """Encode the encodings that `look_up` did not find, one forward pass after another, contexts first.
 
@@ -229,24 +239,27 @@ class Executor:
             wanted: The argument of `look_up`.
             lookups: The result of `look_up`.
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
+            on_wait: Called about once a second in such a wait. If it raises, the wait ends.
         """
         wanted = tuple(wanted)
         held = {encoding: each.run for encoding, each in lookups.items() if each.run is not None}
         while missing := missing_encodings(wanted, held.__contains__):
             for batch in encoding_batches(self.model, missing):
-                group = self._encode(batch, held, patience_s)
+                group = self._encode(batch, held, patience_s, on_wait)
                 held.update(group.runs)
                 yield group
                 if not all(link in held for chain in batch for link in chain.links):
                     break  # another thread or process encodes the rest: list the missing ones again
 
-    def _encode(self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float) -> Encoded:
+    def _encode(
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float, on_wait: OnWait
+    ) -> Encoded:
         """Encode the chains of a batch that no other process encodes now.
 
         If other processes encode all of them, wait. If some encodings are in the store now, return only these.
         """
         chain_of = {self.key(chain.links[0]): chain for chain in batch}
-        with self.store.claim(tuple(chain_of), patience_s) as claimed, self._lock:
+        with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
             free = [chain for key, chain in chain_of.items() if key in claimed] or batch
             encodings = [link for chain in free for link in chain.links]
             again = self._get_many(encodings)

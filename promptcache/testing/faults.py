@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, Lookup, Recipe, Store, Tier
+from promptcache.kv import KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -104,9 +104,11 @@ class FaultyStore(Store):
         """As the wrapped store."""
         self._store.unpin(keys)
 
-    def claim(self, keys: Sequence[str], timeout_s: float) -> AbstractContextManager[frozenset[str]]:
+    def claim(
+        self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
+    ) -> AbstractContextManager[frozenset[str]]:
         """As the wrapped store."""
-        return self._store.claim(keys, timeout_s)
+        return self._store.claim(keys, timeout_s, on_wait)
 
     def faults(self) -> tuple[str, ...]:
         """As the wrapped store."""

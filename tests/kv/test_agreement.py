@@ -24,11 +24,13 @@ from promptcache.kv import (
     KVHandle,
     KVShape,
     MemoryStore,
+    OnWait,
     Recipe,
     Store,
     StoredEncoding,
     Tier,
     TieredStore,
+    go_on,
 )
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
@@ -106,9 +108,9 @@ class FailingTier(BlobTier):
         """As the wrapped tier."""
         return self._tier.pinned()
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+    def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """As the wrapped tier."""
-        return self._tier.claim(key, timeout_s)
+        return self._tier.claim(key, timeout_s, on_wait)
 
 
 class Agreement(RuleBasedStateMachine):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.diagnostics import UnknownSchema
+from promptcache.diagnostics import Cancelled, UnknownSchema
 from promptcache.kv import DiskTier, KVHandle, MemoryStore, RemoteTier, TieredStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
@@ -193,6 +193,25 @@ def test_replicas_encode_what_no_other_replica_encodes(
         "first": ({a, b}, {a, b}),
         "second": ({b, c}, {c}),
     }
+
+
+@pytest.mark.parametrize("kind", ["folder", "URL"])
+def test_a_wait_for_another_replica_can_be_ended(kind: str, tmp_path: Path) -> None:
+    """While another replica encodes, progress is reported; if it raises, the wait ends and nothing is claimed."""
+    encoding = state_of('<schema name="s">The text.</schema>').encodings[0]
+    holder, waiter = (sharing(tmp_path / "kept", kind) for _ in range(2))
+    reports: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        reports.append((done, total))
+        if len(reports) == 2:
+            raise Cancelled("the request was cancelled")
+
+    with holder.store.claim([holder.key(encoding)], 0), pytest.raises(Cancelled):
+        waiter.fetch([encoding], progress, patience_s=600)
+
+    assert reports == [(0, encoding.num_tokens)] * 2
+    assert waiter.fetch([encoding], patience_s=0).encoded == {encoding}
 
 
 def test_adding_a_module_costs_what_the_module_costs() -> None:

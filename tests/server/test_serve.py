@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from promptcache import Engine
+from promptcache import Engine, StoreConfig
 from promptcache.cli.app import app
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
@@ -232,10 +233,10 @@ def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest
     assert found[:2] == [500, 500]
 
 
-@pytest.fixture
-def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its URL."""
-    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
+@contextmanager
+def server_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a server in a process of its own, and return it with its URL."""
+    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         lines: list[str] = []
@@ -247,31 +248,45 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert found, lines
         threading.Thread(target=lambda: lines.extend(running.stderr or ()), daemon=True).start()
         try:
-            wait_until(lambda: httpx.get(f"{found[0]}/health").status_code == 200, 30)
             yield running, found[0]
         finally:
             running.kill()
 
 
 @pytest.mark.process
-def test_sigterm_finishes_running_answers(process: tuple[subprocess.Popen[str], str]) -> None:
-    """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
-    running, url = process
-    body = {**CHAT, "stream": True, "min_tokens": 120, "max_tokens": 120}
+def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
+    """A server that waits for the encodings of another replica ends at SIGTERM, although it never gets them."""
+    engine = Engine.from_pretrained(store=StoreConfig(folder=tmp_path / "kept"))
+    engine.add_schema(TRAVEL)
     with (
-        httpx.Client(base_url=url, timeout=30) as client,
-        client.stream("POST", "/v1/chat/completions", json=body) as answer,
+        engine.store.claim(engine.keys("travel"), 0),
+        server_process("--store", str(tmp_path / "kept")) as (running, url),
     ):
-        lines = answer.iter_lines()
-        next(lines)
+        assert httpx.get(f"{url}/health").json() == {"status": "starting"}
         running.send_signal(signal.SIGTERM)
-        wait_until(lambda: httpx.get(f"{url}/health").status_code == 503, 3)
-        health = httpx.get(f"{url}/health").json()
-        refused = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
-        data = [line for line in lines if line.startswith("data: ")]
+        assert running.wait(30) == 0
+
+
+@pytest.mark.process
+def test_sigterm_finishes_running_answers() -> None:
+    """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
+    body = {**CHAT, "stream": True, "min_tokens": 120, "max_tokens": 120}
+    with server_process() as (running, url):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200, 30)
+        with (
+            httpx.Client(base_url=url, timeout=30) as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as answer,
+        ):
+            lines = answer.iter_lines()
+            next(lines)
+            running.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(f"{url}/health").status_code == 503, 3)
+            health = httpx.get(f"{url}/health").json()
+            refused = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
+            data = [line for line in lines if line.startswith("data: ")]
+        assert running.wait(60) == 0
 
     assert health == {"status": "draining"}
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert data[-1] == "data: [DONE]"
     assert json.loads(data[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-    assert running.wait(60) == 0

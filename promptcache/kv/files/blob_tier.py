@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 
 from promptcache.kv.codec import StoredEncoding
-from promptcache.kv.store import Tier
+from promptcache.kv.store import OnWait, Tier, go_on
 from promptcache.kv.types import KVShape
 
 
@@ -81,11 +81,16 @@ class BlobTier(ABC):
         """Return the pinned keys."""
         return frozenset()
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+    def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other thread or process computes `key`.
 
         Entering it waits for another holder, at most `timeout_s`. Call `read` again afterwards, because that holder may
         have written the encoding. A claim only saves work; answers are correct without it.
+
+        Args:
+            key: Key of the encoding.
+            timeout_s: Seconds to wait for another holder.
+            on_wait: Called about once a second while another holder is waited for. If it raises, the wait ends.
 
         Yields:
             False if another holder is still there after the timeout. True if the claim is held, or if this tier has no

@@ -30,7 +30,7 @@ from promptcache.kv.files.folder import (
 )
 from promptcache.kv.files.format import Header, check_payload, check_shape, pack, shape_text, unpack
 from promptcache.kv.keys import FORMAT_VERSION, SUFFIX, Recipe
-from promptcache.kv.store import Tier
+from promptcache.kv.store import OnWait, Tier, go_on
 from promptcache.kv.types import KVShape
 from promptcache.locks import new_lock
 
@@ -159,9 +159,9 @@ class DiskTier(BlobTier):
         with self._folder.tier_errors("list"):
             return self._folder.pinned()
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+    def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other process computes `key`. A claim ends with the process that holds it."""
-        return self._folder.claimed(key, timeout_s)
+        return self._folder.claimed(key, timeout_s, on_wait)
 
     def header(self, key: str) -> Header | None:
         """Return the header of a file without reading its payload, or None if there is no file.

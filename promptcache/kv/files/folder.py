@@ -31,9 +31,11 @@ from promptcache.atomic import atomic_write, publish
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, shown
 from promptcache.kv.files.format import Header, format_version, head_bytes, read_header
 from promptcache.kv.keys import file_name, key_of
+from promptcache.kv.store import OnWait
 
 LOCK_TIMEOUT_S = 60.0
 _POLL_S = 0.005
+_WAIT_S = 0.5  # between two calls of `on_wait`
 _LOG = "log.jsonl"
 _VERSION = "version"
 
@@ -138,18 +140,23 @@ class StoreFolder:
             lock.release()
 
     @contextlib.contextmanager
-    def claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
+    def claimed(self, key: str, timeout_s: float, on_wait: OnWait) -> Iterator[bool]:
         """Hold the lock of a key. Yields False after the timeout, and True also if locks do not work here."""
         self.path(key)
         lock = FileLock(self.locks / f"{key}.lock", thread_local=False)  # another thread may release it
-        try:
-            lock.acquire(timeout=timeout_s, poll_interval=_POLL_S)
-        except Timeout:
-            yield False
-            return
-        except OSError:
-            yield True
-            return
+        deadline = time.monotonic() + timeout_s
+        while not lock.is_locked:
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                lock.acquire(timeout=min(left_s, _WAIT_S), poll_interval=_POLL_S)
+            except Timeout:
+                if left_s <= _WAIT_S:
+                    yield False
+                    return
+                on_wait()
+            except OSError:
+                yield True
+                return
         try:
             yield True
         finally:

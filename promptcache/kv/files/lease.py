@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 from promptcache.diagnostics import TierUnavailable
+from promptcache.kv.store import OnWait, go_on
 
 LEASE_S = 20.0
 """Default length of a lease. The work of a holder that has died waits so long, and no longer."""
@@ -82,8 +83,12 @@ class Lease:
         """Whether the lease is held and cannot have been taken over yet, by the clock of this process."""
         return bool(self._chain) and self._clock() < self._safe_until
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, on_wait: OnWait = go_on) -> bool:
         """Acquire the lease and return whether it is held. A timeout of 0 tries once.
+
+        Args:
+            timeout_s: Seconds to wait for another claimant.
+            on_wait: Called before each pause. If it raises, the wait ends.
 
         Raises:
             TierUnavailable: The folder of leases did not answer.
@@ -91,8 +96,10 @@ class Lease:
         deadline = self._clock() + timeout_s
         for pause_s in self.acquire():
             left_s = deadline - self._clock()
-            if pause_s > 0 and left_s <= 0:
-                return False
+            if pause_s > 0:
+                if left_s <= 0:
+                    return False
+                on_wait()
             time.sleep(min(pause_s, max(left_s, 0.0)))
         return True
 

@@ -30,7 +30,7 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import check_payload, check_shape, pack, read_header, unpack
 from promptcache.kv.files.lease import LEASE_S, Lease
 from promptcache.kv.keys import file_name, key_of
-from promptcache.kv.store import Tier
+from promptcache.kv.store import OnWait, Tier, go_on
 from promptcache.kv.types import KVShape
 
 MAX_FILE_BYTES = 8 * 2**30
@@ -170,15 +170,15 @@ class RemoteTier(BlobTier):
         """Return the bytes of all encodings."""
         return sum(self._run("list", _list).values())
 
-    def claim(self, key: str, timeout_s: float) -> AbstractContextManager[bool]:
+    def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other replica computes `key`. A claim ends at the latest with its lease."""
         file_name(key)
-        return self._claimed(key, timeout_s)
+        return self._claimed(key, timeout_s, on_wait)
 
     @contextmanager
-    def _claimed(self, key: str, timeout_s: float) -> Iterator[bool]:
+    def _claimed(self, key: str, timeout_s: float, on_wait: OnWait) -> Iterator[bool]:
         lease = Lease(_ClaimFiles(self._run), key, self._lease_s)
-        if not lease.wait(timeout_s):
+        if not lease.wait(timeout_s, on_wait):
             yield False
             return
         with lease.renewed():
