@@ -1,19 +1,14 @@
 // The page: two editors with marks, the picture of the layout, and answers with their times.
 // Everything that the server or the model sends enters the document as text, never as markup.
-import {
-  autocompletion, closeBrackets, closeBracketsKeymap, Compartment, completeFromSchema, completionKeymap, defaultKeymap,
-  drawSelection, EditorState, EditorView, HighlightStyle, history, historyKeymap, keymap, lineNumbers, lintKeymap,
-  setDiagnostics, syntaxHighlighting, tags, xml, xmlLanguage,
-} from "./codemirror.min.js";
+import { $, element, say } from "./dom.js";
+import { editor, showMarks } from "./editor.js";
 import { promptElements, schemaElements } from "./elements.js";
 import { argument, exampleOf, readPrompt, references, withArgument, withModule, withoutModule } from "./prompt.js";
+import { askForKey, events, guarded, send, setKey, retryWithKey } from "./requests.js";
+import { clearResults, showResults } from "./results.js";
 
 const CHECK_DELAY_MS = 250;
 const MAX_LISTED = 300;
-const STEPS = ["plan", "fetch", "prefill", "decode"];
-const SOURCES = {
-  hit: "memory", load: "slower store", miss: "encoded for this request", history: "history of earlier requests",
-};
 const SAMPLE = `<schema name="travel">
   <system>
     The name of the agency is Blue Harbour.
@@ -35,182 +30,15 @@ const SAMPLE = `<schema name="travel">
 `;
 const NO_SCHEMA = "This server has no schema, so there is nothing to run. Start it with --schema FILE, or save this one with an admin key.";
 
-const $ = (id) => document.getElementById(id);
-let key = null; // in memory only
-let afterKey = null;
 let saved = null; // the schema as the server has it: {id, xml, modules, unions}
 let described = null; // the last valid schema of the editor: {id, modules, unions}
 let override = null; // its text, if it differs from the server's
 let running = null; // the AbortController of an answer
 
-// ---- elements ----
-
-/** Return an element with properties and children; strings become text. */
-function element(name, properties = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [each, value] of Object.entries(properties)) made[each] = value;
-  made.append(...children);
-  return made;
-}
-
-function say(message) {
-  $("trouble").textContent = message ?? "";
-  $("trouble").hidden = !message;
-}
-
-// ---- requests ----
-
-class Refused extends Error {
-  constructor(status, error) {
-    super(error.message);
-    this.status = status;
-    this.code = error.code;
-  }
-}
-
-/** Send a request and return the response; a refusal is an exception with the message of the server. */
-async function send(path, { json, signal, method, body, type } = {}) {
-  const headers = {};
-  if (key) headers.authorization = `Bearer ${key}`;
-  if (json) headers["content-type"] = "application/json";
-  if (type) headers["content-type"] = type;
-  let response;
-  try {
-    response = await fetch(path, { method: method ?? (json ? "POST" : "GET"), headers, body: json ? JSON.stringify(json) : body, signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is promptcache serve still running?");
-  }
-  if (response.ok) return response;
-  const { error } = await response.json().catch(() => ({ error: { message: `The server answered ${response.status}.` } }));
-  if (response.status === 401) {
-    askForKey(key ? "The server does not know this key." : "This server needs an API key.", described ? checkAll : start);
-  }
-  throw new Refused(response.status, error);
-}
-
-/** Show the field for a key; `then` is called once there is one. */
-function askForKey(reason, then) {
-  afterKey = then;
-  $("key-reason").textContent = reason;
-  $("key").hidden = false;
-  $("key-value").focus();
-}
-
-/** Show what a handler throws. */
-function guarded(work) {
-  return async (...args) => {
-    try {
-      await work(...args);
-    } catch (error) {
-      if (error.name !== "AbortError" && error.status !== 401) say(error.message);
-    }
-  };
-}
-
 // ---- editors ----
 
-const { nonce } = document.querySelector("script[nonce]");
-const colours = HighlightStyle.define([
-  { tag: [tags.tagName, tags.angleBracket], color: "var(--tag)" },
-  { tag: tags.attributeName, color: "var(--attribute)" },
-  { tag: [tags.attributeValue, tags.character], color: "var(--value)" },
-  { tag: tags.comment, color: "var(--faded)" },
-  { tag: tags.invalid, color: "var(--error)" },
-]);
-const look = EditorView.theme({
-  "&": { backgroundColor: "var(--paper)", color: "var(--ink)" },
-  "&.cm-focused": { outline: "none" },
-  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5" },
-  ".cm-content": { caretColor: "var(--ink)", padding: "6px 0" },
-  ".cm-cursor": { borderLeftColor: "var(--ink)" },
-  ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--faded)", borderRight: "1px solid var(--line)" },
-  ".cm-selectionBackground, &.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground": {
-    backgroundColor: "var(--selection)",
-  },
-  ".cm-tooltip": { backgroundColor: "var(--raised)", color: "var(--ink)", border: "1px solid var(--edge)" },
-  ".cm-tooltip-autocomplete > ul > li[aria-selected]": { backgroundColor: "var(--accent)", color: "var(--on-accent)" },
-  ".cm-diagnostic": { whiteSpace: "pre-wrap", maxWidth: "48ch" },
-});
-
-/** Make an editor. `complete` is the compartment of its completions. */
-function editor(parent, label, changed) {
-  const complete = new Compartment();
-  const view = new EditorView({
-    parent: $(parent),
-    state: EditorState.create({
-      extensions: [
-        EditorView.cspNonce.of(nonce),
-        EditorView.contentAttributes.of({ "aria-label": label }),
-        EditorView.lineWrapping,
-        lineNumbers(), history(), drawSelection(), closeBrackets(), autocompletion({ icons: false }), xml(), complete.of([]),
-        syntaxHighlighting(colours), look,
-        keymap.of([
-          { key: "Mod-Enter", run: () => (run(), true) },
-          { key: "Ctrl-Enter", run: () => (run(), true) },
-          ...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap, ...lintKeymap,
-        ]),
-        EditorView.updateListener.of((update) => update.docChanged && changed()),
-      ],
-    }),
-  });
-  return {
-    view,
-    get text() { return view.state.doc.toString(); },
-    /** Replace the text by another one; what is equal at both ends stays, and so does the cursor there. */
-    set text(wanted) {
-      const old = this.text;
-      let from = 0;
-      while (from < old.length && from < wanted.length && old[from] === wanted[from]) from++;
-      let end = 0;
-      while (end < Math.min(old.length, wanted.length) - from && old.at(-1 - end) === wanted.at(-1 - end)) end++;
-      view.dispatch({ changes: { from, to: old.length - end, insert: wanted.slice(from, wanted.length - end) } });
-    },
-    completeWith(elements) {
-      const source = xmlLanguage.data.of({ autocomplete: completeFromSchema(elements, []) });
-      view.dispatch({ effects: complete.reconfigure(source) });
-    },
-  };
-}
-
-const promptEditor = editor("prompt", "Prompt", () => { say(null); showModules(); scheduleCheck(); });
-const schemaEditor = editor("schema", "Schema", () => { say(null); scheduleCheck(); });
-
-// ---- marks ----
-
-/** Return the index of a place that the server counts in lines and code points. */
-function offset(view, line, column) {
-  if (line < 1) return 0;
-  const { doc } = view.state;
-  if (line > doc.lines) return doc.length;
-  const { from, text } = doc.line(line);
-  return from + [...text].slice(0, column - 1).join("").length;
-}
-
-function showMarks({ view }, list, diagnostics) {
-  const marks = diagnostics.map((each) => {
-    const from = offset(view, each.line, each.column);
-    const to = Math.max(from, offset(view, each.stop_line, each.stop_column));
-    const fix = each.help ? `\nFix: ${each.help}` : "";
-    return { from, to, severity: each.severity, source: each.code, message: each.message + fix };
-  });
-  view.dispatch(setDiagnostics(view.state, marks));
-  $(list).replaceChildren(...diagnostics.map((each, index) => {
-    const goThere = () => {
-      view.dispatch({ selection: { anchor: Math.min(marks[index].from, view.state.doc.length) }, scrollIntoView: true });
-      view.focus();
-    };
-    const fix = each.help ? ` Fix: ${sentence(each.help)}` : "";
-    const place = each.line ? ` line ${each.line}, column ${each.column}` : "";
-    const button = element("button", { type: "button", onclick: goThere },
-      element("b", {}, each.severity), `${place}: ${sentence(each.message)}${fix} `, element("span", { className: "faded" }, each.code));
-    return element("li", { className: each.severity }, button);
-  }));
-}
-
-function sentence(words) {
-  return /[.?!]$/.test(words) ? words : `${words}.`;
-}
+const promptEditor = editor("prompt", "Prompt", { changed: () => { say(null); showModules(); scheduleCheck(); }, run });
+const schemaEditor = editor("schema", "Schema", { changed: () => { say(null); scheduleCheck(); }, run });
 
 // ---- checks while typing ----
 
@@ -419,12 +247,6 @@ async function answering(work) {
   if (hadFocus) $("run").focus();
 }
 
-function clearResults() {
-  $("answer").textContent = "";
-  $("finish").textContent = "";
-  $("results").hidden = true;
-}
-
 /** Ask for the answer of the prompt as a stream, and return it with usage and times. */
 async function ask(reuse, signal, show) {
   const limit = Number.parseInt($("max-tokens").value, 10);
@@ -446,86 +268,6 @@ async function ask(reuse, signal, show) {
   }
   if (!made.usage) throw new Error("The answer ended early: the connection was lost.");
   return made;
-}
-
-/** Yield the data of server-sent events. */
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data: ")) continue;
-      const data = line.slice("data: ".length);
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
-}
-
-// ---- results ----
-
-/** Return the steps of an answer in milliseconds. Linking takes microseconds and counts as fetching. */
-function steps({ timing }) {
-  const { plan_s, fetch_s, link_s, prefill_s, decode_s } = timing;
-  const seconds = { plan: plan_s, fetch: fetch_s + link_s, prefill: prefill_s, decode: decode_s };
-  return Object.fromEntries(STEPS.map((each) => [each, 1000 * seconds[each]]));
-}
-
-function milliseconds(value) {
-  return value.toFixed(value < 99.95 ? 1 : 0);
-}
-
-function showResults(ours, plain) {
-  $("finish").textContent = ours.finish === "length" ? "The answer reached the limit of tokens." : "";
-  const rows = [["With reuse", ours], ...(plain ? [["Plain prefill", plain]] : [])]
-    .map(([name, { cache }]) => ({ name, ttft: 1000 * cache.timing.ttft_s, ...steps(cache) }));
-  const total = (row) => STEPS.reduce((sum, each) => sum + row[each], 0);
-  const longest = Math.max(...rows.map(total));
-  $("bars").replaceChildren(...rows.map((row) => {
-    const parts = STEPS.map((step) => {
-      const part = element("i", { className: step, title: `${step} ${milliseconds(row[step])} ms` });
-      part.style.width = `${(100 * row[step]) / longest}%`;
-      return part;
-    });
-    const track = element("span", { className: "track" }, ...parts);
-    track.setAttribute("aria-hidden", "true");
-    return element("div", { className: "bar" }, element("span", {}, row.name), track,
-      element("span", {}, `first token ${milliseconds(row.ttft)} ms`));
-  }));
-  const head = ["step", ...rows.map((row) => `${row.name}, ms`)];
-  const step = (name) => [element("span", {}, element("i", { className: `swatch ${name}` }), name),
-    ...rows.map((row) => milliseconds(row[name]))];
-  fill("times", head, [...STEPS.map(step), ["to the first token", ...rows.map((row) => milliseconds(row.ttft))]]);
-  const isSame = plain && plain.text === ours.text;
-  $("same").textContent = !plain
-    ? "Compare with plain prefill to see the same prompt computed without any reuse."
-    : `Plain prefill: the same tokens at the same positions, nothing reused. ${isSame ? "The answer is the same." : `Its answer: ${plain.text}`} `
-      + "Each was measured once, after the answer above; press again for other measurements.";
-  showReuse(ours);
-  $("results").hidden = false;
-}
-
-function showReuse({ usage, cache }) {
-  const cached = usage.prompt_tokens_details.cached_tokens;
-  const share = Math.round((100 * cached) / usage.prompt_tokens);
-  $("cached").textContent = `${cached} of ${usage.prompt_tokens} prompt tokens were cached (${share} %). ${usage.completion_tokens} were generated.`;
-  const name = ({ module, source }) => (source === "history" ? "(text of the prompt)" : module || "(outside modules)");
-  fill("reused", ["module", "KV from", "tokens"], cache.modules.map((each) => [name(each), SOURCES[each.source], each.num_tokens]));
-}
-
-function fill(id, head, rows) {
-  const cell = (kind, value, index) => {
-    const isNumber = index > 0 && (kind === "th" || !Number.isNaN(Number(value)));
-    const made = element(kind, { className: isNumber && head[index] !== "KV from" ? "number" : "" }, value instanceof Node ? value : `${value}`);
-    if (kind === "th") made.scope = "col";
-    return made;
-  };
-  const line = (kind, values) => element("tr", {}, ...values.map((value, index) => cell(kind, value, index)));
-  $(id).replaceChildren(element("thead", {}, line("th", head)), element("tbody", {}, ...rows.map((row) => line("td", row))));
 }
 
 // ---- the schemas of the server ----
@@ -595,10 +337,10 @@ $("stop").onclick = () => running?.abort();
 $("save").onclick = guarded(save);
 $("key").onsubmit = guarded(async (event) => {
   event.preventDefault();
-  key = $("key-value").value;
+  const value = $("key-value").value;
   $("key-value").value = "";
   $("key").hidden = true;
-  await afterKey();
+  await setKey(value);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) run();
@@ -609,4 +351,5 @@ new ResizeObserver(([{ contentRect }]) => {
   width = contentRect.width;
 }).observe($("picture").parentElement);
 schemaEditor.completeWith(schemaElements());
+retryWithKey(() => (described ? checkAll() : start()));
 guarded(start)();
