@@ -47,6 +47,7 @@ _FACTS = Kind(
     ),
 )
 _TIMEOUT = number(0)
+_MAX_CLAIMS = 64  # at once; each has an open file, or a thread that renews its lease
 _log = logging.getLogger(__name__)
 
 _A = TypeVar("_A")
@@ -285,7 +286,8 @@ class TieredStore(Unpicklable, Store):
     ) -> AbstractContextManager[frozenset[str]]:
         """Return a context in which no other process that shares a blob tier computes the keys that it yields.
 
-        A key is claimed in every blob tier. A tier that fails is left out, and `faults` reports it.
+        A key is claimed in every blob tier, and at most 64 of the keys are claimed. A tier that fails is left out, and
+        `faults` reports it.
         """
         _TIMEOUT.check("timeout_s", timeout_s, StoreError)
         FUNCTION.check("on_wait", on_wait, StoreError)
@@ -319,7 +321,11 @@ class TieredStore(Unpicklable, Store):
 
     @contextmanager
     def _claimed(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait) -> Iterator[frozenset[str]]:
-        num_threads = max((tier.max_parallel_reads for tier in self.blob_tiers), default=1)
+        if not self.blob_tiers:
+            yield frozenset(keys)
+            return
+        keys = keys[:_MAX_CLAIMS]
+        num_threads = max(tier.max_parallel_reads for tier in self.blob_tiers)
         claims: dict[str, ExitStack] = {}
         try:
             tried = zip(keys, _map(lambda key: self._claim_one(key, 0.0, on_wait), keys, num_threads), strict=True)

@@ -195,6 +195,19 @@ def test_replicas_encode_what_no_other_replica_encodes(
     }
 
 
+def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
+    """A forward pass has at most 64 chains where claims are made, so that open files do not run out; all are encoded."""
+    modules = "".join(f'<module name="m{number}">m{number}</module>' for number in range(150))
+    wanted = state_of(f'<schema name="s">{modules}</schema>').encodings
+    made = sharing(tmp_path, "folder")
+
+    groups = list(made.encode_missing(wanted, made.look_up(wanted)))
+
+    assert Counter(each for group in groups for each in group.runs) == dict.fromkeys(wanted, 1)
+    assert max(len(group.runs) for group in groups) <= 64
+    assert len(list(executor().encode_missing(wanted, executor().look_up(wanted)))) < len(groups)
+
+
 @pytest.mark.parametrize("kind", ["folder", "URL"])
 def test_a_wait_for_another_replica_can_be_ended(kind: str, tmp_path: Path) -> None:
     """While another replica encodes, progress is reported; if it raises, the wait ends and nothing is claimed."""
