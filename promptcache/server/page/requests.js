@@ -15,7 +15,7 @@ class Refused extends Error {
 
 /** Send a request and return the response; a refusal is an exception with the message of the server. */
 export async function send(path, { json, signal, method, body, type } = {}) {
-  const headers = {};
+  const headers = {}, used = key;
   if (key) headers.authorization = `Bearer ${key}`;
   if (json) headers["content-type"] = "application/json";
   if (type) headers["content-type"] = type;
@@ -28,7 +28,7 @@ export async function send(path, { json, signal, method, body, type } = {}) {
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({ error: { message: `The server answered ${response.status}.` } }));
-  if (response.status === 401) {
+  if (response.status === 401 && used === key) { // a late answer to an older key says nothing about this one
     askForKey(key ? "The server does not know this key." : "This server needs an API key.", retry);
   }
   throw new Refused(response.status, error);

@@ -442,10 +442,10 @@ class HeldEncoding:
         return encode.compute(model, batch, held)
 
     @contextmanager
-    def claim(self, key: str, timeout_s: float) -> Iterator[bool]:
-        """Wait, as for another process that has the claim."""
+    def claim(self, keys: Sequence[str], timeout_s: float, on_wait: object = None) -> Iterator[frozenset[str]]:
+        """Wait, as for another process that has the claims."""
         self.wait()
-        yield True
+        yield frozenset(keys)
 
 
 @pytest.mark.parametrize("place", ["compute", "claim"])
