@@ -291,7 +291,9 @@ class TieredStore(Unpicklable, Store):
         """
         _TIMEOUT.check("timeout_s", timeout_s, StoreError)
         FUNCTION.check("on_wait", on_wait, StoreError)
-        return self._claimed(checked_keys(keys), timeout_s, on_wait)
+        if not self.blob_tiers:
+            return super().claim(keys, timeout_s)
+        return self._claimed(checked_keys(keys)[:_MAX_CLAIMS], timeout_s, on_wait)
 
     def pin(self, keys: Iterable[str]) -> None:
         """Exclude keys from eviction in every tier.
@@ -321,10 +323,6 @@ class TieredStore(Unpicklable, Store):
 
     @contextmanager
     def _claimed(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait) -> Iterator[frozenset[str]]:
-        if not self.blob_tiers:
-            yield frozenset(keys)
-            return
-        keys = keys[:_MAX_CLAIMS]
         num_threads = max(tier.max_parallel_reads for tier in self.blob_tiers)
         claims: dict[str, ExitStack] = {}
         try:

@@ -256,7 +256,8 @@ class Executor:
     ) -> Encoded:
         """Encode the chains of a batch that no other process encodes now.
 
-        If other processes encode all of them, wait. If some encodings are in the store now, return only these.
+        If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
+        the store now, return only these.
         """
         chain_of = {self.key(chain.links[0]): chain for chain in batch}
         with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
