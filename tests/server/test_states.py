@@ -55,19 +55,20 @@ def test_full_queue_is_429_and_others_are_answered(engine: Engine) -> None:
     assert {each.status_code for each in found} == {200, 429}
 
 
-def test_more_answers_than_ever_fit_are_a_bad_request(engine: Engine) -> None:
-    """`n` above batch and queue is 400 with both numbers, and it is no refusal of a full queue."""
-    limits = ServiceLimits(max_rows=2, max_waiting=2)
+def test_answers_of_one_request_fit_into_an_idle_queue_or_are_a_bad_request(engine: Engine) -> None:
+    """`n` up to `max_waiting` is answered by an idle server; more is 400 with both numbers, not 429."""
+    limits = ServiceLimits(max_rows=2, max_waiting=3)
 
-    async def ask(client: httpx.AsyncClient) -> tuple[httpx.Response, str]:
-        refused = await client.post("/v1/chat/completions", json={**CHAT, "n": 5})
-        return refused, (await client.get("/metrics")).text
+    async def ask(client: httpx.AsyncClient) -> tuple[list[httpx.Response], str]:
+        found = [await client.post("/v1/chat/completions", json={**CHAT, "n": count}) for count in (3, 4)]
+        return found, (await client.get("/metrics")).text
 
-    refused, metrics = in_process(create_app(engine, ServerSettings(model="demo", limits=limits)), ask)
+    (answered, refused), metrics = in_process(create_app(engine, ServerSettings(model="demo", limits=limits)), ask)
 
+    assert (answered.status_code, len(answered.json()["choices"])) == (200, 3)
     error = refused.json()["error"]
     assert (refused.status_code, error["code"], error["param"]) == (400, "invalid_value", "n")
-    assert error["message"] == "n=5 is more than 4, the limit of this server"
+    assert error["message"] == "n=4 is more than 3, the limit of this server"
     assert "retry-after" not in refused.headers
     assert "promptcache_rejected_total{" not in metrics
 
