@@ -5,7 +5,8 @@
 #   docker build --tag promptcache .
 #
 # INDEX is that of builds for the CPU, which pytorch.org names. Without the second line the image gets the usual build, which
-# brings CUDA and is several times larger. To build without a network, put the wheels of all packages into dist:
+# brings CUDA and is several times larger. To build without a network, put the wheels of all packages into dist, with the
+# Python version of the image:
 #
 #   python -m pip download --dest dist --constraint constraints.txt "$(ls dist/promptcache-*.whl)[server]" --find-links dist
 #   docker build --build-arg PIP_NO_INDEX=1 --network none --tag promptcache .
@@ -20,7 +21,7 @@ RUN /opt/promptcache/bin/python -m pip install --constraint /wheels/constraints.
 FROM python:3.12-slim
 
 COPY --from=build /opt/promptcache /opt/promptcache
-RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/promptcache promptcache
+RUN useradd --uid 10001 --create-home --home-dir /var/lib/promptcache promptcache
 USER promptcache
 WORKDIR /var/lib/promptcache
 VOLUME /var/lib/promptcache
