@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
     "mixtral": ("MixtralConfig", {"num_experts_per_tok": 2, "num_local_experts": 4, "sliding_window": WINDOW}),
     "gemma2": ("Gemma2Config", {**_MIXED, "head_dim": 16, "query_pre_attn_scalar": 16}),
-    "gemma3": ("Gemma3TextConfig", {**_MIXED, "head_dim": 16, "query_pre_attn_scalar": 16}),
+    "gemma3, text": ("Gemma3TextConfig", {**_MIXED, "head_dim": 16, "query_pre_attn_scalar": 16}),
     "phi": ("PhiConfig", {}),
     "phi3": ("Phi3Config", {}),
     "phi3, longrope (pinned)": ("Phi3Config", {"rope_parameters": _LONG, "original_max_position_embeddings": 64}),

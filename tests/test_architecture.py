@@ -30,9 +30,9 @@ MAY_IMPORT = {
     "runtime": {"atomic", "diagnostics", "locks", "language", "tokenizer", "layout", "kv"},
     "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
-"""The rooms that each core room may import. Doors may import all of them, and no core room imports a door."""
+"""The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
-DOORS = {
+FRONT_ENDS = {
     "cli": {"bench", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
     "bench": {"demo", "scale", "server", "testing"},
@@ -43,7 +43,7 @@ DOORS = {
     "server": {"picture"},
     "testing": {"demo"},
 }
-"""The doors, and the other doors that each may import."""
+"""The front ends, and the other front ends that each may import."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -74,13 +74,13 @@ def imported(path: Path) -> set[str]:
 
 
 def test_rooms_import_in_one_direction() -> None:
-    """A room imports only the rooms below it, and no room imports a door."""
+    """A room imports only the rooms above it in the list, and no core room imports a front end."""
     wrong = []
     for room, path in modules():
         if room == "__init__":
             continue
         ours = {name.split(".")[1] for name in imported(path) if name.startswith("promptcache.")}
-        allowed = set(MAY_IMPORT) | DOORS[room] if room in DOORS else MAY_IMPORT[room]
+        allowed = set(MAY_IMPORT) | FRONT_ENDS[room] if room in FRONT_ENDS else MAY_IMPORT[room]
         wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in sorted(ours - {room} - allowed)]
 
     assert not wrong

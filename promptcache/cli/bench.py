@@ -310,7 +310,7 @@ def kinds(
 @_number("--prefix-tokens", 600, "Tokens of a prefix, a quarter more or less.")
 @_number("--new", 80, "Tokens of a question, a quarter more or less.")
 @_numbers("--batch", (1, 4), "Rows in a batch; repeat the option to compare sizes.")
-@_repeats(1)
+@_number("--repeats", 1, "How often all questions are served, each time with empty caches.")
 def prefixes(
     chosen: BenchModel,
     subjects: int,

@@ -218,8 +218,8 @@ def _lines(facts: SchemaFacts) -> Iterator[Text]:
         yield Text(f"  {rule.text}  ").append(rule.place, style="dim")
     at_least = "" if facts.combinations_exact else "at least "
     yield _head(f"valid combinations: {at_least}{facts.num_combinations:,}")
-    yield from _prompt_lines("shortest", facts.shortest, "arguments left out, or as short as can be")
-    yield from _prompt_lines("longest", facts.longest, "every slot as full as can be")
+    yield from _prompt_lines("shortest", facts.shortest, "arguments left out, or as short as possible")
+    yield from _prompt_lines("longest", facts.longest, "every slot as full as possible")
 
 
 def _head(words: str) -> Text:
@@ -238,7 +238,7 @@ def _parameter_line(parameter: ParameterFacts) -> str:
     words = [counted(parameter.length, "position"), *accepted(parameter), "required" if parameter.required else ""]
     words += [f"default {parameter.default!r}" if parameter.default is not None else ""]
     words += [f"placeholder {parameter.placeholder!r}" if parameter.placeholder is not None else ""]
-    words += ["" if parameter.fits else "nothing that it takes fits"]
+    words += ["" if parameter.fits else "no allowed value fits"]
     return f"{parameter.name}  {' · '.join(filter(None, words))}"
 
 

@@ -204,7 +204,7 @@ class LayoutView:
     """Everything that `promptcache layout` says about a schema.
 
     Attributes:
-        num_positions: Of the schema's longest prompt: slots whole, without text of the prompt's own.
+        num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
         num_combinations: Valid sets of modules; at least that many where `combinations_exact` is false.
         prompt: None where no prompt was given.
@@ -452,7 +452,7 @@ def _lines(view: LayoutView) -> Iterator[str | Text]:
     yield f"valid combinations of modules: {at_least}{view.num_combinations:,}"
     limit = view.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
-    yield f"longest prompt: {view.num_positions:,}{of} positions, without text of its own"
+    yield f"all modules: {view.num_positions:,}{of} positions, slots whole"
 
 
 _STYLES = {

@@ -152,7 +152,7 @@ def check_length(layout: Layout, max_positions: int, model: str = "the model") -
     """Refuse a schema that needs more positions than the model has.
 
     Args:
-        layout: Its `stop` is the length of the longest prompt without text of its own.
+        layout: Its `stop` is the number of positions of all modules and whole slots.
         max_positions: Number of positions of the model.
         model: Name of the model for the message.
 

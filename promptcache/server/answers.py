@@ -40,8 +40,8 @@ _CLIENT_GONE = 499  # nginx's status, for the log
 _TRACES = logging.getLogger("promptcache.server.errors")
 
 
-class Door(StrEnum):
-    """The doors that answer prompts."""
+class Endpoint(StrEnum):
+    """The endpoints that answer prompts."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -58,7 +58,7 @@ class ServerRequest:
         reuse: Whether it uses KV of modules and history.
     """
 
-    door: Door
+    endpoint: Endpoint
     prompt: PromptSource
     schema: str | None
     body: GenerationBody
@@ -179,14 +179,14 @@ class _Answer:
             _AnswerRow(text=IncrementalText(text, stop_strings), logprobs=AnswerLogprobs(tokenizer))
             for _ in range(question.body.num_choices)
         ]
-        self._shape = _FORMS[question.door]
+        self._shape = _FORMS[question.endpoint]
         schema = f"@{question.schema}" if question.schema else ""
         self._head = {
             "id": f"{self._shape.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": f"{state.settings.model}{schema}",
         }
-        self._record |= {"door": str(question.door), "model": self._head["model"]}
+        self._record |= {"endpoint": str(question.endpoint), "model": self._head["model"]}
 
     async def submit(self, request: Request) -> None:
         """Put all rows into the queue, or none."""
@@ -345,7 +345,7 @@ class _Answer:
                 row.completion,
                 schema=self._question.schema,
                 finish=row.finish or "",
-                door=self._question.door,
+                endpoint=self._question.endpoint,
                 seconds=seconds,
             )
         usage = self._usage
@@ -374,13 +374,13 @@ class _Answer:
         self._record["finish"] = finish
         if self._accepted:
             num_tokens = sum(row.num_generated_tokens for row in self._rows)
-            self._state.metrics.ended(finish, self._question.door, len(self._rows), num_tokens)
+            self._state.metrics.ended(finish, self._question.endpoint, len(self._rows), num_tokens)
         self.events.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerForm:
-    """The form of the answers of a door.
+    """The form of the answers of an endpoint.
 
     Attributes:
         prefix: Of the ids of answers.
@@ -408,9 +408,9 @@ _CHAT = _AnswerForm(
     logprobs=chat_logprobs,
 )
 _FORMS = {
-    Door.CHAT: _CHAT,
-    Door.PROMPTS: _CHAT,
-    Door.COMPLETIONS: _AnswerForm(
+    Endpoint.CHAT: _CHAT,
+    Endpoint.PROMPTS: _CHAT,
+    Endpoint.COMPLETIONS: _AnswerForm(
         prefix="cmpl",
         whole="text_completion",
         chunk="text_completion",

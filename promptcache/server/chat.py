@@ -14,7 +14,7 @@ from starlette.responses import Response
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.runtime import PromptSource
-from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
@@ -32,7 +32,7 @@ async def chat(request: Request) -> Response:
     return await respond(
         request,
         ServerRequest(
-            door=Door.CHAT,
+            endpoint=Endpoint.CHAT,
             prompt=prompt,
             schema=schema,
             body=body,
@@ -52,7 +52,7 @@ async def completions(request: Request) -> Response:
     return await respond(
         request,
         ServerRequest(
-            door=Door.COMPLETIONS,
+            endpoint=Endpoint.COMPLETIONS,
             prompt=prompt,
             schema=schema,
             body=body,

@@ -45,7 +45,7 @@ class ServerMetrics(ServiceObserver):
         gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
         if store is not None:
             registry.register(_StoreBytes(store))
-        self._requests = counter("requests", "Answered requests.", "finish", "door")
+        self._requests = counter("requests", "Answered requests.", "finish", "endpoint")
         self._rejected = counter("rejected", "Refused requests.", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")
         self._generated = counter("generation_tokens", "Generated tokens.")
@@ -80,10 +80,12 @@ class ServerMetrics(ServiceObserver):
         """Count the time of one token."""
         (self._first if first else self._between).observe(since_last_s)
 
-    def answered(self, completion: Completion, *, schema: str | None, finish: str, door: str, seconds: float) -> None:
+    def answered(
+        self, completion: Completion, *, schema: str | None, finish: str, endpoint: str, seconds: float
+    ) -> None:
         """Count an answer."""
         usage = completion.usage
-        self._requests.labels(finish, door).inc()
+        self._requests.labels(finish, endpoint).inc()
         self._whole.observe(seconds)
         self._prompt_tokens.labels("reused").inc(usage.num_reused_tokens + usage.num_history_tokens)
         self._prompt_tokens.labels("prefilled").inc(usage.num_new_tokens)
@@ -93,9 +95,9 @@ class ServerMetrics(ServiceObserver):
         for each in usage.modules:
             self._module_tokens.labels(schema or "", each.source).inc(each.num_tokens)
 
-    def ended(self, finish: str, door: str, num_rows: int, num_tokens: int) -> None:
+    def ended(self, finish: str, endpoint: str, num_rows: int, num_tokens: int) -> None:
         """Count a request that ended without a whole answer, and its tokens: cancelled, timed out or failed."""
-        self._requests.labels(finish, door).inc(num_rows)
+        self._requests.labels(finish, endpoint).inc(num_rows)
         self._generated.inc(num_tokens)
 
     def text(self) -> bytes:

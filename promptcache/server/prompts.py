@@ -24,7 +24,7 @@ from promptcache.language import check_schema, parse_prompt, parse_schema, resol
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
 from promptcache.runtime import PromptSource, SchemaState, schema_state
-from promptcache.server.answers import Door, ServerRequest, respond
+from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
 from promptcache.server.chat import chat_prompt
 from promptcache.server.description import describe
@@ -46,7 +46,7 @@ async def prompts(request: Request) -> Response:
     return await respond(
         request,
         ServerRequest(
-            door=Door.PROMPTS,
+            endpoint=Endpoint.PROMPTS,
             prompt=parsed,
             schema=parsed.schema,
             body=body,

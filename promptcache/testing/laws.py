@@ -154,8 +154,8 @@ def every_module_can_be_selected(subject: Subject) -> None:
         hold(can_be_completed(subject.schema, {path}), f"no valid prompt can use module '{path}'", subject)
 
 
-def longest_prompt_fits(subject: Subject, positions: int = 1 << 17) -> None:
-    """Even the longest prompt of a schema has room in the model's positions."""
+def all_modules_fit(subject: Subject, positions: int = 1 << 17) -> None:
+    """All modules of a schema, with whole slots, have room in the model's positions."""
     stop = subject.layout.stop
     hold(stop < positions, f"the schema takes {stop} positions, there are {positions}", subject)
 
@@ -239,7 +239,7 @@ def grammars_accept_prompts(case: PromptCase) -> None:
 
 LAWS = (
     Law(name="every module can be selected", over=Over.SCHEMA, check=every_module_can_be_selected),
-    Law(name="longest prompt fits", over=Over.SCHEMA, check=longest_prompt_fits),
+    Law(name="all modules fit", over=Over.SCHEMA, check=all_modules_fit),
     Law(name="guarantees hold", over=Over.SCHEMA, check=guarantees_hold),
     Law(name="contexts are as declared", over=Over.SCHEMA, check=contexts_are_as_declared),
     Law(name="schemas print", over=Over.SCHEMA, check=schemas_print),

@@ -243,6 +243,6 @@ def test_a_slot_that_nothing_fits_into_is_marked(command: Command, folder: Path)
     )
 
     assert (
-        "p  1 position · one of one of many, some other one · nothing that it takes fits\n"
+        "p  1 position · one of one of many, some other one · no allowed value fits\n"
         in command("explain", "tight.xml").stdout
     )

@@ -65,7 +65,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
         "scaffold both: plan + rome · 5 tokens once more · 50 B",
         "to be encoded: 42 tokens in 7 encodings · 420 B",
         "valid combinations of modules: 6",
-        "longest prompt: 51 of 100 positions, without text of its own",
+        "all modules: 51 of 100 positions, slots whole",
     ]
 
 
@@ -104,7 +104,7 @@ def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
     ranges = [f"[{node['start']}, {node['stop']})" for node in nodes(data["nodes"]) if node["kind"] == "module"]
     assert ranges
     assert all(each in text for each in ranges)
-    assert f"longest prompt: {data['num_positions']} of {data['model']['max_positions']:,} positions" in text
+    assert f"all modules: {data['num_positions']} of {data['model']['max_positions']:,} positions" in text
     assert data["diagnostics"] == []
 
 

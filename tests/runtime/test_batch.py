@@ -70,7 +70,7 @@ def test_a_batch_answers_like_single_requests(prompts: list[str], length: int, b
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3", "gpt-oss", "gpt2", "phi3, longrope (pinned)"])
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3, text", "gpt-oss", "gpt2", "phi3, longrope (pinned)"])
 def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
     """Sliding windows by position, soft caps, sinks and learned positions hold in a batch too."""
     engine = engine_of(Model(random_model(family, torch.float64)))

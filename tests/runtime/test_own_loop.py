@@ -32,7 +32,7 @@ PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
 CACHED = '<prompt schema="travel"><end/></prompt>'
 LONG = '<prompt schema="travel"><end/>What else is there to see?</prompt>'
 NUM_TOKENS = 8
-WINDOWED = ["mistral", "gemma2", "gemma3", "gpt-oss"]
+WINDOWED = ["mistral", "gemma2", "gemma3, text", "gpt-oss"]
 WAYS = [linked_inputs, dynamic_cache_inputs]
 
 Way = Callable[[RequestTokens, Executor], ModelInputs]

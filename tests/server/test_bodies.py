@@ -11,7 +11,7 @@ from promptcache.server.errors import ApiError
 from tests.server.conftest import CHAT, Served
 
 JSON = {"content-type": "application/json"}
-DOORS = ["/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/plan", "/v1/check", "/v1/layout.svg"]
+ENDPOINTS = ["/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/plan", "/v1/check", "/v1/layout.svg"]
 BROKEN = {
     "empty": (b"", "Expecting value: line 1 column 1"),
     "cut": (b'{"a":', "Expecting value: line 1 column 6"),
@@ -22,12 +22,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize(("body", "words"), BROKEN.values(), ids=BROKEN)
-def test_broken_json(served: Served, door: str, body: bytes, words: str) -> None:
+def test_broken_json(served: Served, endpoint: str, body: bytes, words: str) -> None:
     """A body that is no JSON object is `invalid_json`, and the message says where it ends to be one."""
     with served.http() as client:
-        response = client.post(door, content=body, headers=JSON)
+        response = client.post(endpoint, content=body, headers=JSON)
 
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, "invalid_json", None)
@@ -35,12 +35,14 @@ def test_broken_json(served: Served, door: str, body: bytes, words: str) -> None
     assert words in error["message"]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/vnd.api+json"])
-def test_other_content_types(served: Served, door: str, kind: str | None) -> None:
+def test_other_content_types(served: Served, endpoint: str, kind: str | None) -> None:
     """A body without a content type, or with one that is not read, is 415."""
     with served.http() as client:
-        response = client.post(door, content=json.dumps(CHAT), headers={} if kind is None else {"content-type": kind})
+        response = client.post(
+            endpoint, content=json.dumps(CHAT), headers={} if kind is None else {"content-type": kind}
+        )
 
     assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_media_type")
 
@@ -49,7 +51,7 @@ def test_a_chat_is_no_xml(served: Served) -> None:
     """XML stands for a document, so a chat in XML is 415; parameters of the content type change nothing."""
     with served.http() as client:
         kinds = ("application/xml", "Application/JSON; charset=utf-8")
-        found = [client.post(DOORS[0], content=json.dumps(CHAT), headers={"content-type": each}) for each in kinds]
+        found = [client.post(ENDPOINTS[0], content=json.dumps(CHAT), headers={"content-type": each}) for each in kinds]
 
     assert [each.status_code for each in found] == [415, 200]
 
@@ -58,7 +60,7 @@ LONE = "\ud800"
 DURATION = {"miami": {}, "trip-plan": {"duration": LONE}}
 
 
-@pytest.mark.parametrize("door", ["/v1/chat/completions", "/v1/plan"])
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/plan"])
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
@@ -72,10 +74,12 @@ DURATION = {"miami": {}, "trip-plan": {"duration": LONE}}
         ({LONE: 1}, None),
     ],
 )
-def test_text_that_utf8_cannot_represent(served: Served, door: str, changes: dict[str, Any], param: str | None) -> None:
+def test_text_that_utf8_cannot_represent(
+    served: Served, endpoint: str, changes: dict[str, Any], param: str | None
+) -> None:
     """A lone surrogate is refused with its place, in whatever text or name of the body it is."""
     with served.http() as client:
-        response = client.post(door, content=json.dumps({**CHAT, **changes}), headers=JSON)
+        response = client.post(endpoint, content=json.dumps({**CHAT, **changes}), headers=JSON)
 
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
@@ -87,8 +91,8 @@ def test_documents_without_text_utf8_can_represent(served: Served) -> None:
     bodies = {"/v1/completions": "prompt", "/v1/prompts": "prompt", "/v1/check": "document", "/v1/layout.svg": "schema"}
     with served.http() as client:
         found = [
-            client.post(door, content=json.dumps({"model": "demo", "document": "x", name: LONE}), headers=JSON)
-            for door, name in bodies.items()
+            client.post(endpoint, content=json.dumps({"model": "demo", "document": "x", name: LONE}), headers=JSON)
+            for endpoint, name in bodies.items()
         ]
 
     assert [(each.status_code, each.json()["error"]["param"]) for each in found] == [
@@ -143,7 +147,7 @@ def test_top_logprobs_need_logprobs(served: Served) -> None:
 def test_missing_fields(served: Served) -> None:
     """A field that is missing has its place, too."""
     with served.http() as client:
-        found = [client.post(door, json={"model": "demo"}).json()["error"] for door in DOORS]
+        found = [client.post(endpoint, json={"model": "demo"}).json()["error"] for endpoint in ENDPOINTS]
 
     assert [each["param"] for each in found] == ["messages", "prompt", "prompt", "prompt", "document", "document"]
 
@@ -153,7 +157,8 @@ def test_repair_of_other_endpoints(served: Served) -> None:
     body = {"model": "demo", "prompt": "x", "repair": "first-x"}
     with served.http() as client:
         found = [
-            client.post(door, json=body).json()["error"] for door in ("/v1/completions", "/v1/prompts", "/v1/plan")
+            client.post(endpoint, json=body).json()["error"]
+            for endpoint in ("/v1/completions", "/v1/prompts", "/v1/plan")
         ]
 
     assert [each["param"] for each in found] == ["repair"] * 3

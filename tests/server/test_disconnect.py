@@ -32,7 +32,7 @@ def test_disconnect_cancels_the_request(served: Served, stream: bool) -> None:
     with served.http() as client:
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
         text = client.get("/metrics").text
-    assert 'promptcache_requests_total{door="chat",finish="cancelled"}' in text
+    assert 'promptcache_requests_total{endpoint="chat",finish="cancelled"}' in text
 
 
 def test_closing_openais_stream_cancels_the_request(served: Served) -> None:

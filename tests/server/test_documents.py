@@ -28,11 +28,11 @@ def test_xml_and_json_have_one_answer(served: Served, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", str(TRAVEL), "schemas/travel.xml", "file:///etc/passwd"])
-@pytest.mark.parametrize("door", ["/v1/prompts", "/v1/plan"])
-def test_a_path_is_no_prompt(served: Served, door: str, path: str) -> None:
+@pytest.mark.parametrize("endpoint", ["/v1/prompts", "/v1/plan"])
+def test_a_path_is_no_prompt(served: Served, endpoint: str, path: str) -> None:
     """The name of a file is refused as text that is no XML; the file is not opened."""
     with served.http() as client:
-        answers = [client.post(door, json={"prompt": path}), client.post(door, content=path, headers=XML)]
+        answers = [client.post(endpoint, json={"prompt": path}), client.post(endpoint, content=path, headers=XML)]
 
     for each in answers:
         assert each.status_code == 400
@@ -41,11 +41,11 @@ def test_a_path_is_no_prompt(served: Served, door: str, path: str) -> None:
         assert "Blue Harbour" not in each.text
 
 
-@pytest.mark.parametrize("door", ["/v1/prompts", "/v1/plan"])
-def test_document_types_are_refused(served: Served, door: str) -> None:
+@pytest.mark.parametrize("endpoint", ["/v1/prompts", "/v1/plan"])
+def test_document_types_are_refused(served: Served, endpoint: str) -> None:
     """A DTD is a fault, so that no entity reads a file."""
     with served.http() as client:
-        response = client.post(door, content=DTD, headers=XML)
+        response = client.post(endpoint, content=DTD, headers=XML)
 
     assert (response.status_code, response.json()["error"]["code"]) == (400, "PC002")
 

@@ -127,7 +127,7 @@ def test_metrics_count_tokens_by_origin(engine: Engine) -> None:
     assert f'promptcache_prompt_tokens_total{{source="reused"}} {float(cached)}' in text
     assert f'source="prefilled"}} {float(usage["prompt_tokens"] - cached)}' in text
     assert f"promptcache_generation_tokens_total {float(usage['completion_tokens'])}" in text
-    assert 'promptcache_requests_total{door="chat",finish="stop"} 1.0' in text
+    assert 'promptcache_requests_total{endpoint="chat",finish="stop"} 1.0' in text
     assert "promptcache_time_to_first_token_seconds_count 1.0" in text
     assert f"inter_token_latency_seconds_count {float(usage['completion_tokens'] - 1)}" in text
     assert "promptcache_requests_running " in text

@@ -138,8 +138,8 @@ def test_failed_steps_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatc
     text = app.state.server.metrics.text().decode()
 
     assert values(text)["step_errors_total"] == 1
-    assert 'promptcache_requests_total{door="chat",finish="error"} 1.0' in text
-    assert 'promptcache_requests_total{door="chat",finish="stop"} 1.0' in text
+    assert 'promptcache_requests_total{endpoint="chat",finish="error"} 1.0' in text
+    assert 'promptcache_requests_total{endpoint="chat",finish="stop"} 1.0' in text
     assert "rejected_total{" not in text
 
 

@@ -142,7 +142,7 @@ def test_a_client_that_does_not_read_loses_its_row_and_its_connection(impatient:
         metrics = client.get("/metrics").text
 
     assert {each.choices[0].message.content for each in answers} == {"The best dish of Miami is stone crab."}
-    assert re.search(r'requests_total\{door="chat",finish="(error|cancelled)"\} 8\.0', metrics)
+    assert re.search(r'requests_total\{endpoint="chat",finish="(error|cancelled)"\} 8\.0', metrics)
 
 
 def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(

@@ -13,7 +13,7 @@ from lxml import etree
 from promptcache.testing import ByteTokenizer, Subject, all_prompts
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.histories import check_histories
-from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, longest_prompt_fits
+from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit
 from promptcache.testing.running import check_law, check_laws
 from promptcache.testing.service import serve
 from tests.conftest import law_examples
@@ -122,7 +122,7 @@ def test_a_schema_beyond_the_model_breaks_a_law() -> None:
     subject = Subject('<schema name="s"><module name="a">one two three</module></schema>', ByteTokenizer())
 
     with pytest.raises(BrokenLaw, match="takes 14 positions, there are 14"):
-        longest_prompt_fits(subject, 14)
+        all_modules_fit(subject, 14)
 
 
 def test_laws_are_stated() -> None:

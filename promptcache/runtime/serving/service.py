@@ -1,4 +1,4 @@
-"""A service: a thread that owns a scheduler, and doors that any thread may use."""
+"""A service: a thread that owns a scheduler, and methods that any thread may call."""
 
 from __future__ import annotations
 
