@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcache.diagnostics import (
+    FLAG,
     PATH,
     TEXT,
     ContextLengthExceeded,
@@ -23,19 +24,11 @@ from promptcache.diagnostics import (
     shown,
     whole,
 )
+from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role, open_prompt
 from promptcache.layout import Plan, RequestTokens
 from promptcache.runtime.answer import Request, answer, streaming
-from promptcache.runtime.chat_file import (
-    SavedChat,
-    had_kv,
-    kv_folder,
-    load_kv,
-    read_chat,
-    remove_kv,
-    save_kv,
-    write_chat,
-)
+from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
@@ -45,6 +38,7 @@ from promptcache.runtime.turns import ChatTurn
 from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
+_SALT = TEXT | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +81,7 @@ class Chat(Unpicklable):
             Repair.parse(repair)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
-        (TEXT | None).check("salt", salt, InvalidValue)
+        _SALT.check("salt", salt, InvalidValue)
         self.prompt, self.turns, self.repair, self.salt = prompt, turns, repair, salt
         self._engine = engine
 
@@ -167,29 +161,43 @@ class Chat(Unpicklable):
             OSError: The file cannot be written.
             PromptError: A text of the prompt cannot be written as XML.
             StoreError: The folder cannot be written.
+            An earlier file and its KV are then as before.
         """
         PATH.check("path", path, InvalidValue)
-        target, folder = Path(path), kv_folder(Path(path))
-        sizes: tuple[int, ...] = ()
-        if kv and self.turns:
-            sizes = save_kv(self._engine.executor, self._tokens(), self.salt, folder)
-        elif had_kv(target):
-            remove_kv(self._engine.executor, folder)
-        tokenizer = self._engine.tokenizer.fingerprint
-        saved = SavedChat(prompt=self.prompt, turns=self.turns, repair=self.repair, kv_sizes=sizes, tokenizer=tokenizer)
-        write_chat(target, saved)
+        FLAG.check("kv", kv, InvalidValue)
+        engine = self._engine
+        own = ChatKV(
+            executor=engine.executor,
+            recalled=engine.executor.recall(self._tokens(), self.salt) if kv and self.turns else None,
+        )
+        saved = SavedChat(
+            prompt=self.prompt,
+            turns=self.turns,
+            repair=self.repair,
+            kv_sizes=own.sizes,
+            tokenizer=engine.tokenizer.fingerprint,
+        )
+        write_chat(expand_home(path), saved, own)
 
     @classmethod
     def load(cls, engine: ChatEngine, path: str | Path, salt: str | None = None) -> Chat:
         """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
-        saved, tokenizer = read_chat(Path(path)), engine.tokenizer
+        _SALT.check("salt", salt, InvalidValue)
+        file = expand_home(path)
+        saved, tokenizer = read_chat(file), engine.tokenizer
         turns = saved.turns
         if saved.tokenizer != tokenizer.fingerprint:
             turns = tuple(replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer))) for turn in turns)
-        chat = cls(engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt)
-        if saved.kv_sizes:
-            load_kv(engine.executor, chat._tokens(), salt, kv_folder(Path(path)), saved.kv_sizes)
+        known = engine.executor.model.num_known_tokens
+        if any(each >= known for turn in turns for each in turn.token_ids):
+            raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
+        try:
+            chat = cls(engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt)
+        except InvalidValue as error:
+            raise not_a_chat(file, error) from None
+        if saved.kv_sizes and turns:
+            load_kv(engine.executor, chat._tokens(), salt, kv_folder(file), saved.kv_sizes)
         return chat
 
     def _request(self, text: str, generation: Mapping[str, Any]) -> Request:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import EISDIR
+from os import strerror
 from pathlib import Path
 
 import torch
 
 from promptcache.atomic import atomic_write
-from promptcache.diagnostics import InvalidValue, is_text, shown
-from promptcache.kv import StoreConfig, open_store
+from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
+from promptcache.kv import Store, StoreConfig, open_store
 from promptcache.language import CHAT_SCHEMA, Prompt, parse_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.history import OwnStretch
+from promptcache.runtime.history import OwnStretch, Recalled
 from promptcache.runtime.turns import ChatTurn
 
 FORMAT = "promptcache chat"
@@ -38,8 +40,53 @@ class SavedChat:
     tokenizer: str | None
 
 
-def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a file atomically."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatKV:
+    """The KV of a conversation that is written with it: `recalled` from history, or none."""
+
+    executor: Executor
+    recalled: Recalled | None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """For each stretch of own tokens how many of its first tokens have KV; empty if none has."""
+        sizes = () if self.recalled is None else tuple(each.num_found for each in self.recalled.stretches)
+        return sizes if any(sizes) else ()
+
+    def write(self, folder: Path) -> frozenset[str]:
+        """Put the KV into a folder in the format of stores, and return its keys."""
+        if self.recalled is None or not self.sizes:
+            return frozenset()
+        store, keys = self._store(folder), set()
+        for stretch in self.recalled.stretches:
+            if stretch.num_found:
+                views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
+                recipe = self.executor.recipe(_encoding(self.recalled.tokens, stretch, stretch.num_found))
+                store.put(
+                    recipe,
+                    torch.cat([run.keys[:, :, :size] for run, size in views], dim=2),
+                    torch.cat([run.values[:, :, :size] for run, size in views], dim=2),
+                )
+                keys.add(recipe.key)
+        return frozenset(keys)
+
+    def keys(self, folder: Path) -> frozenset[str]:
+        """Return the keys of all KV in a folder, which need not exist."""
+        return frozenset(self._store(folder).keys()) if folder.is_dir() else frozenset()
+
+    def remove(self, folder: Path, keys: frozenset[str]) -> None:
+        """Remove KV from a folder."""
+        if keys:
+            store = self._store(folder)
+            for key in keys:
+                store.delete(key)
+
+    def _store(self, folder: Path) -> Store:
+        return open_store(StoreConfig(folder=folder), self.executor.model.shape)
+
+
+def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
+    """Write a file and its KV. If this fails, the earlier file and its KV are as before."""
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     messages = [{"role": str(message.role), "content": message.text} for message in chat.prompt.messages]
     data = {
@@ -54,8 +101,18 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         ],
         "kv_sizes": chat.kv_sizes,
     }
-    with atomic_write(path) as file:
-        file.write(json.dumps(data, indent=1, ensure_ascii=False).encode())
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, strerror(EISDIR), str(path))
+    folder = kv_folder(path)
+    earlier = kv.keys(folder) if kv.sizes or _has_kv(path) else frozenset()
+    try:
+        with atomic_write(path) as file:
+            file.write(json.dumps(data, indent=1, ensure_ascii=False).encode())
+            written = kv.write(folder)
+    except BaseException:
+        kv.remove(folder, kv.keys(folder) - earlier)
+        raise
+    kv.remove(folder, earlier - written)
 
 
 def read_chat(path: Path) -> SavedChat:
@@ -72,17 +129,24 @@ def read_chat(path: Path) -> SavedChat:
         data = json.loads(content)
         if (data["format"], data["version"]) != (FORMAT, VERSION):
             raise ValueError(f"its format is {shown(data['format'])}, version {shown(data['version'])}")
-        messages = data["messages"]
+        messages, turns = data["messages"], data["turns"]
+        if not isinstance(turns, list):
+            raise ValueError("turns are a list")
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
         return SavedChat(
             prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"]),
-            turns=tuple(_turn(each) for each in data["turns"]),
+            turns=tuple(map(_turn, turns)),
             repair=data["repair"],
             kv_sizes=tuple(map(int, data["kv_sizes"])),
             tokenizer=data.get("tokenizer"),
         )
-    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise InvalidValue(f"{path} is not a saved chat of version {VERSION}: {error}") from None
+    except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise not_a_chat(path, error) from None
+
+
+def not_a_chat(path: Path, why: object) -> InvalidValue:
+    """Return the error for a file that is damaged, or something else."""
+    return InvalidValue(f"{path} is not a saved chat of version {VERSION}: {why}")
 
 
 def _turn(data: dict[str, object]) -> ChatTurn:
@@ -99,41 +163,12 @@ def kv_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.kv")
 
 
-def had_kv(path: Path) -> bool:
+def _has_kv(path: Path) -> bool:
     """Whether a file is a saved chat with KV in its folder."""
     try:
         return bool(read_chat(path).kv_sizes)
     except InvalidValue:
         return False
-
-
-def save_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path) -> tuple[int, ...]:
-    """Write what history has of a conversation; return for each stretch how many tokens were written.
-
-    Other KV in the folder, that of an earlier save, is removed.
-    """
-    recalled = executor.recall(tokens, salt)
-    stretches = () if recalled is None else recalled.stretches
-    store = open_store(StoreConfig(folder=folder), executor.model.shape)
-    older = set(store.keys())
-    for stretch in stretches:
-        if stretch.num_found:
-            views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
-            keys = torch.cat([run.keys[:, :, :size] for run, size in views], dim=2)
-            values = torch.cat([run.values[:, :, :size] for run, size in views], dim=2)
-            recipe = executor.recipe(_encoding(tokens, stretch, stretch.num_found))
-            store.put(recipe, keys, values)
-            older.discard(recipe.key)
-    for key in older:
-        store.delete(key)
-    return tuple(stretch.num_found for stretch in stretches)
-
-
-def remove_kv(executor: Executor, folder: Path) -> None:
-    """Remove all KV from a folder that `save_kv` has written."""
-    store = open_store(StoreConfig(folder=folder), executor.model.shape)
-    for key in tuple(store.keys()):
-        store.delete(key)
 
 
 def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path, sizes: Sequence[int]) -> None:

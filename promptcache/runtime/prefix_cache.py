@@ -6,7 +6,7 @@ tokens from 0, as without a cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
@@ -196,7 +196,7 @@ class PrefixCache(Unpicklable):
         return self._keep(found, packed)
 
     @torch.no_grad()
-    def build(self, prefixes: Iterable[Tokens]) -> int:
+    def build(self, prefixes: Sequence[Tokens]) -> int:
         """Compute and keep the KV of prefixes, as far as there is room.
 
         Args:

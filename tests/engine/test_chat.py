@@ -312,6 +312,70 @@ def test_kv_of_a_forgotten_conversation_is_removed(how: str, tmp_path: Path) -> 
     assert engine().load_chat(tmp_path / "chat.json").turns == chat.turns
 
 
+@pytest.mark.parametrize("kv", [False, True])
+@pytest.mark.parametrize("fault", ["text", "disk"])
+def test_a_failed_save_changes_nothing(fault: str, kv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a save that fails, the earlier file and its KV are as before, and nothing else is there."""
+
+    def files() -> dict[Path, bytes]:
+        return {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+
+    made = engine()
+    chat = made.chat(PROMPTS[1])
+    chat.say("First", max_new_tokens=4, **GREEDY)
+    chat.save(tmp_path / "chat.json", kv=True)
+    before = files()
+    other = made.chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
+    other.say("Another", max_new_tokens=4, **GREEDY)
+    if fault == "disk":
+
+        def full(_temporary: Path, _path: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("promptcache.atomic.publish", full)
+
+    with pytest.raises((PromptError, OSError)):
+        other.save(tmp_path / "chat.json", kv=kv)
+
+    assert files() == before
+    monkeypatch.undo()
+    again = engine().load_chat(tmp_path / "chat.json").say("And?", max_new_tokens=1, **GREEDY)
+    assert again.usage.num_history_tokens > 0
+
+
+@pytest.mark.parametrize("name", ["folder", "missing/chat.json"])
+def test_a_save_to_no_file_leaves_nothing(name: str, tmp_path: Path) -> None:
+    """A path that cannot be a file is refused with and without KV, and no folder is made."""
+    (tmp_path / "folder").mkdir()
+    chat = engine().chat(PROMPTS[1])
+    chat.say("First", max_new_tokens=4, **GREEDY)
+    for kv in (False, True):
+        with pytest.raises(OSError, match=r"folder|missing"):
+            chat.save(tmp_path / name, kv=kv)
+
+    assert [*tmp_path.rglob("*")] == [tmp_path / "folder"]
+
+
+def test_a_home_folder_is_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the home folder for the file and for its KV, when saving and when loading."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    chat = engine().chat(PROMPTS[1])
+    chat.say("First", max_new_tokens=4, **GREEDY)
+    chat.save("~/chat.json", kv=True)
+
+    assert {each.name for each in tmp_path.iterdir()} == {"chat.json", "chat.json.kv"}
+    assert engine().load_chat("~/chat.json").say("And?", max_new_tokens=1, **GREEDY).usage.num_history_tokens > 0
+
+
+def test_without_history_no_kv_is_written(tmp_path: Path) -> None:
+    """An engine without history saves no KV, and no folder for it."""
+    chat = engine(history_bytes=0).chat(PROMPTS[1])
+    chat.say("First", max_new_tokens=4, **GREEDY)
+    chat.save(tmp_path / "chat.json", kv=True)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["chat.json"]
+
+
 class OtherBytes(ByteTokenizer):
     """Gives each byte another token."""
 
@@ -457,19 +521,44 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
         engine().load_chat(path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("kv_sizes", [float("inf")]), ("repair", "bogus"), ("messages", [3])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kv_sizes", [float("inf")]),
+        ("repair", "bogus"),
+        ("messages", [3]),
+        ("turns", {}),
+        ("prompt", "<x/>"),
+        ("prompt", "<prompt schema='s'>bare text</prompt>"),
+    ],
+)
 def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: Any) -> None:
-    """A file with a damaged field is refused."""
+    """A file with a damaged field is refused by name."""
     path = tmp_path / "chat.json"
     engine().chat(PROMPTS[0]).save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
 
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue, match=r"chat\.json is not a saved chat"):
         engine().load_chat(path)
 
 
+def test_turns_may_be_removed_from_a_file_with_kv(tmp_path: Path) -> None:
+    """A file without turns, but with sizes of KV, is a chat without turns."""
+    path = tmp_path / "chat.json"
+    chat = engine().chat(PROMPTS[0])
+    chat.say("One?", max_new_tokens=1, **GREEDY)
+    chat.save(path, kv=True)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "turns": []}))
+
+    assert engine().load_chat(path).turns == ()
+
+
 @pytest.mark.parametrize(
-    "change", [{"token_ids": [-1]}, {"token_ids": "x"}, {"question": 3}, {"question": "\ud800"}, {"answer": "\udfff"}]
+    "change",
+    [
+        *({"token_ids": [-1]}, {"token_ids": "x"}, {"token_ids": [10**6]}),
+        *({"question": 3}, {"question": "\ud800"}, {"answer": "\udfff"}),
+    ],
 )
 def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     """A file with a damaged turn is refused."""
