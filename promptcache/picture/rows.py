@@ -374,6 +374,6 @@ def _about_prompt(plan: Plan, token_bytes: int | None) -> str:
         f"one prompt: {counted(plan.num_reused_tokens, 'token')} reused{kept}",
         f"{plan.num_new_tokens:,} new",
         f"level {plan.level}",
-        f"generation from position {plan.stop:,}",
+        f"answer from {plan.stop:,}",
     ]
     return " · ".join(facts)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 ELLIPSIS = "…"
 _SIGNS = {"\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": " "}
-_LEAST_COLUMNS = 4  # minimum length of a shortened label
+_LEAST_COLUMNS = 7  # minimum length of a shortened label
 
 
 def shown(text: str) -> str:

@@ -108,7 +108,7 @@ async function draw(prompt, signal) {
   picture.hidden = false;
   picture.alt = prompt ? "Layout of the schema with what the prompt reuses and adds" : "Layout of the schema";
   $("caption").textContent = prompt
-    ? "One row for each module, at its positions. Green is reused, orange is new; dashed modules are not in the prompt."
+    ? "One row for each module, at its positions. Dashed modules are not in the prompt."
     : "The schema alone: the prompt has problems.";
 }
 
