@@ -97,8 +97,8 @@ def main() -> None:
         if getattr(sys, name) is None:  # the shell closed it: >&-
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of a traceback
+        if isinstance(stream, io.TextIOWrapper):  # ? stands for what a terminal, or the bytes of a file name, lack
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it on import
     if asked := os.environ.get(COMPLETE):

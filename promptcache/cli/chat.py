@@ -343,7 +343,8 @@ class _Lines:
         self._on_terminal = sys.stdin.isatty()
         self._editing = self._on_terminal and sys.stdout.isatty()
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")  # a question that is not text is refused
+            encoding = None if self._on_terminal else "utf-8"
+            sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape")  # a question that is not text is refused
         if self._editing:
             try:
                 import readline

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,13 +168,55 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
-def test_any_locale_will_do(folder: Path) -> None:
-    """On a terminal without Unicode, other characters are replaced; files are always UTF-8."""
-    (folder / "é.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
-    env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+LOCALES = [
+    {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+    {"PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+]
 
-    result = run("check", "é.xml", env=env)
+
+def test_a_terminal_without_unicode_will_do(folder: Path) -> None:
+    """On a terminal without Unicode, other characters are replaced; files are always UTF-8."""
+    (folder / "e.xml").write_text('<schema name="é"><module name="ü" requires="ö"/></schema>', encoding="utf-8")
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "promptcache", "check", "e.xml"]
+
+    result = subprocess.run(words, stdout=theirs, stderr=theirs, check=False, env={**os.environ, **LOCALES[1]})
+    got = os.read(ours, 4096)
+    os.close(theirs)
+    os.close(ours)
 
     assert result.returncode == 1
-    assert "error[PC208]" in result.stdout
-    assert result.stdout.isascii()
+    assert b"error[PC208]" in re.sub(rb"\x1b\[[0-9;]*m", b"", got)
+    assert got.isascii()
+
+
+@pytest.mark.parametrize("locale", LOCALES, ids=["C", "ascii", "latin-1"])
+def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
+    """Documents on pipes are UTF-8, whatever the locale is, and so are messages."""
+    text = '<schema name="s">\n  <module name="a">Zürich, 京都.</module>\n</schema>\n'.encode()
+    env = {**os.environ, **locale}
+
+    words = [sys.executable, "-m", "promptcache", "fmt", "-"]
+    good = subprocess.run(words, input=text, capture_output=True, check=False, env=env)
+    bad = subprocess.run(words, input=text[:-2], capture_output=True, check=False, env=env)
+
+    assert (good.returncode, good.stdout, good.stderr) == (0, text, b"")
+    assert (bad.returncode, "PC001" in bad.stderr.decode()) == (1, True)
+
+
+@pytest.mark.long
+def test_questions_from_a_pipe_are_utf_8(folder: Path) -> None:
+    """`chat` reads and writes UTF-8 on pipes in a locale without it."""
+    words = [sys.executable, "-m", "promptcache", "chat", "--max-new-tokens", "1", "--device", "cpu"]
+
+    done = subprocess.run(
+        words,
+        input="Zürich?\n/save talk.json\n".encode(),
+        capture_output=True,
+        check=False,
+        env={**os.environ, **LOCALES[0]},
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"saved 1 question to talk.json\n")
+    assert "Zürich?" in (folder / "talk.json").read_text(encoding="utf-8")
