@@ -23,7 +23,7 @@ from promptcache.cli.new import checked_name, schema_file
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue, LanguageError
+from promptcache.diagnostics import InvalidValue, LanguageError, suggest
 from promptcache.language import (
     IN_PYTHON,
     RESERVED_MODULES,
@@ -50,6 +50,7 @@ from promptcache.language import (
     parse_schema,
     print_schema,
     read_messages,
+    root_tag,
 )
 
 _FENCE = re.compile(r"^(?P<fence>```|~~~)(?P<info>[^\n]*)$", re.MULTILINE)  # code: no headings inside
@@ -65,6 +66,7 @@ _TAG = re.compile(r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(parameter|union)\b(?:[^<>
 _STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
 _SCAFFOLD = re.compile(r"""\s+(scaffold)\s*=\s*("[^"]*"|'[^']*')""")
 _TOOLS = ("tools", "functions")
+_JSON_START = re.compile(r'[ \t\r\n]*+(?:\{[ \t\r\n]*+["}]|\[[ \t\r\n]*+["{\[\]])')
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -114,14 +116,29 @@ def convert_text(text: str, name: str, source: str, folder: Path | None = None) 
         UsageMistake: The document is empty, a chat cannot be converted, two sections have one name, or a text has a
             character that XML cannot express.
     """
-    start = text.lstrip("\ufeff \t\r\n")[:1]
-    if not start:
+    if not text.strip("\ufeff \t\r\n"):
         raise UsageMistake(f"{source} is empty")
-    if start == "<":
+    if _is_document(text):
         return convert_dialect(text, source, folder)
-    if start in {"[", "{"}:
+    if _is_json(text.removeprefix("\ufeff")):
         return convert_chat(text, name, source)
     return convert_sections(text, name, source)
+
+
+def _is_document(text: str) -> bool:
+    """Return whether the root element is `schema` or `prompt`, perhaps misspelt; a prompt in other tags is text."""
+    root = root_tag(text.encode())
+    return root is not None and suggest(root.name, ("schema", "prompt")) is not None
+
+
+def _is_json(text: str) -> bool:
+    """Return whether a text is a list or an object in JSON, or begins like one that has a mistake."""
+    if _JSON_START.match(text):
+        return True
+    try:
+        return isinstance(json.loads(text), list)  # [1]
+    except (ValueError, RecursionError):
+        return False
 
 
 def convert_chat(text: str, name: str, source: str) -> Converted:

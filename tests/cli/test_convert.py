@@ -250,6 +250,49 @@ def test_what_cannot_be_converted_is_told(command: Command, folder: Path, text: 
     assert not (folder / "mine.xml").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{name}, welcome to our shop.",
+        "{{name}}, welcome to our shop.",
+        "[Context]\nYou are kind.",
+        "[1] is the first source.",
+        "<instructions>\nYou are kind.\n</instructions>\n## Policy\nNo refunds.",
+        "<s>[INST] hi [/INST]",
+        "<!-- a note -->\nYou are kind.",
+    ],
+)
+def test_a_plain_prompt_may_begin_like_another_document(command: Command, folder: Path, text: str) -> None:
+    """A name in braces, a bracket or a tag at the start of a plain prompt is text."""
+    (folder / "plain.txt").write_text(text, encoding="utf-8")
+
+    assert command("convert", "plain.txt").exit_code == 0
+    case = converted((folder / "plain.xml").read_text(), (folder / "plain-prompt.xml").read_text())
+    assert case.text == "<|begin|>" + text.replace("## Policy\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ('{"role": "user", }', 2, "error: text is not JSON"),
+        ("[ {role: 'user'}]", 2, "error: text is not JSON"),
+        ("{}", 2, "error: text is no chat"),
+        ('<?xml version="1.0"?>\n<shcema name="x"/>', 1, "error[PC107]"),
+        ('<prompt schema="x"/>', 1, "error[PC107]"),
+        ('<schema name="x"', 1, "error[PC001]"),
+    ],
+)
+def test_other_documents_with_mistakes_keep_their_errors(
+    command: Command, folder: Path, text: str, code: int, message: str
+) -> None:
+    """JSON and schemas that are not complete are no plain prompts."""
+    (folder / "text").write_text(text, encoding="utf-8")
+
+    result = command("convert", "text", "-o", "made.xml")
+
+    assert (result.exit_code, result.stderr[: len(message)]) == (code, message)
+
+
 def test_a_template_is_not_converted(command: Command, folder: Path) -> None:
     """A template is refused: its expressions would be read as text."""
     (folder / "t.xml.j2").write_text('<schema name="t">{{ text }}</schema>', encoding="utf-8")
