@@ -219,7 +219,7 @@ def _divided(text: str, where: str) -> _Divided:
     names = Counter[str]()
     done = 0
     for field in _FIELD.finditer(text):
-        name = field[1] if field[1] not in RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES else f"{field[1]}-text"
+        name = _parameter_name(field[1])
         if field[0] != f"{{{field[1]}}}" or not _is_field(field, code) or not is_name(name):
             changes[f"{field[0]} in {where} stayed text"] = None
             continue
@@ -326,6 +326,13 @@ def _module_name(heading: str) -> str:
     if not is_name(found) or found in RESERVED_MODULES or found.startswith("xml"):
         return f"section-{found}"
     return found
+
+
+def _parameter_name(field: str) -> str:
+    """Return the parameter name for a field; names that are reserved get a prefix or suffix."""
+    if field.lower().startswith("xml"):
+        return f"field-{field}"
+    return f"{field}-text" if field in RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES else field
 
 
 def _text(text: str) -> Text:

@@ -138,12 +138,12 @@ def test_a_name_in_braces_becomes_a_parameter() -> None:
 
 def test_names_that_stand_twice_or_are_reserved_get_others(command: Command, folder: Path) -> None:
     """Each occurrence is a slot of its own, and the written files pass check with a model."""
-    (folder / "mail.txt").write_text("## Mail\n{name} and {name}, {version}, {schema}", encoding="utf-8")
+    (folder / "mail.txt").write_text("## Mail\n{name} and {name}, {version}, {schema}, {xml_data}, {XML}", encoding="utf-8")
 
     assert command("convert", "mail.txt").exit_code == 0
     assert command("check", "mail.xml", "mail-prompt.xml", "--model", "demo").exit_code == 0
     slots = check_schema(parse_schema((folder / "mail.xml").read_text())).parameters["mail"]
-    assert [*slots] == ["name", "name-2", "version-text", "schema-text"]
+    assert [*slots] == ["name", "name-2", "version-text", "schema-text", "field-xml_data", "field-XML"]
 
 
 def test_names_in_braces_of_a_chat_stay_text() -> None:
