@@ -285,7 +285,7 @@ def _code(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_blank_ends(text: str) -> str:
-    return _BLANK_START.sub("", text).rstrip()
+    return _BLANK_START.sub("", text).rstrip(" \t\n")
 
 
 def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:

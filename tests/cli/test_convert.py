@@ -94,6 +94,14 @@ def test_code_in_a_section_stays_as_it_is() -> None:
     assert (case.selection.modules, case.text) == (("code",), "<|begin|>    x = 1\n```\n## no heading\n```")
 
 
+@pytest.mark.parametrize("end", ["\u00a0", "\u2028", "\x85", "\u3000"])
+def test_only_blanks_of_xml_end_a_section(end: str) -> None:
+    """Spaces, tabs and line ends around a section are left out; other space characters are text."""
+    made = convert_sections(f"{end}Always.{end} \t\n\n## One\nDays{end}\n", "ends", "ends.txt")
+
+    assert converted(made.schema, made.prompt).text == f"<|begin|>{end}Always.{end}\nDays{end}"
+
+
 FIELDS = """\
 Dear {name}, write in {language}.
 
