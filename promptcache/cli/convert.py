@@ -23,7 +23,7 @@ from promptcache.cli.new import checked_name, schema_file
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue, LanguageError, suggest
+from promptcache.diagnostics import InvalidValue, LanguageError, SchemaError, suggest
 from promptcache.language import (
     IN_PYTHON,
     RESERVED_MODULES,
@@ -81,7 +81,7 @@ class Converted:
 
 @click.command("convert")
 @click.argument("file", metavar="FILE")
-@click.option("--name", metavar="NAME", help="Name of the schema; default: the name of the file.")
+@click.option("--name", metavar="NAME", help="Name of the new schema; default: the name of the file.")
 @output_option
 @with_json
 def command(sources: Sources, file: str, name: str | None, output: Path | None) -> Output:
@@ -93,11 +93,18 @@ def command(sources: Sources, file: str, name: str | None, output: Path | None) 
         raise UsageMistake(f"{file} is a template: only the documents that it renders can be converted")
     document = read(file, sources)
     stem = document.path.stem if document.path is not None else ""
-    called = checked_name(stem if name is None else name, fix="say which with --name NAME")
     decode(document.data, document.name, LanguageError)
     text = document.data.decode("utf-8-sig")  # keeps the line ends, which `decode` replaces
+    if is_schema := _is_document(text):
+        if name is not None:
+            raise UsageMistake("--name is for chats and plain prompts: a schema keeps its name; -o says where to write")
+        called = stem or document.schema_name or ""
+    else:
+        called = checked_name(stem if name is None else name, fix="say which with --name NAME")
     made = convert_text(text, called, document.name, document.folder)
-    schema = output or schema_file(called)
+    schema = output or schema_file(checked_name(called, fix="say where to write with -o FILE"))
+    if is_schema and schema.parent.resolve() != document.folder.resolve():
+        _check_movable(text, document.name, document.folder / schema.name)
     files = {schema: made.schema}
     if made.prompt is not None:
         files[schema.with_name(f"{schema.stem}-prompt.xml")] = made.prompt
@@ -309,6 +316,19 @@ def convert_dialect(text: str, source: str, folder: Path | None = None) -> Conve
             changes.append(f"{place}: scaffold of a union has no effect; it was left out")
         done = stop
     return Converted(schema="".join((*pieces, text[done:])), changes=tuple(changes))
+
+
+def _check_movable(text: str, source: str, target: Path) -> None:
+    """Refuse a valid schema that names files, if it is written to another folder than that of `target`.
+
+    Raises:
+        UsageMistake: It names a file.
+    """
+    try:
+        parse_schema(text, source=source)  # without a folder, so that each name of a file is an error
+    except SchemaError as error:
+        place = error.diagnostics[0].span
+        raise UsageMistake(f"{place} names a file of its folder: write into that folder, with -o {target}") from None
 
 
 def _attribute(tag: str) -> re.Match[str] | None:

@@ -146,7 +146,9 @@ def test_a_name_in_braces_becomes_a_parameter() -> None:
 
 def test_names_that_stand_twice_or_are_reserved_get_others(command: Command, folder: Path) -> None:
     """Each occurrence is a slot of its own, and the written files pass check with a model."""
-    (folder / "mail.txt").write_text("## Mail\n{name} and {name}, {version}, {schema}, {xml_data}, {XML}", encoding="utf-8")
+    (folder / "mail.txt").write_text(
+        "## Mail\n{name} and {name}, {version}, {schema}, {xml_data}, {XML}", encoding="utf-8"
+    )
 
     assert command("convert", "mail.txt").exit_code == 0
     assert command("check", "mail.xml", "mail-prompt.xml", "--model", "demo").exit_code == 0
@@ -347,3 +349,30 @@ def test_line_ends_of_a_schema_stay(command: Command, folder: Path) -> None:
 
     assert command("convert", "old.xml", "-o", "ours.xml").exit_code == 0
     assert (folder / "ours.xml").read_bytes().count(b"\r\n") == PAPER.count("\n")
+
+
+@pytest.mark.parametrize("item", ['<include href="sub/m.xml"/>', '<module name="a" src="sub/f.txt"/>'])
+def test_a_schema_that_names_files_stays_in_their_folder(command: Command, folder: Path, item: str) -> None:
+    """In another folder its relative paths would not resolve, so it is not written there; the error names a place."""
+    (folder / "in" / "sub").mkdir(parents=True)
+    (folder / "in" / "old.xml").write_text(f'<schema name="old">\n{item}</schema>', encoding="utf-8")
+    (folder / "in" / "sub" / "m.xml").write_text('<schema name="m"><module name="m">x</module></schema>')
+    (folder / "in" / "sub" / "f.txt").write_text("x")
+
+    for words in ((), ("-o", "out/new.xml")):
+        result = command("convert", "in/old.xml", *words)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: in/old.xml:2:")
+        assert result.stderr.endswith(f"-o in/{'new.xml' if words else 'old.xml'}\n")
+    assert not (folder / "out").exists()
+    assert command("convert", "in/old.xml", "-o", "in/new.xml").exit_code == 0
+    assert command("check", "in/new.xml").exit_code == 0
+
+
+def test_a_schema_keeps_its_name(command: Command, folder: Path) -> None:
+    """--name is not for schemas; one on standard input is written to a file of its name."""
+    refused = command("convert", "-", "--name", "new", stdin=PAPER)
+
+    assert (refused.exit_code, refused.stderr[:18]) == (2, "error: --name is f")
+    assert command("convert", "-", stdin=PAPER).stderr.endswith("wrote paper.xml\n")
+    assert check_schema(parse_schema((folder / "paper.xml").read_text())).name == "paper"
