@@ -20,7 +20,15 @@ from click.exceptions import Exit
 from promptcache.cli.completion import complete_documents
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, optional_store, sampling, set_seed
-from promptcache.cli.exits import ExitCode, UsageMistake, ending, exit_code, show_error, system_message
+from promptcache.cli.exits import (
+    EnvironmentMissing,
+    ExitCode,
+    UsageMistake,
+    ending,
+    exit_code,
+    show_error,
+    system_message,
+)
 from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import (
     FILE,
@@ -41,7 +49,7 @@ from promptcache.cli.options import (
 from promptcache.cli.output import tell, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import PromptCacheError, counted, did_you_mean
+from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
 from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role
 
 if TYPE_CHECKING:
@@ -143,10 +151,19 @@ def _read(document: str | None, schema: Sequence[str], arg: Sequence[str], sourc
 
 
 def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedRequest | None:
-    """Read the prompt below a saved chat, and find its schema; None is the chat of the model alone."""
+    """Read the prompt below a saved chat, and find its schema; None is the chat of the model alone.
+
+    Raises:
+        EnvironmentMissing: The file cannot be read.
+    """
     from promptcache.runtime import read_chat
 
-    prompt = read_chat(load).prompt
+    try:
+        prompt = read_chat(load).prompt
+    except InvalidValue as error:
+        if isinstance(error.__cause__, OSError):
+            raise EnvironmentMissing(f"--load {error}") from None
+        raise
     return None if prompt.schema == CHAT_SCHEMA else with_schema(prompt, str(load), schema, sources)
 
 
@@ -206,7 +223,7 @@ class _Conversation:
                 break
             if entry.is_command:
                 self._guarded(self._obey, entry.text)
-            elif entry.text:
+            elif entry.text.strip():
                 self._guarded(self._ask, entry.text)
         return ExitCode.OK if self._on_terminal else self._code
 
@@ -377,11 +394,11 @@ class _Lines:
             if first.strip() == _BLOCK:
                 while (line := self._line("... ")).strip() != _BLOCK:
                     lines.append(line)
-            else:
-                lines.append(first)
-                while lines[-1].endswith("\\"):
-                    lines[-1] = lines[-1][:-1]
-                    lines.append(self._line("... "))
+                return _UserInput("\n".join(lines), is_command=False)
+            lines.append(first)
+            while lines[-1].endswith("\\"):
+                lines[-1] = lines[-1][:-1]
+                lines.append(self._line("... "))
         text = "\n".join(lines)
         return _UserInput(text.strip(), is_command=text == first and text.startswith("/") and "\n" not in text)
 

@@ -110,6 +110,16 @@ def test_a_question_can_have_several_lines(command: Command, folder: Path) -> No
     assert questions == ["One\ntwo", "/usage\n\nlast\\", "/help", "end"]
 
 
+def test_a_block_keeps_its_blanks(command: Command, folder: Path) -> None:
+    """Text between two lines of quotation marks is not stripped; a block of blanks is no question."""
+    block = '"""\n    x = 1\n  y\n\n"""\n"""\n  \n"""\n'
+    command("chat", "--max-new-tokens", "1", stdin=f"{block}/save talk.json\n")
+
+    assert [turn["question"] for turn in json.loads((folder / "talk.json").read_text())["turns"]] == [
+        "    x = 1\n  y\n"
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "message", "code"),
     [
@@ -161,7 +171,8 @@ def test_no_more_questions_are_forgotten_than_there_are(command: Command) -> Non
         (("travel.xml", "--load", "x"), 2, "--load: a saved chat has its prompt"),
         (("travel.xml", "--schema", "travel.xml"), 2, "--schema is for prompts"),
         (("--arg", "a=b"), 2, "name a SCHEMA or PROMPT"),
-        (("--load", "gone.json"), 2, "gone.json: cannot be read"),
+        (("--load", "gone.json"), 3, "gone.json: cannot be read"),
+        (("--load", "travel.xml"), 2, "travel.xml is not a saved chat"),
         (("travel.xml", "--temperature", "nan"), 2, "0, or a finite number from 1e-05 on, is expected"),
         (("travel.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("prompts/typo.xml",), 1, "error[PC401]"),
