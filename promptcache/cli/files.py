@@ -81,6 +81,11 @@ class InputDocument:
         return self.path.parent if self.path is not None else Path()
 
 
+def source_name(name: str) -> str:
+    """Return the name that spans have for a file that is named on the command line."""
+    return _STDIN_NAME if name == _STDIN else name
+
+
 def read(name: str, sources: Sources) -> InputDocument:
     """Read a file, or standard input for "-".
 

@@ -19,7 +19,7 @@ import click
 
 from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
-from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file
+from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
 from promptcache.cli.options import Output, context_option, with_json
 from promptcache.cli.output import print_diagnostics, tell, write_text
 from promptcache.cli.sources import Sources
@@ -92,7 +92,7 @@ def _format(name: str, sources: Sources) -> Formatted:
         context = _context_for(document, folder)
         after = format_document(document.data, source=document.name, folder=folder, context=context)
     except LanguageError as error:
-        return Formatted(name=name, path=Path(name), diagnostics=error.diagnostics)
+        return Formatted(name=source_name(name), path=Path(name), diagnostics=error.diagnostics)
     if b"\r\n" in document.data:
         after = after.replace("\n", "\r\n")
     if document.data.startswith(codecs.BOM_UTF8):

@@ -121,3 +121,10 @@ def test_json(command: Command, loose: Path) -> None:
     documents = json.loads(command("fmt", "--json", "--check", "s.xml", "none.xml").stdout)["documents"]
     assert [(each["file"], each["changed"]) for each in documents] == [("s.xml", True), ("none.xml", False)]
     assert documents[1]["diagnostics"][0]["code"] == "PC010"
+
+
+@pytest.mark.parametrize("text", [LOOSE, LOOSE[:-1]], ids=["good", "bad"])
+def test_standard_input_has_one_name(command: Command, text: str) -> None:
+    """--json calls standard input as its diagnostics do, with and without errors."""
+    (document,) = json.loads(command("fmt", "-", "--json", stdin=text).stdout)["documents"]
+    assert {document["file"], *(each["file"] for each in document["diagnostics"])} == {"<stdin>"}
