@@ -15,6 +15,7 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from promptcache.diagnostics import TEXTS, InvalidValue, Kind
 from promptcache.language import CheckedSchema, ancestors
 from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
@@ -26,6 +27,10 @@ Arguments: TypeAlias = Mapping[str, str | SearchStrategy[str] | None]
 """By "module/parameter" (the root's own: "parameter"): a text, a strategy for one, or None for no argument."""
 
 Messages: TypeAlias = SearchStrategy[Sequence[Said]]
+
+_SELECT = Kind(
+    "a list of module paths, or a strategy", lambda value: isinstance(value, SearchStrategy) or TEXTS.takes(value)
+)
 
 
 def prompts(
@@ -55,6 +60,7 @@ def subject_prompts(
     text: str | SearchStrategy[str] | None = None,
 ) -> SearchStrategy[PromptCase]:
     """Draw valid prompts of a subject; see `prompts`."""
+    _SELECT.check("select", select, InvalidValue)
     chosen = select if isinstance(select, SearchStrategy) else selections_with(subject.schema, frozenset(select))
     known = {**slots(subject.schema, subject.tokenizer), **_given(subject, args or {})}
     subject.lay_out_now()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import promptcache.testing as public
+from promptcache.diagnostics import InvalidValue
 from promptcache.layout import fill_tokens, fit_tokens
 from promptcache.testing import (
     ByteTokenizer,
@@ -281,3 +282,9 @@ def test_importing_loads_neither_torch_nor_hypothesis() -> None:
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert output.split("\n")[:2] == ["[]", "False"]
+
+
+def test_a_text_is_no_list_of_modules() -> None:
+    """`select` with one path as text is refused; its letters were taken for modules."""
+    with pytest.raises(InvalidValue, match="select='num' is not allowed: a list of module paths, or a strategy"):
+        prompts(str(SUPPORT), select="num")
