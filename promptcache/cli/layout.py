@@ -92,6 +92,8 @@ def command(
     """
     if svg is not None and svg == html:
         raise UsageMistake(f"--svg and --html both name {svg}")
+    if repair is not None and prompt is None:
+        raise UsageMistake("--repair is for a prompt; name it with --prompt PROMPT")
     checked = checked_schema(read(schema, sources))
     folder = model_folder(model)
     facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)

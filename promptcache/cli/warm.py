@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, store_config
-from promptcache.cli.exits import EnvironmentMissing
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import (
     Output,
@@ -116,6 +117,11 @@ def command(
 
     SCHEMA is a schema file; - is standard input.
     """
+    if budget:
+        given = click.get_current_context().get_parameter_source
+        for name in ("store", "limit"):
+            if given(name) is ParameterSource.COMMANDLINE:
+                raise UsageMistake(f"--{name}: --budget is an estimate, which uses no store")
     options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
     checked = read_schemas(schemas, sources)
     if budget:
@@ -304,7 +310,9 @@ def loss_facts(facts: Mapping[str, str]) -> dict[str, str]:
 def loss_text(facts: Mapping[str, str]) -> str | None:
     """Describe the loss of a codec, or return None if the facts do not have it."""
     try:
-        error, same, places, prompts = (facts[f"{_LOSS}{name}"] for name in ("logits", "top1", "places", "prompts"))
+        error, same, places, prompts = (
+            fact_text(facts[f"{_LOSS}{name}"]) for name in ("logits", "top1", "places", "prompts")
+        )
     except KeyError:
         return None
     return (

@@ -155,3 +155,11 @@ def test_missing_model_exits_with_3(command: Command, folder: Path, model: str) 
     assert result.exit_code == 3
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_repair_needs_a_prompt(command: Command, folder: Path) -> None:
+    """--repair without --prompt would do nothing, so it is a mistake of usage."""
+    refused = command("layout", "travel.xml", "--repair", "all")
+
+    assert (refused.exit_code, refused.stderr) == (2, "error: --repair is for a prompt; name it with --prompt PROMPT\n")
+    assert command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--repair", "all").exit_code == 0
