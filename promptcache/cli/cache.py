@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -34,6 +35,7 @@ from promptcache.cli.options import (
     store_option,
     with_json,
 )
+from promptcache.cli.output import fact_text, tell
 from promptcache.cli.sources import Sources
 from promptcache.cli.warm import loss_facts, loss_text, read_schemas
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
@@ -152,6 +154,14 @@ def gc(_sources: Sources, store: str, limit: int | None, quarantine: bool) -> Ou
     emptied = tier.empty_quarantine() if quarantine else ()
     if limit is not None:
         open_folder(store, limit).trim()
+        files, pinned = tier.files(), tier.pinned()
+        left_bytes = sum(nbytes for nbytes, _ in files.values()) + sum(tier.quarantined().values())
+        if left_bytes > limit:
+            pinned_bytes = sum(nbytes for key, (nbytes, _) in files.items() if key in pinned)
+            tell(
+                f"warning: --limit {size_text(limit)} does not hold: {size_text(left_bytes)} are left, "
+                f"{size_text(pinned_bytes)} of them pinned; `promptcache cache unpin` lets them be evicted"
+            )
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
@@ -189,11 +199,11 @@ def unpin(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 @folder_option
 @with_json
 def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
-    """Remove encodings, pinned or not.
+    """Remove encodings, pinned or not, with their pins.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    return _each(what, store, "removed", lambda tier, key: tier.delete(key))
+    return _each(what, store, "removed", lambda tier, key: (tier.unpin(key), tier.delete(key)))
 
 
 @command.command("export")
@@ -261,11 +271,21 @@ def import_(_sources: Sources, archive: Path, store: str, limit: int | None) -> 
         raise UsageMistake(f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file")
     with progress() as show:
         show("verifying and unpacking", 0, None)
-        moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
+        moved = read_archive(archive, cast("DiskTier", _Late(lambda: DiskTier(store, budget_bytes=limit))))
     there = len(moved.keys) - moved.new
     text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
     text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
     return Output(data={"archive": str(archive), **moved._asdict()}, text=text)
+
+
+class _Late:
+    """A tier that is made at its first use: `read_archive` uses it once the archive is verified."""
+
+    def __init__(self, make: Callable[[], DiskTier]) -> None:
+        self._make = cache(make)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._make(), name)
 
 
 def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object]) -> Output:
@@ -339,7 +359,7 @@ def _table(entries: Sequence[Entry]) -> str:
         kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
         tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        name = f"{each.name} (pinned)" if each.pinned else each.name
+        name = fact_text(each.name) + (" (pinned)" if each.pinned else "")
         rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])) for row in rows] if entries else []
@@ -367,7 +387,7 @@ def _totals_text(totals: Mapping[str, Any]) -> str:
     lines = [f"{totals['store']}: {counted(totals['num_encodings'], 'encoding')}, {size_text(totals['nbytes'])}"]
     for kind in ("schemas", "codecs", "models"):
         if totals[kind]:
-            counts = ", ".join(f"{name} ({number:,})" for name, number in sorted(totals[kind].items()))
+            counts = ", ".join(f"{fact_text(name)} ({number:,})" for name, number in sorted(totals[kind].items()))
             lines.append(f"{kind}: {counts}")
     lines.append(f"pinned: {totals['num_pinned']:,}")
     if totals["num_damaged"]:
@@ -383,7 +403,7 @@ def _entry_text(entry: Entry) -> str:
     shown = {"schema", "module", *(loss_facts(entry.facts) if loss else ())}
     lines = {
         "key": entry.key,
-        "made for": entry.name,
+        "made for": fact_text(entry.name),
         "kept": None if entry.codec is None else f"{entry.codec}, of {entry.dtype}",
         "tokens": entry.num_tokens,
         "positions": None if entry.positions is None else f"{entry.positions[0]} to {entry.positions[1]}",
@@ -393,7 +413,7 @@ def _entry_text(entry: Entry) -> str:
         "model": entry.fingerprint,
         "damaged": entry.fault,
         "loss of its codec": loss,
-        **{name: text for name, text in entry.facts.items() if name not in shown},
+        **{fact_text(name): fact_text(text) for name, text in entry.facts.items() if name not in shown},
     }
     return "".join(f"{name}: {value}\n" for name, value in lines.items() if value is not None)
 

@@ -9,15 +9,21 @@ import json
 import sys
 from collections.abc import Sequence
 
-from promptcache.diagnostics import Diagnostic
+from promptcache.diagnostics import Diagnostic, shown
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_MAX_FACT = 200  # characters
 _REPLACED = {code: "\N{REPLACEMENT CHARACTER}" for code in _CONTROL if chr(code) not in "\n\t"}
 
 
 def harmless(text: str) -> str:
     """Replace control characters and changes of direction: a document or answer must not control the terminal."""
     return text.translate(_REPLACED)
+
+
+def fact_text(text: str) -> str:
+    """Return a fact of a stored file in one line: as it is, or escaped and shortened if that is not possible."""
+    return text if len(text) <= _MAX_FACT and text.isprintable() else shown(text)
 
 
 def tell(*lines: str) -> None:

@@ -29,7 +29,7 @@ from promptcache.cli.options import (
     store_option,
     with_json,
 )
-from promptcache.cli.output import tell
+from promptcache.cli.output import fact_text, tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, example_prompt

@@ -172,6 +172,55 @@ def test_an_estimate_may_have_a_store_of_the_environment(command: Command, monke
     assert command("warm", "travel.xml", "--budget").exit_code == 0
 
 
+@pytest.mark.parametrize("data", [b"", b"no archive", b"\0" * 10240])
+def test_what_is_no_archive_makes_no_store(command: Command, folder: Path, data: bytes) -> None:
+    """An archive is verified before the folder of a store is created."""
+    (folder / "a.tar").write_bytes(data)
+
+    assert command("cache", "import", "a.tar", "--store", "new").exit_code == 3
+    assert not (folder / "new").exists()
+
+
+def test_what_is_removed_is_not_pinned(command: Command, folder: Path) -> None:
+    """`rm` removes pins, so that an encoding that is made again is not pinned."""
+    command("warm", "travel.xml", *ON_CPU)
+    command("cache", "pin", "travel", "--store", "kept")
+    command("cache", "rm", "travel", "--store", "kept")
+
+    assert not [*(folder / "kept" / "pins").iterdir()]
+    command("warm", "travel.xml", *ON_CPU)
+    assert data(command("cache", "info", "--store", "kept", "--json"))["num_pinned"] == 0
+
+
+def test_a_limit_that_pins_prevent_is_reported(command: Command) -> None:
+    """`gc --limit` warns if pinned encodings are larger than the limit, and only then."""
+    command("warm", "travel.xml", *ON_CPU)
+    command("cache", "pin", "travel", "--store", "kept")
+    above = command("cache", "gc", "--limit", "1KiB", "--store", "kept")
+    within = command("cache", "gc", "--limit", "1GB", "--store", "kept")
+
+    assert re.match(r"warning: --limit 1 KiB does not hold: (.*) are left, \1 of them pinned;", above.stderr)
+    assert (above.exit_code, within.exit_code, within.stderr) == (0, 0, "")
+
+
+def test_facts_of_files_stay_in_their_line(command: Command, folder: Path) -> None:
+    """Facts of a stored file are shown escaped and shortened if they are long or have control characters."""
+    only(command("warm", "travel.xml", *ON_CPU, "--keep", "int8", "--json"))
+    tier = DiskTier(folder / "kept", mmap=False)
+    stored = tier.read(max(tier.keys()))
+    assert stored is not None
+    tier.delete(stored.recipe.key)
+    facts = {**stored.facts, "schema": "s" * 100_000, "loss.logits": "0.1\x1b[2J\nkey: x", "more": "a\x07"}
+    tier.write(replace(stored, facts=facts))
+
+    for words in (("ls",), ("info",), ("info", stored.recipe.key)):
+        told = command("cache", *words, "--store", "kept").stdout
+        assert max(map(len, told.splitlines())) < 300
+        assert told.replace("\n", "").isprintable()
+    assert told.count("\nkey: ") == 0
+    assert r"off by '0.1\x1b[2J\nkey: x' (" in told
+
+
 def test_a_store_can_be_looked_into(command: Command, folder: Path) -> None:
     """`ls`, `info` and `verify` say what each file is, and change nothing."""
     made = only(command("warm", "travel.xml", *ON_CPU, "--json"))
