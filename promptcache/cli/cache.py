@@ -10,9 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -203,7 +202,12 @@ def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    return _each(what, store, "removed", lambda tier, key: (tier.unpin(key), tier.delete(key)))
+
+    def remove(tier: DiskTier, key: str) -> None:
+        tier.unpin(key)
+        tier.delete(key)
+
+    return _each(what, store, "removed", remove)
 
 
 @command.command("export")
@@ -271,21 +275,11 @@ def import_(_sources: Sources, archive: Path, store: str, limit: int | None) -> 
         raise UsageMistake(f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file")
     with progress() as show:
         show("verifying and unpacking", 0, None)
-        moved = read_archive(archive, cast("DiskTier", _Late(lambda: DiskTier(store, budget_bytes=limit))))
+        moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
     there = len(moved.keys) - moved.new
     text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
     text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
     return Output(data={"archive": str(archive), **moved._asdict()}, text=text)
-
-
-class _Late:
-    """A tier that is made at its first use: `read_archive` uses it once the archive is verified."""
-
-    def __init__(self, make: Callable[[], DiskTier]) -> None:
-        self._make = cache(make)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._make(), name)
 
 
 def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object]) -> Output:

@@ -109,7 +109,7 @@ def level_is_right(case: PromptCase) -> None:
 
 
 def states_are_right(case: PromptCase) -> None:
-    """A prompt takes every run in the state of the scaffold in use there, and from the store if it is cached."""
+    """Every cached run comes from the store, in the state of the scaffold that is in use."""
     wrong = list(wrong_states(case.plan, case.subject.states))
     hold(not wrong, "; ".join(wrong), case)
 

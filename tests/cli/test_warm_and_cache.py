@@ -172,15 +172,6 @@ def test_an_estimate_may_have_a_store_of_the_environment(command: Command, monke
     assert command("warm", "travel.xml", "--budget").exit_code == 0
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", b"\0" * 10240])
-def test_what_is_no_archive_makes_no_store(command: Command, folder: Path, data: bytes) -> None:
-    """An archive is verified before the folder of a store is created."""
-    (folder / "a.tar").write_bytes(data)
-
-    assert command("cache", "import", "a.tar", "--store", "new").exit_code == 3
-    assert not (folder / "new").exists()
-
-
 def test_what_is_removed_is_not_pinned(command: Command, folder: Path) -> None:
     """`rm` removes pins, so that an encoding that is made again is not pinned."""
     command("warm", "travel.xml", *ON_CPU)
