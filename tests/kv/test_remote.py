@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -14,6 +15,7 @@ from types import FrameType
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileOpener
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -472,6 +474,23 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: py
         tier.write(ONE)
 
     assert [path.name for path in tmp_path.rglob("*")] == ["incoming"]
+
+
+def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that finds no room on the disk is a fault and leaves no empty file, which others would wait for."""
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileOpener, "write", full)
+        with pytest.raises(TierUnavailable, match="No space left"), RemoteTier(f"file://{tmp_path}").claim(KEY, 5):
+            pass
+
+    assert list((tmp_path / "claims").iterdir()) == []
+    with RemoteTier(f"file://{tmp_path}").claim(KEY, 0) as held:
+        assert held
+
+
+def full(*_: object) -> None:
+    """Fail like a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("bad", ["nowhere://x", "no-such-protocol-at-all://bucket"])

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
@@ -73,6 +74,7 @@ class Lease:
         self._length_s = length_s
         self._clock = clock
         self._id = ""
+        self._created = ""  # file of the latest attempt, until a look has shown its result
         self._owner = f"{platform.node()}:{os.getpid()}"
         self._num_renewals = 0
         self._chain: tuple[str, ...] = ()  # files from the first lease to this one, while it is held
@@ -88,20 +90,25 @@ class Lease:
 
         Args:
             timeout_s: Seconds to wait for another claimant.
-            on_wait: Called before each pause. If it raises, the wait ends.
+            on_wait: Called before each operation and pause, unless the timeout is 0. If it raises, the wait ends.
 
         Raises:
             TierUnavailable: The folder of leases did not answer.
         """
         deadline = self._clock() + timeout_s
-        for pause_s in self.acquire():
-            left_s = deadline - self._clock()
-            if pause_s > 0:
-                if left_s <= 0:
-                    return False
-                on_wait()
-            time.sleep(min(pause_s, max(left_s, 0.0)))
-        return True
+        try:
+            for pause_s in self.acquire():
+                left_s = deadline - self._clock()
+                if timeout_s > 0 or pause_s > 0:
+                    if left_s <= 0:
+                        return False
+                    on_wait()
+                time.sleep(min(pause_s, max(left_s, 0.0)))
+            return True
+        finally:
+            if not self._chain:
+                with contextlib.suppress(TierUnavailable):
+                    deque(self._withdraw(), maxlen=0)
 
     def acquire(self) -> Generator[float, None, None]:
         """Acquire the lease. Yields the seconds to wait before the next operation, and ends when the lease is held.
@@ -109,21 +116,22 @@ class Lease:
         Raises:
             TierUnavailable: The folder of leases did not answer.
         """
-        seen, since, pause_s, num_faults = b"", 0.0, _FIRST_PAUSE_S, 0
-        created, started = "", 0.0  # the file of the latest attempt and its time
+        seen: bytes | None = None
+        since, pause_s, num_faults = 0.0, _FIRST_PAUSE_S, 0
+        started, refused = 0.0, ""  # the time of the latest attempt, and the file that it could not create
         while True:
             try:
                 looked = self._clock()
                 chain, content = yield from self._last_lease()
-                if content is not None and _id(content) == self._id and self._hold(chain, started):
+                if content is not None and _id(chain[-1], content) == self._id and self._hold(chain, started):
                     return
-                if created and created not in chain:
-                    yield from self._withdraw(created)
-                created = ""
+                if self._created not in chain:
+                    yield from self._withdraw()
+                self._created = ""
                 if content is None:
                     name = self._key
                 elif content == seen and looked - since >= _length_s(content, self._length_s):
-                    name = f"{self._key}.{_id(content)}"
+                    name = f"{self._key}.{_id(chain[-1], content)}"
                 else:
                     if content != seen:
                         seen, since = content, self._clock()
@@ -132,16 +140,18 @@ class Lease:
                     pause_s, num_faults = min(1.5 * pause_s, _LONGEST_PAUSE_S), 0
                     continue
                 self._id = uuid.uuid4().hex  # one for each file, so that a chain has no circle
-                yield 0.0
-                created, started = name, self._clock()
-                if self._files.create(name, self._content()) and name == self._key and self._hold((name,), started):
+                yield _FIRST_PAUSE_S if name == refused else 0.0  # a damaged folder stays as it is
+                self._created, started = name, self._clock()
+                is_new = self._files.create(name, self._content())
+                if is_new and name == self._key and self._hold((name,), started):
                     return
+                refused = "" if is_new else name
                 num_faults = 0  # the next look shows which claimant holds the key
             except TierUnavailable:
                 num_faults += 1
                 if num_faults == _TRIES:
                     with contextlib.suppress(TierUnavailable):
-                        yield from self._withdraw(created)
+                        yield from self._withdraw()
                     raise
 
     @contextlib.contextmanager
@@ -198,13 +208,14 @@ class Lease:
                 return tuple(chain), last
             chain.append(name)
             last = content
-            name = f"{self._key}.{_id(content)}"
+            name = f"{self._key}.{_id(name, content)}"
 
-    def _withdraw(self, name: str) -> Generator[float, None, None]:
+    def _withdraw(self) -> Generator[float, None, None]:
         """Remove the file of an attempt that failed, if it is there and of this claimant."""
+        name, self._created = self._created, ""
         yield 0.0
         content = self._files.read(name) if name else None
-        if content is not None and _id(content) == self._id:
+        if content is not None and _id(name, content) == self._id:
             yield 0.0
             self._remove(name)
 
@@ -214,7 +225,8 @@ class Lease:
             self._files.remove(name)
         except TierUnavailable:
             content = self._files.read(name)
-            if content is not None and _id(content) in (self._id, *(each.rpartition(".")[2] for each in self._chain)):
+            ids = (self._id, *(each.rpartition(".")[2] for each in self._chain))
+            if content is not None and _id(name, content) in ids:
                 self._files.remove(name)
 
     def _renew_until(self, done: threading.Event) -> None:
@@ -231,15 +243,20 @@ class Lease:
 def _fields(content: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     return fields if isinstance(fields, dict) else {}
 
 
-def _id(content: bytes) -> str:
-    """Return the id of a lease. A damaged file, or one that is being written, has the digest of its content."""
+def _id(name: str, content: bytes) -> str:
+    """Return the id of a lease. A damaged file, or one that is being written, has the digest of its name and content.
+
+    The name is in the digest because equal contents would otherwise make a chain a circle.
+    """
     written = _fields(content).get("id")
-    return written if isinstance(written, str) and _ID.fullmatch(written) else hashlib.sha256(content).hexdigest()[:32]
+    if isinstance(written, str) and _ID.fullmatch(written):
+        return written
+    return hashlib.sha256(name.encode() + content).hexdigest()[:32]
 
 
 def _length_s(content: bytes, default_s: float) -> float:

@@ -305,8 +305,13 @@ def _create(folder: _RemoteFolder, path: str, content: bytes) -> bool:
     try:
         if isinstance(folder.files, LocalFileSystem):  # its pipe_file asks first and writes then
             folder.files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            with folder.files.open(path, "xb") as file:
-                file.write(content)
+            file = folder.files.open(path, "xb")
+            try:
+                with file:
+                    file.write(content)
+            except BaseException:  # the disk may be full
+                _remove_file(folder, path)
+                raise
         else:
             folder.files.pipe_file(path, content, mode="create")
     except FileExistsError:
