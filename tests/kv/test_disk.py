@@ -544,6 +544,20 @@ def test_the_name_of_a_tier_is_its_folder(tmp_path: Path) -> None:
     assert str(DiskTier(tmp_path)) == str(tmp_path)
 
 
+def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier with a relative path keeps its folder when the program changes its working directory."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    tier = DiskTier("kept")
+    tier.write(ONE)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert tier.read(ONE.recipe.key) is not None
+    assert tier.write(small("another"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert str(tier) == "kept"
+
+
 def test_files_that_others_removed_do_not_count(tmp_path: Path) -> None:
     """A file that another tier removed does not count against the budget."""
     two, three = small("two"), small("three")

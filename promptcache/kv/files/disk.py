@@ -76,7 +76,8 @@ class DiskTier(BlobTier):
         mmap: bool = True,
         cost: Cost = encoding_cost,
     ) -> None:
-        self._folder = StoreFolder(expand_home(folder))
+        self._name = expand_home(folder)
+        self._folder = StoreFolder(self._name)
         self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
         self._verify = Verify(verify)
         self._mmap = mmap
@@ -87,7 +88,7 @@ class DiskTier(BlobTier):
             self.trim()
 
     def __str__(self) -> str:
-        return str(self._folder.root)
+        return str(self._name)
 
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
         """Return the encoding of `key`, with tensors mapped from its file."""

@@ -93,15 +93,15 @@ class StoreFolder:
     """The folder of a disk tier. Its methods raise `OSError`, or `TierUnavailable` if a lock is not available."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.encodings, self.incoming, self.pins, self.quarantine, self.locks = (
-            root / name for name in ("encodings", "incoming", "pins", "quarantine", "locks")
-        )
         try:
-            if root.exists() and not root.is_dir():
+            self.root = root.absolute()  # the program may change its working directory
+            if self.root.exists() and not self.root.is_dir():
                 raise StoreError(f"store '{root}' is not a folder; name another path")
         except OSError as error:
             raise StoreError(f"store {shown(str(root))} cannot be a folder: {error.strerror}") from error
+        self.encodings, self.incoming, self.pins, self.quarantine, self.locks = (
+            self.root / name for name in ("encodings", "incoming", "pins", "quarantine", "locks")
+        )
         with contextlib.suppress(OSError):  # a read-only folder can still be read
             self.create()
 
