@@ -148,7 +148,26 @@ def manifest(**more: object) -> Callable[[Path], None]:
     return change
 
 
+def headed(index: int, **headers: str) -> Callable[[Path], None]:
+    """Return a function that gives a member extended headers and the content of a sparse file."""
+
+    def change(archive: Path) -> None:
+        content = members(archive)
+        member = content[index][0]
+        member.pax_headers = {"GNU.sparse." * (name != "size") + name: text for name, text in headers.items()}
+        content[index] = (member, b"1\n0\n512\n".ljust(1024, b"\0"))
+        rewrite(archive, content)
+
+    return change
+
+
+HUGE = 10**13
+SPARSE = {"major": "1", "minor": "0", "realsize": str(HUGE)}
 BAD = {
+    "a sparse manifest": (headed(0, **SPARSE, name="manifest.json"), "does not begin with a manifest"),
+    "a sparse encoding": (headed(-1, **SPARSE, name=f"encodings/{KEYS[3]}.safetensors"), "which is not an encoding"),
+    "a manifest longer than the archive": (headed(0, size=str(HUGE)), "manifest.json is truncated"),
+    "an encoding longer than the archive": (headed(-1, realsize=str(HUGE)), "is truncated"),
     "a path upwards": (named("../../escape"), "which is not an encoding"),
     "an absolute path": (named("/tmp/escape"), "which is not an encoding"),
     "a path upwards from the folder": (named(f"encodings/../{KEYS[3]}.safetensors"), "which is not an encoding"),

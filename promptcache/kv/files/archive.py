@@ -134,7 +134,7 @@ def _verified(source: Path) -> Iterator[tuple[StoredEncoding, int]]:
 
 
 def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path) -> list[str]:
-    if member.name != _MANIFEST or not member.isreg():
+    if member.name != _MANIFEST or not _is_plain(member):
         raise StoreError(f"{source}: is not an archive of encodings: it does not begin with a manifest")
     try:
         manifest = json.loads(_content(archive, member))
@@ -152,7 +152,7 @@ def _encoding(
     archive: tarfile.TarFile, member: tarfile.TarInfo, source: Path, seen: set[str]
 ) -> tuple[StoredEncoding, int]:
     key = key_of(member.name.removeprefix(_FOLDER)) if member.name.startswith(_FOLDER) else None
-    if key is None or not member.isreg():
+    if key is None or not _is_plain(member):
         raise StoreError(f"{source}: holds {member.name!r}, which is not an encoding; nothing was stored")
     if key in seen:
         raise StoreError(f"{source}: holds {key} twice; nothing was stored")
@@ -168,7 +168,15 @@ def _encoding(
     return unpack(header, payload), len(data)
 
 
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Return whether a member is a file whose bytes all lie in the archive."""
+    return member.isreg() and not member.issparse()
+
+
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    assert isinstance(archive.fileobj, io.BufferedReader)
+    if member.offset_data + member.size > os.fstat(archive.fileobj.fileno()).st_size:  # before memory is allocated
+        raise EOFError(f"{member.name} is truncated")
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     if len(data) != member.size:
