@@ -309,6 +309,28 @@ def test_a_wrong_url_is_refused_at_once(error: Exception, monkeypatch: pytest.Mo
     assert str(error) in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["plain", "plain/kept"])
+def test_a_file_is_refused_as_a_folder(tmp_path: Path, path: str) -> None:
+    """A URL of a file, or of a folder in a file, is refused at once. A folder that is missing is not."""
+    (tmp_path / "plain").touch()
+
+    with pytest.raises(StoreError, match="cannot use this URL as a store: "):
+        RemoteTier(f"file://{tmp_path}/{path}")
+    assert list(RemoteTier(f"file://{tmp_path}/missing").keys()) == []
+
+
+def test_a_refused_login_is_refused_at_once(failing: type[FailingFiles]) -> None:
+    """A file system that refuses the user at the first look is refused; one that fails otherwise may answer later."""
+    failing.fail_on, failing.before = frozenset({"info"}), refuse
+    with pytest.raises(StoreError, match="cannot use this URL as a store: no such right"):
+        RemoteTier("failing://kept")
+
+    failing.before = full
+    tier = RemoteTier("failing://kept")
+    failing.fail_on = frozenset()
+    assert tier.write(ONE)
+
+
 def stored_in(tier: RemoteTier, count: int) -> list[str]:
     """Write `count` encodings and return their keys."""
     made = [small(f"number {number}") for number in range(count)]
@@ -321,8 +343,8 @@ def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
     """Several encodings are fetched in parallel."""
     keys = stored_in(RemoteTier("failing://parallel"), 8)
     together = threading.Barrier(8, timeout=20)
-    failing.fail_on, failing.before = frozenset({"info"}), together.wait
     store = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel", timeout_s=30),))
+    failing.fail_on, failing.before = frozenset({"info"}), together.wait
 
     found = store.get_many(keys)
 

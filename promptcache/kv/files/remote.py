@@ -108,11 +108,12 @@ class RemoteTier(BlobTier):
         self._bad: dict[str, Hashable] = {}  # corrupt objects that could not be moved to quarantine
         self._folder: _RemoteFolder | None = None
         try:
-            self._run("open", lambda _: None)
+            self._run("open", _check_root)
         except TierUnavailable as fault:
             error = fault.__cause__
-            if not isinstance(error, OSError) or isinstance(error, _WRONG_URL):
-                raise StoreError(f"cannot use this URL as a store: {self._why_paused}") from error
+            is_open = self._folder is not None
+            if isinstance(error, _WRONG_URL) or not (is_open or isinstance(error, OSError)):
+                raise StoreError(f"cannot use this URL as a store: {str(error) or type(error).__name__}") from error
 
     def __str__(self) -> str:
         return self._name
@@ -263,6 +264,18 @@ def _is_thread_safe(files: AbstractFileSystem) -> bool:
     return bool(files.async_impl) or isinstance(files, LocalFileSystem | MemoryFileSystem)
 
 
+def _renames(files: AbstractFileSystem) -> bool:
+    """Return whether a file system can rename files. Object stores cannot, and their folders are only prefixes."""
+    return type(files).mv is not AbstractFileSystem.mv
+
+
+def _check_root(folder: _RemoteFolder) -> None:
+    """Raise an error of the system if the folder of the store is a file or must not be used. It may be missing."""
+    with suppress(FileNotFoundError):
+        if folder.files.info(folder.root)["type"] == "file" and _renames(folder.files):
+            raise NotADirectoryError(f"{folder.root} is a file, not a folder")
+
+
 def _fetch(folder: _RemoteFolder, name: str) -> tuple[Hashable, bytes | None] | None:
     """Return the state of an object, and its bytes unless it is not a file or too large; None if it does not exist."""
     try:
@@ -275,7 +288,7 @@ def _fetch(folder: _RemoteFolder, name: str) -> tuple[Hashable, bytes | None] | 
 
 def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
     """Write an object atomically."""
-    if type(folder.files).mv is AbstractFileSystem.mv:  # object stores write atomically, and mv copies
+    if not _renames(folder.files):  # an object is written atomically
         folder.files.pipe_file(folder.path(name), data)
         return
     temporary = folder.path(f"incoming/{name}.{os.getpid()}.{time.time_ns()}.tmp")
