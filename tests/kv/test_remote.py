@@ -498,6 +498,19 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.rglob("*")] == ["incoming"]
 
 
+def test_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    """A write removes files in `incoming/` that are older than an hour; younger and foreign ones stay."""
+    (tmp_path / "incoming").mkdir()
+    now_ns = time.time_ns()
+    old, young = (f"{FILE}.7.{now_ns - minutes * 60 * 10**9}.tmp" for minutes in (61, 59))
+    for name in (old, young, "notes.txt"):
+        (tmp_path / "incoming" / name).touch()
+
+    RemoteTier(f"file://{tmp_path}").write(ONE)
+
+    assert {path.name for path in (tmp_path / "incoming").iterdir()} == {young, "notes.txt"}
+
+
 def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that finds no room on the disk is a fault and leaves no empty file, which others would wait for."""
     with monkeypatch.context() as patch:

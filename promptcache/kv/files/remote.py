@@ -39,6 +39,9 @@ MAX_FILE_BYTES = 8 * 2**30
 PARALLEL_READS = 16
 """Number of encodings that are fetched at once."""
 
+_ABANDONED_S = 3600.0  # a write takes less, and clocks of machines differ by less
+_WRITTEN = re.compile(r"\.(\d+)\.tmp$")
+
 _WRONG_URL = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 """Errors of the system that mean a wrong URL. Others mean that the URL does not answer now."""
 
@@ -293,6 +296,7 @@ def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
         return
     temporary = folder.path(f"incoming/{name}.{os.getpid()}.{time.time_ns()}.tmp")
     folder.files.makedirs(folder.path("incoming"), exist_ok=True)
+    _sweep(folder)
     try:
         folder.files.pipe_file(temporary, data)
         folder.files.mv(temporary, folder.path(name))
@@ -300,6 +304,15 @@ def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
         with suppress(OSError):
             folder.files.rm_file(temporary)
         raise
+
+
+def _sweep(folder: _RemoteFolder) -> None:
+    """Remove the files of writers that were killed. Each name has the time of its creation."""
+    for path in folder.files.ls(folder.path("incoming"), detail=False):
+        written = _WRITTEN.search(path)
+        if written and time.time_ns() - int(written[1]) > _ABANDONED_S * 10**9:
+            with suppress(OSError):
+                folder.files.rm_file(path)
 
 
 def _claim(folder: _RemoteFolder, name: str) -> str:
