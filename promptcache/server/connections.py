@@ -1,13 +1,16 @@
-"""Limits of connections: slow clients lose theirs, and idle ones make room for new ones."""
+"""Connections: slow clients lose theirs, idle ones make room for new ones, malformed requests get an error object."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from promptcache.server.errors import ApiError
 
 
 def limited_protocol(timeout_s: float, max_connections: int) -> type[H11Protocol]:
@@ -16,6 +19,7 @@ def limited_protocol(timeout_s: float, max_connections: int) -> type[H11Protocol
     A connection is closed if the head of a request does not arrive within `timeout_s` seconds, or if nothing can be
     written for as long because the client does not read. The time of an answer is not limited here. A new connection
     above `max_connections` closes the one that has been idle since an answer for the longest time, if there is one.
+    A request that is not HTTP gets an error object.
     """
 
     class LimitedProtocol(H11Protocol):
@@ -35,6 +39,15 @@ def limited_protocol(timeout_s: float, max_connections: int) -> type[H11Protocol
                 self._head = None
             elif self._head is None:
                 self._head = self.loop.call_later(timeout_s, self.transport.abort)
+
+        def send_400_response(self, msg: str) -> None:
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # otherwise it has its answer
+                error = ApiError(400, "invalid_http", "the request is not valid HTTP")
+                headers = [("content-type", "application/json"), ("connection", "close")]
+                head = h11.Response(status_code=error.status, headers=headers, reason=b"Bad Request")
+                for event in (head, h11.Data(data=json.dumps(error.body).encode()), h11.EndOfMessage()):
+                    self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
 
         def pause_writing(self) -> None:
             super().pause_writing()

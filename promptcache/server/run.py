@@ -49,7 +49,7 @@ class DrainingServer(uvicorn.Server):
                 port=port,
                 http=limited_protocol(settings.client_timeout_s, settings.max_connections),
                 log_config=None,
-                log_level="warning",
+                log_level="error",  # its warnings are about requests, and not in JSON
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
