@@ -187,7 +187,7 @@ def _token_list(num_known_tokens: int) -> Kind:
 
 def _end(loop: _Loop, thread: threading.Thread) -> None:
     loop.close()
-    if threading.current_thread() is not thread:
+    if thread.is_alive() and threading.current_thread() is not thread:  # it may not have started
         thread.join()
 
 

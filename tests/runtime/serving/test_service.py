@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -122,6 +124,24 @@ def service() -> Any:
     made = engine().service()
     yield made
     made.close()
+
+
+def test_a_service_that_is_interrupted_before_its_thread_starts_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the start of the thread is raised as it is, and the end of the service raises nothing."""
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    made = engine()
+
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.service()
+    gc.collect()
+
+    assert raised == []
 
 
 @pytest.mark.law
