@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -16,7 +17,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -183,8 +186,39 @@ def test_schemas_are_not_changed_through_the_balancer(fleet: Fleet) -> None:
     """A change would reach one replica only, so nginx refuses it; schemas can be read."""
     with fleet.client() as client:
         assert client.get("/v1/schemas/travel").status_code == 200
-        assert client.put("/v1/schemas/travel", content=TRAVEL.read_bytes()).status_code == 403
+        refused = client.put("/v1/schemas/travel", content=TRAVEL.read_bytes())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "schemas_read_only")
         assert client.delete("/v1/schemas/travel").status_code == 403
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "a long body": ({"method": "POST", "url": "/v1/check", "content": b"x" * 1_100_000}, 413, "body_too_large"),
+    "a long header": ({"method": "GET", "url": "/v1/models", "headers": {"x-long": "x" * 15_000}}, 400, "invalid_http"),
+    "a long path": ({"method": "GET", "url": "/" + "x" * 15_000}, 400, "invalid_http"),
+    "no host": ({"method": "GET", "url": "/v1/models", "headers": {"host": ""}}, 400, "invalid_http"),
+    "a schema": ({"method": "DELETE", "url": "/v1/schemas/travel"}, 403, "schemas_read_only"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals_of_nginx_have_the_form_of_the_server(fleet: Fleet, what: str) -> None:
+    """What nginx refuses before a replica sees it is an error object, as a refusal of the server."""
+    request, status, code = REFUSED[what]
+    with fleet.client() as client:
+        answer = client.request(**request)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    assert answer.json()["error"]["code"] == code
+
+
+def test_what_is_not_http_gets_an_error_object(fleet: Fleet) -> None:
+    """A request without a path has the same form."""
+    with socket.create_connection(("127.0.0.1", int(fleet.url.rpartition(":")[2]))) as connection:
+        connection.sendall(b"hello there HTTP/1.1\r\n\r\n")
+        answer = HTTPResponse(connection)
+        answer.begin()
+
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "invalid_http")
 
 
 def test_requests_of_a_killed_replica_go_to_the_other(mortal: Fleet) -> None:
