@@ -319,13 +319,9 @@ def test_a_file_is_refused_as_a_folder(tmp_path: Path, path: str) -> None:
     assert list(RemoteTier(f"file://{tmp_path}/missing").keys()) == []
 
 
-def test_a_refused_login_is_refused_at_once(failing: type[FailingFiles]) -> None:
-    """A file system that refuses the user at the first look is refused; one that fails otherwise may answer later."""
-    failing.fail_on, failing.before = frozenset({"info"}), refuse
-    with pytest.raises(StoreError, match="cannot use this URL as a store: no such right"):
-        RemoteTier("failing://kept")
-
-    failing.before = full
+def test_an_object_store_is_not_asked_at_the_start(failing: type[FailingFiles]) -> None:
+    """Rights to read and write objects suffice, without the right to ask for a folder."""
+    failing.fail_on, failing.before = frozenset({"info", "ls"}), refuse
     tier = RemoteTier("failing://kept")
     failing.fail_on = frozenset()
     assert tier.write(ONE)

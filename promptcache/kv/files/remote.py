@@ -273,10 +273,14 @@ def _renames(files: AbstractFileSystem) -> bool:
 
 
 def _check_root(folder: _RemoteFolder) -> None:
-    """Raise an error of the system if the folder of the store is a file or must not be used. It may be missing."""
-    with suppress(FileNotFoundError):
-        if folder.files.info(folder.root)["type"] == "file" and _renames(folder.files):
-            raise NotADirectoryError(f"{folder.root} is a file, not a folder")
+    """Raise an error of the system if the folder of the store is a file or must not be used. It may be missing.
+
+    Object stores have no folders, and may allow to read objects but not to ask for a folder.
+    """
+    if _renames(folder.files):
+        with suppress(FileNotFoundError):
+            if folder.files.info(folder.root)["type"] == "file":
+                raise NotADirectoryError(f"{folder.root} is a file, not a folder")
 
 
 def _fetch(folder: _RemoteFolder, name: str) -> tuple[Hashable, bytes | None] | None:
