@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, store_config
-from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import (
     Output,
@@ -117,11 +116,6 @@ def command(
 
     SCHEMA is a schema file; - is standard input.
     """
-    if budget:
-        given = click.get_current_context().get_parameter_source
-        for name in ("store", "limit"):
-            if given(name) is ParameterSource.COMMANDLINE:
-                raise UsageMistake(f"--{name}: --budget is an estimate, which uses no store")
     options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
     checked = read_schemas(schemas, sources)
     if budget:

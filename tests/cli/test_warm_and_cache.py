@@ -76,7 +76,7 @@ def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: 
     made = {keep: only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--json")) for keep in ("full", "int8")}
     monkeypatch.setitem(sys.modules, "promptcache.engine", None)
     for keep, report in made.items():
-        estimate = only(command("warm", "travel.xml", "--device", "cpu", "--keep", keep, "--budget", "--json"))
+        estimate = only(command("warm", "travel.xml", *ON_CPU, "--keep", keep, "--budget", "--json"))
         assert estimate["num_tokens"] == report["num_encoded_tokens"]
         assert (estimate["num_encodings"], estimate["nbytes"]) == (report["num_encodings"], report["nbytes"])
 
@@ -137,8 +137,6 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
         (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
         (("warm", "travel.xml", "--store", "travel.xml/kept"), 3, "are not kept in travel.xml/kept: disk: "),
         (("warm", "travel.xml", "--budget", "--model", "./nowhere"), 3, "does not exist"),
-        (("warm", "travel.xml", "--budget", "--store", "x"), 2, "--store: --budget is an estimate"),
-        (("warm", "travel.xml", "--budget", "--limit", "1GB"), 2, "--limit: --budget is an estimate"),
         (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
         (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),
         (("cache", "ls", "--store", "travel.xml"), 3, "is not a folder"),
@@ -163,13 +161,6 @@ def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], c
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_an_estimate_may_have_a_store_of_the_environment(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PROMPTCACHE_STORE is for all commands, so `--budget` does not refuse it."""
-    monkeypatch.setenv("PROMPTCACHE_STORE", "kept")
-
-    assert command("warm", "travel.xml", "--budget").exit_code == 0
 
 
 def test_what_is_removed_is_not_pinned(command: Command, folder: Path) -> None:
