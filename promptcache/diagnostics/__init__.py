@@ -48,7 +48,7 @@ from promptcache.diagnostics.values import (
     tuple_of,
     whole,
 )
-from promptcache.diagnostics.words import counted, listed, millinats_text, size_text
+from promptcache.diagnostics.words import counted, first_line, listed, millinats_text, size_text
 
 __all__ = [
     "BYTES",
@@ -92,6 +92,7 @@ __all__ = [
     "did_you_mean",
     "excerpt",
     "excerpt_pieces",
+    "first_line",
     "in_order",
     "instance",
     "is_text",

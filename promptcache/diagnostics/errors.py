@@ -112,14 +112,20 @@ class ServiceError(PromptCacheError):
 
 
 class QueueFull(ServiceError):
-    """Too many requests or tokens wait. `reason` is "queue_full" or "queue_tokens_full"."""
+    """Too many requests or tokens wait.
 
-    def __init__(self, message: str, reason: str) -> None:
+    Attributes:
+        reason: "queue_full" or "queue_tokens_full".
+        num_tokens: Tokens of the refused request, prompt and answer; 0 if they do not matter.
+    """
+
+    def __init__(self, message: str, reason: str, num_tokens: int = 0) -> None:
         super().__init__(message)
         self.reason = reason
+        self.num_tokens = num_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.reason)
+        return type(self), (str(self), self.reason, self.num_tokens)
 
 
 class QueueTimeout(ServiceError):

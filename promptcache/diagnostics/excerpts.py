@@ -16,6 +16,9 @@ _MAX_WIDTH = 140  # characters of a source line; generated XML may have one line
 _BEFORE = 40  # characters shown before the place
 _MAX_RELATED = 6
 
+_JOINERS = "\u200c\u200d"
+"""Joiners of letters and emoji. Python calls them not printable, but words are wrong without them."""
+
 
 class ExcerptPart(Enum):
     """The kind of a piece of an excerpt."""
@@ -113,7 +116,7 @@ def _width(text: str) -> int:
 
 
 def _cells(character: str) -> int:
-    if unicodedata.category(character) in {"Mn", "Me"}:
+    if unicodedata.category(character) in {"Mn", "Me"} or character in _JOINERS:
         return 0
     return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
 
@@ -121,4 +124,5 @@ def _cells(character: str) -> int:
 def _shown(character: str) -> str:
     if character == "\t":
         return "    "
-    return character if character.isprintable() or character == " " else "\N{REPLACEMENT CHARACTER}"
+    kept = character.isprintable() or character in _JOINERS
+    return character if kept else "\N{REPLACEMENT CHARACTER}"

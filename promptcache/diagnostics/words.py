@@ -31,3 +31,8 @@ def listed(names: Sequence[str], max_names: int) -> str:
     if rest <= 1:  # a single name is as short as its count
         return ", ".join(names)
     return f"{', '.join(names[:max_names])} and {rest:,} more"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type if the message is empty."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

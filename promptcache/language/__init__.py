@@ -24,6 +24,7 @@ from promptcache.language.checked import (
     FilledSlot,
     FinalText,
     Selection,
+    walk_checked,
 )
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
@@ -32,7 +33,7 @@ from promptcache.language.messages import ChatMessage, ChatMessages, read_messag
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Argument, Message, Prompt, Reference
 from promptcache.language.prompt_for import SlotArguments, prompt_for
-from promptcache.language.prompt_grammar import prompt_grammar
+from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import resolve_prompt
@@ -50,6 +51,7 @@ from promptcache.language.syntax.names import (
     absolute,
     ancestors,
     in_range,
+    is_element,
     is_name,
     is_version,
 )
@@ -83,6 +85,7 @@ from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKin
 from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, decode, read_document, root_tag, source_of
 from promptcache.language.syntax.values import accepts_all, refusal
 from promptcache.language.syntax.whitespace import finish
+from promptcache.language.syntax.xml import NOT_IN_XML
 from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ __all__ = [
     "HEAD_BYTES",
     "IN_PYTHON",
     "MAX_BYTES",
+    "NOT_IN_XML",
     "RESERVED_MODULES",
     "RESERVED_OUTSIDE_MODULES",
     "RESERVED_PARAMETERS",
@@ -157,6 +161,7 @@ __all__ = [
     "finish",
     "format_document",
     "in_range",
+    "is_element",
     "is_markup",
     "is_name",
     "is_template",
@@ -165,6 +170,7 @@ __all__ = [
     "list_selections",
     "load_prompt",
     "module",
+    "module_docs",
     "open_prompt",
     "open_schema",
     "open_solver",
@@ -188,6 +194,7 @@ __all__ = [
     "source_of",
     "text_of",
     "walk",
+    "walk_checked",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

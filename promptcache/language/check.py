@@ -16,7 +16,7 @@ from promptcache.language.checked import (
     CheckedScaffold,
     CheckedSchema,
     CheckedTurn,
-    CheckedUnion,
+    walk_checked,
 )
 from promptcache.language.examples import check_examples
 from promptcache.language.normalize import normalize_schema, stray_indentations
@@ -57,7 +57,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
     warnings = [*stray_indentations(schema)]
-    modules = {module.path: module for module in _modules(children)}
+    modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
     try:
         backbone = find_backbone(rules, members)
     except UndecidedError as error:
@@ -141,18 +141,6 @@ def _follows(rules: Rules, schema: Schema, index: Index) -> Iterator[Diagnostic]
         yield explain_unsatisfiable(rules, schema)
     else:
         yield from explain_dead(rules, backbone.dead, index)
-
-
-def _modules(items: tuple[CheckedItem, ...]) -> Iterator[CheckedModule]:
-    for item in items:
-        match item:
-            case CheckedModule():
-                yield item
-                yield from _modules(item.children)
-            case CheckedTurn():
-                yield from _modules(item.children)
-            case CheckedUnion():
-                yield from _modules(item.members)
 
 
 def _parameters(

@@ -6,7 +6,7 @@ the root, and documentation is removed. `check_schema` and `resolve_prompt` buil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -80,6 +80,16 @@ class CheckedUnion(Short):
 
 
 CheckedItem: TypeAlias = FinalText | CheckedParameter | CheckedTurn | CheckedModule | CheckedUnion
+
+
+def walk_checked(items: Iterable[CheckedItem]) -> Iterator[CheckedItem]:
+    """Yield every item, in document order."""
+    for item in items:
+        yield item
+        if isinstance(item, CheckedModule | CheckedTurn):
+            yield from walk_checked(item.children)
+        elif isinstance(item, CheckedUnion):
+            yield from walk_checked(item.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

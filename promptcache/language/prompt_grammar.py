@@ -50,7 +50,7 @@ class _Writer:
     def __init__(self, schema: CheckedSchema) -> None:
         self._schema = schema
         self._number = {path: number for number, path in enumerate(("", *schema.modules))}
-        self._doc = dict(_docs(schema))
+        self._doc = dict(module_docs(schema))
         self._below: dict[str, list[str]] = {path: [] for path in ("", *schema.modules)}
         for path in schema.modules:
             for index in _slashes(path):
@@ -152,8 +152,8 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     yield _define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
 
 
-def _docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
-    """Yield the first `doc` of each module as plain lines."""
+def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
+    """Yield the path and the first `doc` of each module that has one, as plain lines; "" is the schema itself."""
     seen = set()
     for parent, item in walk(schema.source.children):
         if isinstance(item, Doc) and parent not in seen:

@@ -173,6 +173,18 @@ def test_error_shows_its_documents() -> None:
     ]
 
 
+def test_joiners_stay_in_excerpts() -> None:
+    """Words and emoji that need a joiner are shown as they are written; a joiner takes no cell of the terminal."""
+    text = "می\u200cروم 👩\u200d👧"
+
+    with pytest.raises(PromptError) as caught:
+        parse_prompt(f'<prompt schema="law">{text}<a></prompt>')
+
+    _, _, line, marks = caught.value.excerpt().splitlines()[:4]
+    assert text in line
+    assert len(marks[: marks.index("^")]) == line.index("<a>") - 2 + 2  # two of no cells, two of two
+
+
 def test_error_shows_files_and_survives_a_process(tmp_path: Path) -> None:
     """An error over a file shows its line, also after pickling, and also if bytes are not UTF-8."""
     (tmp_path / "p.xml").write_bytes(b'<prompt schema="law">\n caf\xe9</prompt>')

@@ -115,16 +115,17 @@ def declared_schemas(draw: Draw, max_modules: int = 8, kinds: tuple[str, ...] = 
 
 
 def conditions(paths: list[str]) -> st.SearchStrategy[str]:
-    """Draw conditions over module paths."""
-    leaves = st.sampled_from([form.format(path) for path in paths for form in ("{}", "/{}")])
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            inner.map("not ({})".format),
-            st.tuples(inner, st.sampled_from(["and", "or", "implies"]), inner).map("({0[0]}) {0[1]} {0[2]}".format),
-        ),
-        max_leaves=4,
-    )
+    """Draw conditions over few of the module paths; alternatives are nested in alternatives up to four deep."""
+    few = st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True)
+    return st.tuples(few, st.integers(0, 4)).flatmap(lambda drawn: _conditions(*drawn))
+
+
+def _conditions(paths: list[str], depth: int) -> st.SearchStrategy[str]:
+    found = st.sampled_from([form.format(path) for path in paths for form in ("{}", "/{}", "not {}")])
+    joins = st.sampled_from(["({}) and {}", "({}) or ({})", "({}) implies {}", "not (({}) and ({}))"])
+    for _ in range(depth):
+        found = st.tuples(joins, found, found).map(lambda drawn: drawn[0].format(*drawn[1:]))
+    return found
 
 
 @st.composite

@@ -57,6 +57,21 @@ def test_conditions_mean_the_same_to_all(condition, chosen):
 
 
 @settings(max_examples=law_examples())
+@given(condition=conditions(PATHS), known=st.sets(st.sampled_from(PATHS)))
+def test_unit_propagation_decides_what_simplifying_decides(condition, known):
+    """If known modules make a condition false, unit propagation from them finds the contradiction."""
+    test = read_condition(condition, lambda path, _: path.removeprefix("/"))
+    check = Check(kind=RuleKind.ASSERT, test=test, words="", message=None, span=IN_PYTHON)
+    with RuleSolver(PATHS, Budget(100_000)) as solver:
+        solver.add([check])
+        for bits in product((False, True), repeat=len(known)):
+            value = dict(zip(sorted(known), bits, strict=True))
+            if simplify(test, value.get) is False:
+                present = {module for module in known if value[module]}
+                assert solver.propagate(present, known - present) is None
+
+
+@settings(max_examples=law_examples())
 @given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)), more=st.sets(st.sampled_from(PATHS)))
 def test_a_broken_condition_has_a_reason(condition, chosen, more):
     """The modules present break the reason, and every set that breaks the reason breaks the condition too."""
@@ -165,6 +180,7 @@ def test_large_conditions_are_refused(test):
     assert codes(caught.value.diagnostics) == ["PC308"]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_many_alternatives_cost_no_time():
     """A condition with 2^30 combinations, and a choice of half of sixty modules, are checked at once."""
     modules = "".join(f'<module name="m{number}"/>' for number in range(60))
@@ -187,6 +203,14 @@ def test_many_alternatives_cost_no_time():
         ),
         ('<exclude modules="a c"/>', "<a/><c/>", "'a' and 'c' exclude each other", "remove one of <a/>, <c/>"),
         ('<choose modules="a b c" max="2"/>', "<a/><b/><c/>", "at most 2 of 'a', 'b', 'c'", "remove one of"),
+        (
+            '<exclude modules="a b c"/>',
+            "<c/><a/><b/>",
+            "at most one of 'a', 'b', 'c' can be used",
+            "keep only one of <c/>, <a/>, <b/>",
+        ),
+        ('<choose modules="a b c" max="1"/>', "<a/><b/><c/>", "at most 1 of", "keep only one of <a/>, <b/>, <c/>"),
+        ('<choose modules="a b c b/d" max="2"/>', "<a/><b><d/></b><c/>", "at most 2 of", "keep only 2 of <a/>, <b/>, "),
         ('<choose modules="a b c" min="2" max="2"/>', "<a/>", "exactly 2 of", "add <b/> or <c/>"),
         ('<assert test="a or c"/>', "", "a or c must hold", "add <a/> or <c/>"),
         ('<assert test="a implies not b"/>', "<b/><a/>", "a implies not b must hold", "remove one of <b/>, <a/>"),
@@ -208,6 +232,25 @@ def test_a_default_that_breaks_a_rule_is_named():
     with pytest.raises(PromptError) as caught:
         selected('<prompt schema="s"><a/></prompt>', with_rules('<exclude modules="a x"/>', modules))
     assert codes(caught.value.diagnostics) == ["PC411"]
+
+
+def test_another_member_is_offered_only_where_it_helps():
+    """The help for a default that breaks a rule leaves out members and modules that the named modules exclude."""
+    modules = (
+        '<module name="a" excludes="y"/><module name="b"/><module name="d"/>'
+        '<union default="x"><module name="x"/><module name="y"/><module name="z"/></union>'
+    )
+    helped = {}
+    for rules in ('<exclude modules="a x"/>', '<exclude modules="b x"/>', '<require if="a and x" then="d"/>'):
+        prompt = f'<prompt schema="s">{"<b/>" if "b" in rules else "<a/>"}</prompt>'
+        with pytest.raises(PromptError) as caught:
+            selected(prompt, with_rules(rules, modules))
+        helped[rules] = caught.value.diagnostics[0].help
+    assert list(helped.values()) == [
+        "name another member: <z/>",
+        "name another member: <y/>, <z/>",
+        "name another member: <z/>, or add <d/>",
+    ]
 
 
 def test_rules_guarantee_and_kill():
@@ -248,6 +291,7 @@ def test_evaluation_is_linear_in_the_selection():
     assert len(evaluated) <= 2
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_many_rules_are_checked_in_time():
     """A schema of 2,000 modules in a megabyte with 500 rules of all kinds is parsed and checked within two seconds."""
     filler = "word " * 90

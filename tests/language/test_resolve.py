@@ -93,6 +93,17 @@ def test_an_impossible_prompt_names_the_smallest_conflict():
     assert [span.source for span, _ in found.related] == ["<prompt>", "<schema>", "<schema>", "<schema>"]
 
 
+def test_of_three_members_of_a_union_only_one_is_kept():
+    """The help for several members of a union says how many of them can stay."""
+    union = '<schema name="s"><union><module name="a"/><module name="b"/><module name="c"/></union></schema>'
+    for members, advice in (
+        ("<a/><b/>", "remove one of <a/>, <b/>"),
+        ("<a/><b/><c/>", "keep only one of <a/>, <b/>, <c/>"),
+    ):
+        (found,) = refusal(f'<prompt schema="s">{members}</prompt>', union).diagnostics
+        assert (found.code, found.help) == ("PC408", advice)
+
+
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(), data=st.data())
 def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):

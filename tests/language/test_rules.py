@@ -175,3 +175,25 @@ def test_triggers_do_not_miss_rules_with_several_conditions():
     assert list(rules.broken({"", "a", "b"})) == [rule]
     assert not list(rules.broken({"", "b"}))
     assert not list(rules.broken({"", "a", "b", "c"}))
+
+
+def test_nested_alternatives_that_contradict_are_refused():
+    """A contradiction inside nested alternatives is found, and the schema is refused."""
+    text = (
+        '<schema name="s"><union required="true"><module name="eu"/><module name="us"/><module name="asia"/></union>'
+        '<module name="vat"/><module name="tax"/><module name="invoice"/><module name="receipt"/>'
+        '<rules><assert test="asia"/><assert test="(((eu and vat) or (us and tax)) and invoice)'
+        ' or (((eu and tax) or (us and vat)) and receipt)"/></rules></schema>'
+    )
+    with pytest.raises(SchemaError) as caught:
+        check_schema(parse_schema(text))
+    assert codes(caught.value.diagnostics) == ["PC301"]
+
+
+def test_nested_alternatives_are_counted_exactly():
+    """A nested condition that only the empty selection keeps has one combination."""
+    schema = checked(
+        '<schema name="s"><module name="a"/><rules>'
+        '<require if="a and (a implies a)" then="(a implies a) implies not a"/></rules></schema>'
+    )
+    assert count_combinations(schema.rules) == (1, True)

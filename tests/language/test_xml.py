@@ -157,6 +157,8 @@ def test_large_documents_take_linear_time():
     ("inside", "message", "mend", "column"),
     [
         ("a\x01b", "the document contains a control character, U+0001", "remove it", 20),
+        ("a\uffff", "the document contains a character that XML does not allow, U+FFFF", "remove it", 20),
+        ('<a b="\ufffe"/>', "the document contains a character that XML does not allow, U+FFFE", "remove it", 25),
         ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
         ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
         ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
@@ -179,6 +181,22 @@ def test_what_is_not_well_formed_is_reported_in_words(inside, message, mend, col
         parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)
     (found,) = caught.value.diagnostics
     assert (found.message, found.help, found.span.column) == (message, mend, column)
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ('<x:module name="a"/>', "remove the prefix"),
+        ('<module xmlns:xsi="http://example.com" name="a"/>', "remove the attribute"),
+        ('<module xml:lang="en" name="a"/>', "remove the attribute"),
+        ('<module xmlns="http://example.com" name="a"/>', "remove it"),
+    ],
+)
+def test_namespaces_are_removed(content, advice):
+    """The help for a namespace says to remove the prefix of an element, or the whole attribute."""
+    with pytest.raises(SchemaError) as caught:
+        parse_xml(f'<schema name="s">{content}</schema>', "doc", SchemaError)
+    assert [(found.code, found.help) for found in caught.value.diagnostics] == [("PC008", advice)]
 
 
 def test_line_ends_are_alike():

@@ -113,7 +113,7 @@ def _reduce(rules: Rules, budget: Budget) -> _Residual | None:
 
 
 def residual_rule(rule: Rule, always: Set[str], never: Set[str]) -> Rule | None:
-    """Return a rule without decided modules, or None if it always holds."""
+    """Return a rule without the modules that unit propagation decided, or None if it always holds."""
     if isinstance(rule, Implication):
         if not rule.then.isdisjoint(always) or not never.isdisjoint(rule.when):
             return None
@@ -126,6 +126,7 @@ def residual_rule(rule: Rule, always: Set[str], never: Set[str]) -> Rule | None:
     if isinstance(rule.test, Cardinality):
         return _residual_count(rule, rule.test, always, never)
     test = simplify(rule.test, lambda module: True if module in always else False if module in never else None)
+    assert test is not False  # unit propagation finds this contradiction before
     return None if isinstance(test, bool) else replace(rule, test=test)
 
 

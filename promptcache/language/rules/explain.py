@@ -16,6 +16,7 @@ from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.rules.backbone import OpenQuestions
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.syntax.conditions import Cardinality
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import MAX_LISTED, ancestors, listed
 from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
@@ -260,10 +261,10 @@ def explain_broken(
         yield _conflict(conflict.modules, conflict.rules, places)
         return
     possible = _possible(rules, broken[:_MAX_BROKEN], named)
-    for rule in broken:
+    for number, rule in enumerate(broken):
         default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
         if default is not None:
-            yield _default(rule, default, places, write)
+            yield _default(rules, rule, default, places, write, with_help=number < MAX_EXPLAINED)
         elif isinstance(rule, Implication):
             yield _missing(rules, rule, possible, places, write)
 
@@ -314,12 +315,18 @@ def _clash(rule: BrokenRule, places: Mapping[str, Span]) -> Diagnostic:
     first, second = modules[0], modules[-1]
     related = ((places[first], f"'{first}' is named here"), (rule.span, describe(rule)))
     if isinstance(rule, Implication) and rule.declared is not None:
-        return _declared(rule, places[second], related, _remove(modules))
+        test = rule.declared.test
+        if isinstance(test, Cardinality) and test.high is not None:
+            used = [module for module in test.modules if module in places]
+            fix = _remove(sorted(used, key=lambda module: places[module]), test.high)
+        else:
+            fix = _remove(modules)
+        return _declared(rule, places[second], related, fix)
     if isinstance(rule, Exclusive):
         code, message = "PC408", f"{listed(modules)} are members of one union: at most one of them can be used"
     else:
         code, message = "PC410", f"{listed(modules)} cannot be used together: {describe(rule)}"
-    return diagnostic(code, message, places[second], _remove(modules), related)
+    return diagnostic(code, message, places[second], _remove(modules, 1), related)
 
 
 def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping[str, Span]) -> Diagnostic:
@@ -333,12 +340,20 @@ def _conflict(modules: tuple[str, ...], rules: tuple[Rule, ...], places: Mapping
     return diagnostic("PC417", f"{what}: {reasons}", places[ordered[-1]], _remove(ordered), related)
 
 
-def _default(rule: BrokenRule, default: Default, places: Mapping[str, Span], write: _References) -> Diagnostic:
-    others = sorted(default.members - {default.member})[:_MAX_OPTIONS]
+def _default(
+    rules: Rules, rule: BrokenRule, default: Default, places: Mapping[str, Span], write: _References, *, with_help: bool
+) -> Diagnostic:
+    """Return the diagnostic for a default that breaks a rule; the help lists modules that are possible."""
     message = f"'{default.member}', the default of its union, breaks a rule: {describe(rule)}"
-    ways = [f"name another member: {', '.join(map(write.added, others))}"] if others else []
-    if isinstance(rule, Implication) and len(rule.then) == 1:
-        ways.append(f"add {write.added(min(rule.then))}")
+    ways = []
+    if with_help:
+        named = [module for module in places if module]
+        others = sorted(default.members - {default.member})[:_MAX_OPTIONS]
+        possible = possible_with(rules, named, others)
+        if fitting := [write.added(other) for other in others if other in possible]:
+            ways.append(f"name another member: {', '.join(fitting)}")
+        if isinstance(rule, Implication) and len(rule.then) == 1:
+            ways += [f"add {write.added(each)}" for each in possible_with(rules, (*named, default.member), rule.then)]
     related = ((default.span, "the default"), (rule.span, describe(rule)))
     span = places.get(default.parent, places[""])
     return diagnostic("PC411", message, span, ", or ".join(ways) or None, related)
@@ -366,9 +381,15 @@ def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ..
     return diagnostic(code, message, span, fix, related)
 
 
-def _remove(modules: Sequence[str]) -> str:
-    names = [element(module) for module in modules]
-    return f"remove {names[0]}" if len(names) == 1 else f"remove one of {', '.join(names)}"
+def _remove(modules: Sequence[str], num_kept: int | None = None) -> str:
+    """Return the advice to keep only `num_kept` of the modules, by default all but one."""
+    names = ", ".join(map(element, modules))
+    num_kept = len(modules) - 1 if num_kept is None else num_kept
+    if num_kept == 0:
+        return f"remove {names}"
+    if num_kept == len(modules) - 1:
+        return f"remove one of {names}"
+    return f"keep only {'one' if num_kept == 1 else num_kept} of {names}"
 
 
 def element(path: str, arguments: str = "") -> str:

@@ -247,31 +247,38 @@ class RuleSolver:
             return [[*(-number[module] for module in rule.when), *(number[m] for m in rule.then if m in number)]]
         if isinstance(rule, Exclusive):
             return self._at_most_one([number[module] for module in rule.members if module in number])
-        found = self._count(rule.test) if isinstance(rule.test, Cardinality) else self._test(rule.test, negated=False)
+        if isinstance(rule.test, Cardinality):
+            found = self._count(rule.test)
+        else:
+            definitions: list[list[int]] = []
+            found = self._test(rule.test, definitions, negated=False) + definitions
         root = number.get("")  # without the root in each clause, the solver decides them before the root is assumed
         return found if root is None else [[*clause, -root] for clause in found]
 
-    def _test(self, test: Test, *, negated: bool) -> list[list[int]]:
-        """Return clauses for a test; an alternative of several clauses gets a new variable (Plaisted and Greenbaum)."""
+    def _test(self, test: Test, definitions: list[list[int]], *, negated: bool) -> list[list[int]]:
+        """Return clauses for a test; an alternative of several clauses gets a new variable (Plaisted and Greenbaum).
+
+        The clauses that define the new variables are added to `definitions`. They hold without condition, so that
+        unit propagation from decided modules decides the new variables, and with them the test.
+        """
         match test:
             case Present(module):
                 return [[-self._number[module] if negated else self._number[module]]]
             case Not(inner):
-                return self._test(inner, negated=not negated)
+                return self._test(inner, definitions, negated=not negated)
             case And(tests) | Or(tests):
-                parts = [self._test(part, negated=negated) for part in tests]
+                parts = [self._test(part, definitions, negated=negated) for part in tests]
                 if isinstance(test, And) is not negated:
                     return [clause for part in parts for clause in part]
                 joined: list[int] = []
-                clauses = [joined]
                 for part in parts:
                     if len(part) == 1:
                         joined += part[0]
                     else:
                         fresh = self._fresh()
                         joined.append(fresh)
-                        clauses += ([-fresh, *clause] for clause in part)
-                return clauses
+                        definitions += ([-fresh, *clause] for clause in part)
+                return [joined]
 
     def _count(self, count: Cardinality) -> list[list[int]]:
         literals = [self._number[module] for module in count.modules]

@@ -83,8 +83,10 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
 
 
 def control(source: Source, offset: int) -> Diagnostic:
-    """Return the diagnostic for a control character."""
-    message = f"the document contains a control character, U+{ord(source.text[offset]):04X}"
+    """Return the diagnostic for a character that XML does not allow: a control character, U+FFFE or U+FFFF."""
+    code = ord(source.text[offset])
+    kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
+    message = f"the document contains {kind}, U+{code:04X}"
     return _fault(source, offset, offset + 1, message, "remove it")
 
 
@@ -226,7 +228,7 @@ class _StartTag:
             return fault
         value = equals.end() if equals else word.end()
         if equals is None or value >= self._limit or text[value] in "/>":
-            return self._no_value(here, start, word)
+            return self._no_value(here, word)
         if text[value] not in _STRAIGHT:
             return self._unquoted(start, word[0], value)
         span = self._source.span(start, word.end())
@@ -269,12 +271,12 @@ class _StartTag:
         advice = f"add > after the last attribute, or /> if the element is empty{_OR_LESS}"
         return self._fault(self._at, stop, f"the tag <{self._name} has no closing >", advice)
 
-    def _no_value(self, here: int, start: int, word: re.Match[str]) -> Diagnostic:
+    def _no_value(self, here: int, word: re.Match[str]) -> Diagnostic:
         ends = self._text.find(">", word.end(), self._limit) >= 0
-        if not ends or "\n" in self._text[here:start]:
+        if not ends or "\n" in self._text[here : word.start()]:
             return self._unclosed()
         advice = f'write {word[0]}="…"{_OR_LESS}'
-        return self._fault(start, word.end(), f"attribute '{word[0]}' has no value", advice)
+        return self._fault(word.start(), word.end(), f"attribute '{word[0]}' has no value", advice)
 
     def _unquoted(self, start: int, name: str, value: int) -> Diagnostic:
         text = self._text

@@ -24,6 +24,10 @@ MAX_ATTRIBUTES = 60_000
 
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _TAG_END = re.compile(r"\s*/?>")
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""The characters that no XML document can express."""
+
+_NO_CHARACTER = re.compile("[\0\ufffe\uffff]")  # expat would read NUL as half of a UTF-16 character
 _BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
 
 
@@ -105,8 +109,8 @@ def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError])
             has a DOCTYPE, a processing instruction or a namespace.
     """
     source = text if isinstance(text, Source) else decode(text, name, error)
-    if (nul := source.text.find("\0")) >= 0:
-        raise error([control(source, nul)])  # expat would read it as half of a UTF-16 character
+    if found := _NO_CHARACTER.search(source.text):
+        raise error([control(source, found.start())])
     reader = _Reader(source, error)
     root = reader.read(error)
     _agree(source, reader.data, error)
@@ -215,9 +219,9 @@ class _Reader:
             raise _StopError("PC005", f"elements are nested more than {MAX_DEPTH} deep", span)
         self._refuse_namespace(name, span)
 
-    def _refuse_namespace(self, name: str, span: Span) -> None:
+    def _refuse_namespace(self, name: str, span: Span, advice: str = "remove the prefix") -> None:
         fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
-        message, fix = f"'{name}' uses a namespace; the language has none", fixes.get(name, "remove the prefix")
+        message, fix = f"'{name}' uses a namespace; the language has none", fixes.get(name, advice)
         self.faults.append(diagnostic("PC008", message, span, fix))
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
@@ -232,7 +236,7 @@ class _Reader:
             offset = match.end()
             attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
             if ":" in name or name == "xmlns":
-                self._refuse_namespace(name, attribute.span)
+                self._refuse_namespace(name, attribute.span, "remove the attribute")
             found.append(attribute)
         end = _TAG_END.match(self.source.text, offset)
         assert end is not None, "expat has read the whole tag"
