@@ -9,14 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from promptcache.diagnostics import TEXTS, InvalidValue, Kind
-from promptcache.language import CheckedSchema, ancestors
+from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
+from promptcache.language import NOT_IN_XML, CheckedSchema, ancestors
 from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
@@ -30,6 +30,11 @@ Messages: TypeAlias = SearchStrategy[Sequence[Said]]
 
 _SELECT = Kind(
     "a list of module paths, or a strategy", lambda value: isinstance(value, SearchStrategy) or TEXTS.takes(value)
+)
+_ARGS = instance("a mapping from parameters to texts", Mapping)
+_TEXT = Kind(
+    "text that XML can represent, or a strategy,",
+    lambda value: isinstance(value, SearchStrategy) or (isinstance(value, str) and not NOT_IN_XML.search(value)),
 )
 
 
@@ -63,6 +68,7 @@ def subject_prompts(
     _SELECT.check("select", select, InvalidValue)
     chosen = select if isinstance(select, SearchStrategy) else selections_with(subject.schema, frozenset(select))
     known = {**slots(subject.schema, subject.tokenizer), **_given(subject, args or {})}
+    (_TEXT | None).check("text", text, InvalidValue)
     subject.lay_out_now()
     return prompt_trees(subject.schema, chosen, known, _messages(text)).map(lambda tree: _case(tree, subject))
 
@@ -134,6 +140,10 @@ class _Source:
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the same in Hypothesis, which would show every field."""
+        printer.text(repr(self))
+
 
 @st.composite
 def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
@@ -184,7 +194,10 @@ def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] |
         ValueError: there is no such parameter.
     """
     found: dict[Key, SearchStrategy[str] | SearchStrategy[str | None]] = {}
+    _ARGS.check("args", args, InvalidValue)
     for path, wanted in args.items():
+        TEXT.check("the name of an argument", path, InvalidValue)
+        (_TEXT | None).check(f"args[{path!r}]", wanted, InvalidValue)
         owner, _, name = path.rpartition("/")
         if name not in subject.schema.parameters.get(owner, {}):
             raise ValueError(f"{subject!r} has no parameter {path!r}")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, product
 from typing import TypeAlias
 
+from promptcache.diagnostics import InvalidValue, whole
 from promptcache.language import CheckedSchema, RuleSolver, open_solver
 from promptcache.testing.prompt_xml import Choice, has_tokens, write_prompt
 from promptcache.testing.selection import list_selections
@@ -34,6 +35,7 @@ def covering(
         text: What every prompt ends in.
         tokenizer: Measures slots; None takes the demo model's.
     """
+    whole(1).check("t", t, InvalidValue)
     subject = Subject(schema, tokenizer)
     return [plain_case(subject, modules, text) for modules in covering_selections(subject.schema, t)]
 

@@ -19,7 +19,7 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import Level, Origin, Plan, Prefill
+from promptcache.layout import Level, continued
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
 from promptcache.testing.service import ServedSchema, distance
@@ -109,14 +109,6 @@ ENGINE_LAWS = (
     Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
 )
 """The laws of one prompt; `history_changes_nothing` and `histories` are about several."""
-
-
-def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
-    """Return the plan of a prompt and the tokens that were generated after it."""
-    if not token_ids:
-        return plan
-    generated = Prefill(start=plan.stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
-    return replace(plan, prefill=(*plan.prefill, generated))
 
 
 def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:

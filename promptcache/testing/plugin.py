@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--promptcache-model", metavar="MODEL", help='model of `promptcache_engine`: "demo", folder, hub id'
     )
-    group.addoption("--promptcache-examples", type=int, default=_EXAMPLES, help="examples for each law")
+    group.addoption("--promptcache-examples", type=int, default=_EXAMPLES, help="examples for each law; 0 for no laws")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--promptcache needs Hypothesis: pip install 'promptcache[testing]'")
     if not folder and config.getoption("--promptcache-context") is not None:
         raise pytest.UsageError("--promptcache-context is for templates in --promptcache=FOLDER; give that too")
-    if folder and folder not in config.args:
+    if config.getoption("--promptcache-examples") < 0:
+        raise pytest.UsageError("--promptcache-examples takes a number from 0 on")
+    if folder and not any(_is_below(argument, folder, config) for argument in config.args):
         config.args.append(folder)
 
 
@@ -98,7 +100,7 @@ class SchemaFile(pytest.File):
         for name, example in tested_examples(subject):
             line = example.span.line
             yield ExampleItem.from_parent(self, name=f"example {name}", line=line, example=example, subject=subject)
-        for law in LAWS:
+        for law in LAWS if self.config.getoption("--promptcache-examples") else ():
             line = subject.schema.source.span.line
             yield LawItem.from_parent(self, name=law.name, line=line, law=law, subject=subject)
 
@@ -127,8 +129,12 @@ class SchemaItem(pytest.Item):
         """The schema's file and the line in it, as pytest counts."""
         return self.path, self.line - 1, f"{_stem(self.path)}: {self.name}"
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
-        """Every fault with its place."""
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
+        """Every fault with its place, and a traceback of any other error."""
+        from promptcache.diagnostics import LanguageError
+
+        if not isinstance(excinfo.value, LanguageError):
+            return super().repr_failure(excinfo, *rest)
         return "\n".join((str(excinfo.value), *getattr(excinfo.value, "__notes__", ())))
 
 
@@ -161,8 +167,12 @@ class LawItem(SchemaItem):
 
         check_law(self._law, self._subject, max_examples=self.config.getoption("--promptcache-examples"))
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: object) -> str:
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
         """The law, its place, and the prompt that breaks it with its slots and a command that shows it."""
+        from promptcache.testing.laws import BrokenLaw
+
+        if not isinstance(excinfo.value, BrokenLaw):
+            return super().repr_failure(excinfo, *rest)
         notes = [note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith("prompt: ")]
         return "\n".join((f"{_shown(self.path)}:{self.line}: {self._law.statement}", str(excinfo.value), *notes))
 
@@ -177,6 +187,12 @@ class BrokenSchemaItem(SchemaItem):
     def runtest(self) -> None:
         """Fail with every fault of the schema."""
         raise self._error
+
+
+def _is_below(argument: str, folder: str, config: pytest.Config) -> bool:
+    """Whether an argument names the folder, or a file or an item in it."""
+    path = config.invocation_params.dir / argument.partition("::")[0]
+    return path.resolve().is_relative_to(Path(folder).resolve())
 
 
 def _shown(path: Path) -> Path:

@@ -22,8 +22,10 @@ from promptcache.language import (
     CheckedUnion,
     FinalText,
     ancestors,
+    is_element,
     is_version,
     join_path,
+    walk_checked,
 )
 from promptcache.testing.texts import Key, Said
 
@@ -84,7 +86,7 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
         root.set("version", f"{bounds}{schema.version}")
     references = {"": root}
     if not in_full and not draw(_STYLE):
-        _write_shortest(root, schema, choice, references)
+        _write_shortest(schema, choice, references)
         return PromptTree(root=root, references=references, choice=choice, indented=False)
     for path in _in_order(schema, choice.modules if in_full else _needed(draw, schema, choice)):
         references[path] = _write_reference(draw, path, references)
@@ -93,18 +95,16 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
 
 
-def _write_shortest(
-    root: etree._Element, schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]
-) -> None:
+def _write_shortest(schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]) -> None:
     given = {module for module, _ in choice.arguments}
     shortest = _Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
     for path, outer, relative in shortest.references():
-        if "/" in relative:
-            references[path] = etree.SubElement(references[outer], "use", module=relative)
-        else:
+        if is_element(relative):
             references[path] = etree.SubElement(references[outer], relative)
+        else:
+            references[path] = etree.SubElement(references[outer], "use", module=relative)
     for (module, parameter), text in choice.arguments.items():
-        references[module].set(parameter, text)
+        _write_argument(lambda _: 0, references[module], parameter, text)
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:
@@ -142,7 +142,7 @@ def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Elem
     relative = path.removeprefix(f"{outer}/") if outer else path
     if form == 3:
         element = etree.Element("use", module=f"/{path}")
-    elif form == 1 or "/" in relative:
+    elif form == 1 or not is_element(relative):
         element = etree.Element("use", module=relative)
     else:
         element = etree.Element(relative)
@@ -152,7 +152,7 @@ def _write_reference(draw: Draw, path: str, references: Mapping[str, etree._Elem
 
 def _write_argument(draw: Draw, element: etree._Element, parameter: str, text: str) -> None:
     """Give an argument as an attribute or as an element."""
-    if draw(_COIN):
+    if draw(_COIN) or not is_element(parameter):
         argument = etree.Element("arg", name=parameter)
         argument.text = text
         _insert(draw, element, argument)
@@ -216,7 +216,7 @@ class _Shortest:
     def _weighed(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
         relative = join_path(prefix, path.rpartition("/")[2])
         length, inner = self._inside(path, "")
-        tag, start = ("use", f'use module="{relative}"') if prefix else (relative, relative)
+        tag, start = (relative, relative) if is_element(relative) else ("use", f'use module="{relative}"')
         length += len(f"<{start}></{tag}>" if inner else f"<{start}/>")
         if path not in self._given:
             without, left = self._inside(path, relative)
@@ -256,16 +256,6 @@ def indent(element: etree._Element, line: str = "\n") -> None:
 
 def _is_block(element: etree._Element) -> bool:
     return isinstance(element.tag, str) and element.tag not in _INLINE
-
-
-def walk_checked(items: Iterable[CheckedItem]) -> Iterator[CheckedItem]:
-    """Yield every item, in document order."""
-    for item in items:
-        yield item
-        if isinstance(item, CheckedModule | CheckedTurn):
-            yield from walk_checked(item.children)
-        elif isinstance(item, CheckedUnion):
-            yield from walk_checked(item.members)
 
 
 def has_tokens(

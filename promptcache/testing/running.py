@@ -1,8 +1,8 @@
 """Running laws and examples over one schema, outside any test function.
 
-A law that does not hold is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis shrinks
-choice by choice and stops where no single step is simpler. So plain prompts are then tried from the smallest on: with
-arguments that are empty, short, full or as declared, at most two of them not the plainest, and the shortest messages.
+A law that does not hold is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis may stop
+at a local minimum. So plain prompts are also tried in order of size. Their arguments are empty, short, full or as
+declared, at most two of them not the plainest, and their messages are the shortest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, groupby, product
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedParameter, Example, Role, example_prompt
@@ -101,7 +101,12 @@ def _over_named(law: Law, subject: Subject, max_examples: int) -> None:
 
 def _settings(max_examples: int) -> settings:
     return settings(
-        max_examples=max_examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),  # a profile may have other ones
     )
 
 

@@ -99,8 +99,8 @@ def _walked(
     other_than: frozenset[str] | None = None,
     using: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Want modules one after another; keep what can be had together, and add the little that it needs."""
-    wanted = draw(st.lists(st.sampled_from(tuple(schema.rules.order)), max_size=8, unique=True))
+    """Draw modules one by one, keep those that are possible together, and let the solver complete them."""
+    wanted = draw(st.lists(st.sampled_from(tuple(schema.rules.order)), unique=True))
     with open_solver(schema.rules) as solver:
         if other_than is not None:
             solver.exclude(other_than)

@@ -46,7 +46,7 @@ class ServedSchema:
         """The largest distance of logits that rounding explains, max|a-b| / max|b|.
 
         In float64 the smallest planted fault gives 1e-4 and rounding 1e-14. In float32 rounding grows with the largest
-        attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "The laws").
+        attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "Laws").
         """
         return _TOLERANCES[self.model.shape.dtype]
 

@@ -6,6 +6,7 @@ and often fill it. Values of a type or pattern are drawn as that type or pattern
 
 from __future__ import annotations
 
+import operator
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,14 @@ _ANY = st.text(
     alphabet=st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff"), min_size=1, max_size=4
 )
 _MIXED = st.one_of(st.just(""), _PLAIN, st.sampled_from(TRICKY), _ANY)
+
+
+_NUMBERS = st.from_regex(
+    re.compile(r"[+-]?([0-9]{1,3}(\.[0-9]{0,2})?|\.[0-9]{1,2})([eE][+-]?[0-9]{1,2})?"),
+    fullmatch=True,
+    alphabet="+-.eE0123456789",
+)
+"""Numbers in every form of the language: signs, decimals and exponents."""
 
 
 def maybe(strategy: SearchStrategy[_T]) -> SearchStrategy[_T | None]:
@@ -182,13 +191,22 @@ def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStr
             return st.sampled_from(fitting)
         case _ if parameter.pattern is not None:
             drawn = _matching_texts(parameter.pattern, least)
-        case ParameterType.INT | ParameterType.NUMBER:
-            drawn = st.integers(0, 10 ** min(parameter.length, 9) - 1).map(str)
+        case ParameterType.INT:
+            drawn = _whole_numbers(parameter.length)
+        case ParameterType.NUMBER:
+            drawn = st.one_of(_whole_numbers(parameter.length), _NUMBERS)
         case _:
             drawn = texts(parameter.length).map(lambda text: " ".join(text.splitlines()))
     if least is None or not fits(parameter, least.text, tokenizer):
         return drawn.filter(lambda text: fits(parameter, text, tokenizer))
     return drawn.map(lambda text: text if fits(parameter, text, tokenizer) else least.text)
+
+
+def _whole_numbers(length: int) -> SearchStrategy[str]:
+    """Draw whole numbers; most are not negative, and few have a plus or begin with zeros."""
+    positive = st.integers(0, 10 ** min(length, 9) - 1).map(str)
+    signs = st.sampled_from(("", "", "-", "+", "0", "-0"))
+    return st.builds(operator.add, signs, positive)
 
 
 def _matching_texts(pattern: str, least: SlotText | None) -> SearchStrategy[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 import promptcache.testing as public
@@ -22,6 +23,7 @@ from promptcache.testing import (
     Subject,
     all_prompts,
     arguments,
+    covering,
     pairs,
     prompts,
     selections,
@@ -186,6 +188,59 @@ def test_strategies_are_shown_in_short(schema: str, draw: Callable[..., st.Searc
         assert "Span(" not in repr(strategy)
 
 
+@pytest.mark.parametrize("name", ["සිංහල", "Ａ", "ꙮ", "é"])
+def test_names_that_are_no_tags_can_be_tested(name: str) -> None:
+    """Prompts use modules and parameters whose names some XML parsers do not take as tags."""
+    inner = f'<module name="{name}">B<parameter name="{name}" length="4"/></module>'
+    slot = f'<parameter name="{name}" length="4" required="true"/>'
+    xml = f'<schema name="s"><module name="{name}">A{slot}{inner}</module><module name="b">B</module></schema>'
+
+    assert any(f"{name}/{name}" in case.selection.modules for case in all_prompts(xml))
+    paths = {name, f"{name}/{name}", "b"}
+    assert occurring(prompts(xml), lambda case: case.selection.modules, paths) == paths
+
+
+NUMERIC = '<schema name="s"><parameter name="p" length="{}" required="true" type="{}"/></schema>'
+
+
+@pytest.mark.parametrize(
+    ("kind", "forms"),
+    [
+        ("int", {"-[0-9]+", r"\+[0-9]+", "0[0-9]+"}),
+        ("number", {"-.*", r".*[0-9]\.[0-9]+", r"[0-9]+\.", ".*e.*", ".*E-.*"}),
+    ],
+)
+def test_numbers_of_every_form_are_drawn(kind: str, forms: set[str]) -> None:
+    """Arguments of numeric types have every form that the language takes, if the slot holds it."""
+    drawn = arguments(NUMERIC.format(6, kind), [], ByteTokenizer())
+
+    found = occurring(
+        drawn, lambda given_texts: [form for form in forms if re.fullmatch(form, given_texts["", "p"])], forms
+    )
+
+    assert found == forms
+
+
+@pytest.mark.parametrize("kind", ["int", "number"])
+def test_numbers_fit_and_shrink(kind: str) -> None:
+    """No number is longer than its slot, and the simplest ones are short."""
+    short = arguments(NUMERIC.format(1, kind), [], ByteTokenizer())
+    assert occurring(short, lambda given_texts: [given_texts["", "p"]], {"0", "9"}) <= set("0123456789")
+
+    drawn = arguments(NUMERIC.format(6, kind), [], ByteTokenizer())
+    assert find(drawn, lambda given_texts: True)["", "p"] == "0"
+    assert find(drawn, lambda given_texts: "-" in given_texts["", "p"])["", "p"] == "-0"
+    assert find(drawn, lambda given_texts: abs(float(given_texts["", "p"])) > 7)["", "p"] == "8"
+
+
+@pytest.mark.parametrize("draw", [prompts, pairs])
+@pytest.mark.parametrize("schema", [RICH, WIDE, TRIP])
+def test_strategies_for_prompts_are_one_line(schema: str, draw: Callable[..., st.SearchStrategy[object]]) -> None:
+    """The repr of a strategy for prompts does not grow with the selections and slots of its schema."""
+    assert "\n" not in repr(draw(schema))
+    assert len(repr(draw(schema))) < 200
+
+
 def test_a_pattern_that_no_common_text_matches_is_named() -> None:
     """If nothing is found for a required slot, the error names the slot and its pattern."""
     schema = '<schema name="s"><parameter name="p" length="4" required="true" pattern="{}"/></schema>'
@@ -288,3 +343,34 @@ def test_a_text_is_no_list_of_modules() -> None:
     """`select` with one path as text is refused; its letters were taken for modules."""
     with pytest.raises(InvalidValue, match="select='num' is not allowed: a list of module paths, or a strategy"):
         prompts(str(SUPPORT), select="num")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": 5},
+        {"text": "a\x00"},
+        {"args": ["plan/days"]},
+        {"args": {"plan/days": 3}},
+        {"args": {"plan/days": "\ud800"}},
+        {"args": {"plan/days": "\x00"}},
+    ],
+)
+def test_values_of_other_types_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
+    """Arguments and texts that no prompt can have are refused when the strategy is made."""
+    with pytest.raises(InvalidValue, match="is not allowed"):
+        prompts(RICH, **wrong)
+
+
+@pytest.mark.parametrize("t", [0, "2", 1.5])
+def test_coverings_take_a_whole_number(t) -> None:  # type: ignore[no-untyped-def]
+    """A covering of no choices, or of a number in another type, is refused."""
+    with pytest.raises(InvalidValue, match=r"t=.* a whole number from 1 on"):
+        covering(RICH, t=t)
+
+
+def test_prompts_of_many_modules_occur() -> None:
+    """Where selections are not listed, prompts of many modules are drawn as well."""
+    heavy = occurring(selections(WIDE), lambda modules: {"heavy"} if len(modules) > 14 else set(), {"heavy"})
+
+    assert heavy == {"heavy"}

@@ -6,14 +6,15 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.testing import ByteTokenizer, Subject, all_prompts
+from promptcache.language import print_schema
+from promptcache.testing import ByteTokenizer, Subject, all_prompts, laws
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.histories import check_histories
-from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit
+from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, schemas_print
 from promptcache.testing.running import check_law, check_laws
 from promptcache.testing.service import serve
 from tests.conftest import law_examples
@@ -83,6 +84,23 @@ def test_all_laws_run_on_one_schema() -> None:
     check_laws('<schema name="s"><module name="a">x<parameter name="p" length="3"/></module></schema>', max_examples=10)
 
 
+@pytest.mark.parametrize("over", [Over.PROMPT, Over.NAMED])
+def test_laws_are_drawn_under_any_profile(over: Over) -> None:
+    """A profile of Hypothesis without the phase that draws changes neither the laws nor their smallest example."""
+
+    def fail(*_: object) -> None:
+        raise BrokenLaw("found")
+
+    default = settings.get_current_profile_name()
+    settings.register_profile("explicit", phases=[Phase.explicit])
+    settings.load_profile("explicit")
+    try:
+        with pytest.raises(BrokenLaw, match="found"):
+            check_law(Law(name="none", over=over, check=fail), Subject(TWO, ByteTokenizer()), max_examples=5)
+    finally:
+        settings.load_profile(default)
+
+
 def test_grammars_may_see_less_of_many_arguments() -> None:
     """No law breaks because the grammar cannot express all of a module with more than three parameters."""
     needed = "".join(f'<parameter name="p{number}" length="3" required="true"/>' for number in range(4))
@@ -115,6 +133,41 @@ def test_schemas_may_speak_of_strays(law: str) -> None:
     xml = f'<schema name="stray"><module name="stray">{slot} stray<module name="astray"/></module></schema>'
 
     check_fault_law(law, Subject(xml, ByteTokenizer()), 300)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        '<example valid="true"><prompt schema="s"><a /></prompt></example>',
+        '<example valid="true"><prompt schema="s"><a></a></prompt></example>',
+        "<example valid='true'><prompt schema='s'><a p='x'/></prompt></example>",
+        '<example contains="AA"><prompt schema="s"><a p="&#65;"/>a > b</prompt></example>',
+        '<example name="e"><prompt\n  schema="s"\n><a/></prompt></example>',
+        '<example valid="true"><prompt schema="s" version=">=1.4, &lt;2"><a/></prompt></example>',
+        '<example valid="false"><prompt schema="s"><b /></prompt></example>',
+        '<example valid="false"><prompt schema="s"><a />x<user>y</user></prompt></example>',
+    ],
+)
+def test_examples_may_be_written_in_any_form(example: str) -> None:
+    """A printed example may be written in another form: the law compares its prompt, its name and its expectations."""
+    module = '<module name="a">A<parameter name="p" length="3"/></module>'
+    xml = f'<schema name="s" version="1.5">{module}{example}</schema>'
+
+    schemas_print(Subject(xml, ByteTokenizer()))
+
+
+@pytest.mark.parametrize(
+    ("part", "other"), [('p="x"', 'p="y"'), ("<a ", "<b "), ('name="e"', 'name="f"'), ('valid="true"', "")]
+)
+def test_examples_that_are_printed_wrongly_break_a_law(part: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example with another argument, module, name or expectation is not the same example."""
+    module = '<module name="{}">A<parameter name="p" length="3"/></module>'
+    prompt = '<example name="e" valid="true"><prompt schema="s"><a p="x"/></prompt></example>'
+    xml = f'<schema name="s">{module.format("a")}{module.format("b")}{prompt}</schema>'
+    monkeypatch.setattr(laws, "print_schema", lambda schema: print_schema(schema).replace(part, other))
+
+    with pytest.raises(BrokenLaw, match="the examples are printed as"):
+        schemas_print(Subject(xml, ByteTokenizer()))
 
 
 def test_a_schema_beyond_the_model_breaks_a_law() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.layout import Level
-from promptcache.testing import laws, plugin
+from promptcache.testing import laws, plugin, running
 from promptcache.testing.laws import LAWS
 
 pytestmark = pytest.mark.long
@@ -65,6 +65,24 @@ def test_the_root_element_decides_what_is_collected(pytester: pytest.Pytester, f
     (folder / "other.xml").write_text('<project><schema name="x"/></project>')
 
     run(pytester, "--promptcache=schemas").assert_outcomes(passed=1 + len(LAWS), failed=2)
+
+
+@pytest.mark.parametrize(
+    ("named", "passed"),
+    [
+        ("schemas/shop.xml::level is right", 1),
+        ("schemas/shop.xml", 1 + len(LAWS)),
+        ("schemas", 1 + 2 * len(LAWS)),
+        ("test_own.py", 2 + 2 * len(LAWS)),
+        ("test_own.py::test_own", 2 + 2 * len(LAWS)),
+    ],
+)
+def test_items_can_be_run_by_their_names(pytester: pytest.Pytester, folder: Path, named: str, passed: int) -> None:
+    """A file or an item in the folder is run alone; the folder is added to tests that are elsewhere."""
+    (folder / "other.xml").write_text('<schema name="other"/>')
+    pytester.makepyfile(test_own="def test_own(): pass")
+
+    run(pytester, "--promptcache=schemas", named).assert_outcomes(passed=passed)
 
 
 TEMPLATE = """<schema name="plans">
@@ -132,6 +150,15 @@ def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*--promptcache-context is for templates*--promptcache=FOLDER*"])
 
 
+def test_no_examples_leave_out_the_laws(pytester: pytest.Pytester, folder: Path) -> None:
+    """With 0 examples only the examples of the schema are tested; a number below 0 is a mistake in the command."""
+    run(pytester, "--promptcache=schemas", "--promptcache-examples=0").assert_outcomes(passed=1)
+
+    result = run(pytester, "--promptcache=schemas", "--promptcache-examples=-1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--promptcache-examples takes a number from 0 on"])
+
+
 def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Hypothesis, one line names the package instead of a traceback for each schema."""
     config = pytester.parseconfig("--promptcache=schemas")
@@ -186,6 +213,35 @@ def test_a_broken_law_shows_the_prompt(pytester: pytest.Pytester, folder: Path) 
     result.stdout.fnmatch_lines(
         ["*schemas/shop.xml:2: The level is*", "prompt: <prompt*", "positions: *", "to see it: *"]
     )
+
+
+@pytest.mark.parametrize("name", ["level is right", "example Ann"])
+def test_other_errors_have_a_type_and_a_traceback(
+    pytester: pytest.Pytester, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is neither a broken law nor a fault of the schema is shown as pytest shows errors."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(running, "check_law", fail)
+    monkeypatch.setattr(running, "check_example", fail)
+
+    result = run(pytester, "--promptcache=schemas", f"schemas/shop.xml::{name}")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*def runtest*", "*KeyError: 'lost'"])
+
+
+def test_a_law_over_an_impossible_slot_names_the_fault(pytester: pytest.Pytester, folder: Path) -> None:
+    """A fault that is found only when the schema is laid out has its code and place, without a traceback."""
+    (folder / "shop.xml").write_text(SCHEMA.replace('length="4" required="true"', 'length="1" default="a b c d"'))
+
+    result = run(pytester, "--promptcache=schemas", "schemas/shop.xml::level is right")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*shop.xml:5:*PC5*"])
+    assert "def runtest" not in result.stdout.str()
 
 
 def test_the_engine_fixture_answers(pytester: pytest.Pytester) -> None:
