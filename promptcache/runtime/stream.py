@@ -69,6 +69,7 @@ class Stream(Unpicklable, Iterator[str]):
         self._queue = TokenQueue()
         self._text = IncrementalText(text)
         self._over = False
+        self._reading = threading.RLock()  # one thread waits for an item; others would wait for ever at the end
         self._thread = threading.Thread(
             target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
         )
@@ -77,21 +78,22 @@ class Stream(Unpicklable, Iterator[str]):
         self._thread.start()
 
     def __next__(self) -> str:
-        while not self._over:
-            item = self._queue.items.get()
-            if isinstance(item, BaseException):
-                self.close()
-                raise item
-            if isinstance(item, Completion):
-                self.completion = item
-                self.close()
-                if self._on_end is not None:
-                    self._on_end(item)
-                piece = self._text.finish(item.text)
-            else:
-                piece = self._text.add(item)
-            if piece:
-                return piece
+        with self._reading:
+            while not self._over:
+                item = self._queue.items.get()
+                if isinstance(item, BaseException):
+                    self.close()
+                    raise item
+                if isinstance(item, Completion):
+                    self.completion = item
+                    self.close()
+                    if self._on_end is not None:
+                        self._on_end(item)
+                    piece = self._text.finish(item.text)
+                else:
+                    piece = self._text.add(item)
+                if piece:
+                    return piece
         raise StopIteration
 
     def close(self) -> None:

@@ -9,6 +9,22 @@ from collections.abc import Callable, Sequence
 
 _REPLACEMENT = "�"
 
+_MAX_OPEN = 3
+"""Tokens whose bytes may be the beginning of one character. A character has four bytes at most."""
+
+
+def whole_text(text: Callable[[Sequence[int]], str], token_ids: Sequence[int]) -> str:
+    """Return the text of a whole answer: that of its pieces.
+
+    Only with invalid bytes it may differ from `text(token_ids)`: tokenizers with byte fallback replace valid bytes
+    before an invalid one, too.
+    """
+    whole = text(token_ids)
+    if _REPLACEMENT not in whole:
+        return whole
+    answer = IncrementalText(text)
+    return "".join([*map(answer.add, token_ids), answer.rest()])
+
 
 class IncrementalText:
     """Incremental detokenizer.
@@ -40,17 +56,38 @@ class IncrementalText:
     def add(self, token_id: int) -> str:
         """Add a token and return the text that is certain now."""
         self._pending.append(token_id)
-        before, text = self._text(self._before), self._text([*self._before, *self._pending])
-        if text.endswith(_REPLACEMENT) or not text.startswith(before):
+        count = len(self._pending)
+        if self._text([*self._before, *self._pending]).endswith(_REPLACEMENT):  # perhaps a part of a character
+            if not self._text([token_id]):
+                self._pending.pop()  # a control token, which is no part of it
+                return ""
+            if count <= _MAX_OPEN:
+                return ""
+            count -= _MAX_OPEN
+        tokens = self._pending[:count]
+        piece = self._added_text(tokens)
+        if piece is None:
             return ""
-        piece = text[len(before) :]
-        self._before = self._pending if piece else [*self._before, *self._pending]
-        self._pending = []
+        self._before = tokens if piece else [*self._before, *tokens]
+        del self._pending[:count]
         return self._known(piece, last=False)
 
+    def rest(self) -> str:
+        """Return the text of the tokens that are held back, if no more follow."""
+        piece = self._added_text(self._pending)
+        return self._text(self._pending) if piece is None else piece
+
     def finish(self, text: str) -> str:
-        """Return the rest of the answer, whose whole text is `text`."""
+        """Return the rest of the answer, whose text is `text`, as `whole_text` returns it."""
         return self._known(text[self._num_known :], last=True)
+
+    def _added_text(self, token_ids: Sequence[int]) -> str | None:
+        """Return the text that tokens add behind those before; None if they change the text of those."""
+        before, text = self._text(self._before), self._text([*self._before, *token_ids])
+        if text.startswith(before):
+            return text[len(before) :]
+        alone = self._text(token_ids)
+        return alone if _REPLACEMENT in alone else None  # byte fallback: bytes before an invalid one are replaced, too
 
     def _known(self, piece: str, *, last: bool) -> str:
         if self.stopped:

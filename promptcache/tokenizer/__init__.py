@@ -8,7 +8,6 @@ from promptcache.tokenizer.hub_tokenizer import HubTokenizer
 from promptcache.tokenizer.model_config import (
     LENGTH_NAMES,
     Dtype,
-    KVSizes,
     ModelFacts,
     declared_positions,
     read_facts,
@@ -21,7 +20,6 @@ __all__ = [
     "LENGTH_NAMES",
     "Dtype",
     "HubTokenizer",
-    "KVSizes",
     "ModelFacts",
     "Tokenizer",
     "TurnFrame",

@@ -50,11 +50,20 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
 
 def default_template(templates: object) -> str | None:
-    """Return a template, or the default (else the first) one of several named templates."""
+    """Return a template, or the one of several named templates that is named "default".
+
+    Raises:
+        UnsupportedModel: there are several and none has this name; transformers refuses them too.
+    """
     if isinstance(templates, list):
         templates = {entry["name"]: entry["template"] for entry in templates}
     if isinstance(templates, Mapping):
-        return default_template(templates.get("default", next(iter(templates.values()), None)))
+        if templates and "default" not in templates:
+            raise UnsupportedModel(
+                f"none of the chat templates {', '.join(map(repr, sorted(templates)))} is named 'default'; save the "
+                "one to use as chat_template.jinja in the model's folder"
+            )
+        return default_template(templates.get("default"))
     return templates if isinstance(templates, str) and templates else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from promptcache.diagnostics import PATH, Kind, ModelNotFound
+from promptcache.diagnostics import PATH, Kind, ModelNotFound, first_line
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
@@ -38,7 +38,7 @@ def model_folder(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(name), allow_patterns=list(_FILES), local_files_only=not online))
     except _hub_errors() as error:
-        raise ModelNotFound(f"cannot download the tokenizer of model '{name}': {_first_line(error)}") from None
+        raise ModelNotFound(f"cannot download the tokenizer of model '{name}': {first_line(error)}") from None
 
 
 def local_folder(name: str | Path) -> Path | None:
@@ -95,7 +95,7 @@ def ask_hub(
     except errors.RepositoryNotFoundError:
         reason = "the hub has no such model (a private one needs `hf auth login`)"
     except _hub_errors() as error:
-        reason = f"the hub cannot be reached: {_first_line(error)}"
+        reason = f"the hub cannot be reached: {first_line(error)}"
     if isinstance(cached, str):
         return False
     raise ModelNotFound(f"model '{name}' is neither '{DEMO}', nor a folder here, nor in the local cache; {reason}")
@@ -106,7 +106,3 @@ def _hub_errors() -> tuple[type[Exception], ...]:
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     return OSError, ValueError, HTTPError
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Role
@@ -51,7 +52,8 @@ class HubTokenizer:
             UnsupportedModel: a file in it, or the chat template, cannot be used; the message says why.
         """
         files = read_tokenizer_files(Path(folder))
-        return cls.from_parts(files.tokenizer_json, files.config, files.chat_template, files.eos_token_ids)
+        tokenizer_json = _as_loaded(files.tokenizer_json, files.config.get("added_tokens_decoder") or {})
+        return cls.from_parts(tokenizer_json, files.config, files.chat_template, files.eos_token_ids)
 
     @classmethod
     def from_parts(
@@ -65,8 +67,8 @@ class HubTokenizer:
 
         Args:
             tokenizer_json: As the tokenizers library writes it (`backend_tokenizer.to_str()`).
-            config: As in `tokenizer_config.json`: special tokens such as `bos_token` (text or token object),
-                `add_bos_token`.
+            config: Special tokens such as `bos_token` (text or token object) and `add_bos_token`, as in
+                `tokenizer_config.json`.
             chat_template: Jinja2 source, or several by name of which "default" is taken, or None.
             eos_token_ids: Where generation stops according to the model's configuration.
 
@@ -75,7 +77,8 @@ class HubTokenizer:
         """
         source = default_template(chat_template)
         parts = _Parts(tokenizer_json, config)
-        settings = json.dumps([parts.special_tokens, parts.prefix_ids, list(eos_token_ids)], sort_keys=True)
+        # The empty list once held `eos_token_ids`, which change no tokens; without it KV would be encoded again.
+        settings = json.dumps([parts.special_tokens, parts.prefix_ids, []], sort_keys=True)
         fingerprint = _digest(tokenizer_json, source or "", settings)
         return cls(parts=parts, source=source, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
 
@@ -117,7 +120,7 @@ class HubTokenizer:
         return self._frames[role]
 
     def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the control token that closes the last turn of a conversation, or None."""
+        """Return the control token that closes the last turn of a conversation, or an empty tuple."""
         for token_id in ending:
             if token_id in self.control_ids:
                 return (token_id,)
@@ -134,7 +137,7 @@ class _Parts:
     """Tokenizer of the markup of chat templates, which produces control tokens. It then becomes a tokenizer of text."""
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
-        self._rules = _read_rules(tokenizer_json, config)
+        self._rules = _edited(tokenizer_json, lambda rules: with_controls_marked(without_edges(rules)))
         self._markup = load(self._rules)
         self.special_tokens = dict(_special_tokens(config))
         self.eos = self.special_tokens.get("eos_token", "")
@@ -162,11 +165,21 @@ class _Parts:
         )
 
 
-def _read_rules(tokenizer_json: str, config: Mapping[str, Any]) -> RuleData:
-    """Return the edited rules, with the added tokens that only the configuration declares."""
+def _as_loaded(tokenizer_json: str, declared: Mapping[str, Any]) -> str:
+    """Return the rules of a file as transformers has them after loading, so that both have one fingerprint.
+
+    Transformers adds the tokens that only the configuration declares. A missing post-processor becomes one that adds
+    no tokens.
+    """
+    backend = load(_edited(tokenizer_json, lambda rules: with_declared_tokens(rules, declared)))
+    if backend.post_processor is None:
+        backend.post_processor = TemplateProcessing(single="$A:0", pair="$A:0 $B:1")
+    return backend.to_str()
+
+
+def _edited(tokenizer_json: str, edit: Callable[[RuleData], RuleData]) -> RuleData:
     try:
-        declared = with_declared_tokens(json.loads(tokenizer_json), config.get("added_tokens_decoder") or {})
-        return with_controls_marked(without_edges(declared))
+        return edit(json.loads(tokenizer_json))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UnsupportedModel(f"tokenizer.json is not what the tokenizers library writes: {error!r}") from error
 

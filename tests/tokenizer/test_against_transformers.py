@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
+from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Role
+from promptcache.runtime import adapt_tokenizer
 from promptcache.tokenizer import HubTokenizer
 from promptcache.tokenizer.chat_template import ChatTemplate
 from tests.tokenizer import small_tokenizers as small
@@ -96,3 +100,63 @@ def test_a_loaded_tokenizer_gives_what_its_folder_gives(tmp_path):
     assert [loaded.frame(role) for role in Role] == [read.frame(role) for role in Role]
     assert [loaded.tokenize(text) for text in TEXTS] == [read.tokenize(text) for text in TEXTS]
     assert json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is not None
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "as written": lambda rules: rules,
+    "merges as text": lambda rules: rules | {"model": rules["model"] | _spaced_merges(rules["model"])},
+    "without a post-processor": lambda rules: rules | {"post_processor": None},
+    "with a token declared elsewhere": lambda rules: rules | {"added_tokens": rules["added_tokens"][:-1]},
+}
+
+
+def _spaced_merges(model: dict[str, Any]) -> dict[str, Any]:
+    """The merges as older versions of the tokenizers library wrote them."""
+    return {"merges": [" ".join(pair) for pair in model["merges"]]} if "merges" in model else {}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("kind", [small.byte_level, small.llama_like, small.unigram, small.word_piece])
+def test_a_loaded_tokenizer_has_the_fingerprint_of_its_folder(
+    kind: Callable[[], str], edit: str, tmp_path: Path
+) -> None:
+    """A folder and the tokenizer that transformers loads from it have one fingerprint, so they share KV."""
+    from transformers import PreTrainedTokenizerFast
+
+    rules = json.loads(kind())
+    last = rules["added_tokens"][-1]
+    config = {
+        "eos_token": rules["added_tokens"][1]["content"],
+        "chat_template": small.CHATML,
+        "added_tokens_decoder": {last["id"]: {name: value for name, value in last.items() if name != "id"}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(EDITS[edit](rules), indent=2))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1]}))
+
+    loaded = adapt_tokenizer(PreTrainedTokenizerFast.from_pretrained(tmp_path))
+    read = HubTokenizer.from_folder(tmp_path)
+
+    assert [loaded.tokenize(text) for text in TEXTS] == [read.tokenize(text) for text in TEXTS]
+    assert loaded.fingerprint == read.fingerprint
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use"), ("tool_use",)])
+def test_named_templates_are_chosen_as_in_transformers(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Of several templates the default is taken. Without one they are refused, as transformers refuses to use them."""
+    from transformers import PreTrainedTokenizerFast
+
+    templates = [{"name": name, "template": small.CHATML if name == "default" else "{{ no }}"} for name in names]
+    (tmp_path / "tokenizer.json").write_text(small.byte_level())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+
+    if "default" in names:
+        for ours in (adapt_tokenizer(theirs), HubTokenizer.from_folder(tmp_path)):
+            assert ours.frame(Role.USER).header == "<|im_start|>user\n"
+        return
+    with pytest.raises(ValueError, match="no default"):
+        theirs.apply_chat_template([{"role": "user", "content": "a"}])
+    for create in (lambda: adapt_tokenizer(theirs), lambda: HubTokenizer.from_folder(tmp_path)):
+        with pytest.raises(UnsupportedModel, match="'tool_use' is named 'default'"):
+            create()

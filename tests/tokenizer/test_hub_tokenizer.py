@@ -268,13 +268,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
 
 def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Path):
     """A token that only tokenizer_config.json declares is a control token, and no text becomes one."""
-    declared = {"9999": {"content": "<|only here|>", "special": True}}
+    declared = {"360": {"content": "<|only here|>", "special": True}}  # the ID behind those of the vocabulary
     config = json.dumps({"added_tokens_decoder": declared})
     tokenizer = HubTokenizer.from_folder(
         write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
     )
 
-    assert 9999 in tokenizer.control_ids
+    assert 360 in tokenizer.control_ids
+    assert tokenizer.detokenize((360,)) == "<|only here|>"
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("a <|only here|> b"))
 
 
