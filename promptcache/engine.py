@@ -135,7 +135,7 @@ class Engine(Unpicklable):
             InvalidValue: There is no such repair, or `history_bytes` is not a number of bytes.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
-            StoreError: `store` does not name a store.
+            StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
         default_repair = Repair.parse(repair)
         (BYTES | None).check("history_bytes", history_bytes, InvalidValue)

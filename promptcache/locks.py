@@ -1,7 +1,6 @@
 """Locks that are free in a forked process.
 
-`fork` copies locks, but only the thread that calls it. A lock that another thread held would stay locked in the child
-forever, so all locks are released there.
+`fork` copies all locks but only the calling thread. So the child releases every lock.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The priority of a key is `L + frequency * cost / bytes`, computed again at every use. L is the highest priority that was
 ever evicted, so keys that are not used age without being touched (Cherkasova, "Improving WWW Proxies Performance with
-Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998). One rule differs from the paper: a new key always comes
-in. In the paper it may lose against stored keys, and then a popular old workload can lock out a new one.
+Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998). One rule differs: a new key is always admitted. In the
+paper it may lose against stored keys, and then a popular old workload can lock out a new one.
 
 This is bookkeeping only, without a clock, files, tensors or locks.
 """

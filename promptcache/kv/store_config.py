@@ -86,10 +86,12 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
         shape: Shape of the KV of the model.
 
     Raises:
-        StoreError: The source cannot be a store. A read-only folder can: it is only read.
+        StoreError: The source cannot be a store, or is a `Store` for KV of another shape. A read-only folder can: it is
+            only read.
     """
     source = checked_source(source)
     if isinstance(source, Store):
+        _check_shape(source, shape)
         return source
     if source is None:
         source = StoreConfig()
@@ -99,6 +101,18 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
     return TieredStore(memory, open_blob_tiers(source), host=host, pace=source.pace)
+
+
+def _check_shape(store: Store, shape: KVShape) -> None:
+    """Refuse a store of ours for KV of another shape; stores of other classes state no shape."""
+    memory = store.memory if isinstance(store, TieredStore) else store
+    if isinstance(memory, MemoryStore):
+        device = torch.empty(0, device=memory.shape.device).device  # "cuda" is "cuda:0"
+        if replace(memory.shape, device=device) != shape:
+            raise StoreError(
+                f"the store holds KV of {memory.shape}, and the model has {shape}: give each such model a Store of its "
+                "own; all models can share a folder, store='…'"
+            )
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:

@@ -8,7 +8,6 @@ computed again.
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +45,8 @@ _FACTS = Kind(
         and all(TEXT.takes(text) for each in value.values() for text in (*each, *each.values()))
     ),
 )
-_TIMEOUT = number(0)
+_SECONDS = number(0)
+_SPEED = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0)
 _MAX_CLAIMS = 64  # at once; each has an open file, or a thread that renews its lease
 _log = logging.getLogger(__name__)
 
@@ -77,11 +77,9 @@ class Pace:
             ("encode_tokens_per_s", self.encode_tokens_per_s),
             *((f"load_bytes_per_s of {tier}", each) for tier, each in self.load_bytes_per_s.items()),
         ):
-            if not _is_finite(figure) or figure <= 0:
-                raise StoreError(f"{name} is {figure!r}; give a number above 0")
+            _SPEED.check(name, figure, StoreError)
         for tier, figure in self.latency_s.items():
-            if not _is_finite(figure) or figure < 0:
-                raise StoreError(f"latency_s of {tier} is {figure!r}; give a number of seconds, 0 or more")
+            _SECONDS.check(f"latency_s of {tier}", figure, StoreError)
 
     def is_worth_loading(self, tier: Tier, num_tokens: int, nbytes: int) -> bool:
         """Return whether a tier loads `nbytes` faster than the model encodes `num_tokens`."""
@@ -89,12 +87,6 @@ class Pace:
             return True
         loading_s = self.latency_s.get(tier, 0.0) + nbytes / self.load_bytes_per_s[tier]
         return loading_s < num_tokens / self.encode_tokens_per_s
-
-
-def _is_finite(figure: object) -> bool:
-    """Return whether this is a number that a float can hold."""
-    limit = sys.float_info.max
-    return isinstance(figure, int | float) and not isinstance(figure, bool) and -limit <= figure <= limit
 
 
 class TierHealth:
@@ -255,7 +247,8 @@ class TieredStore(Unpicklable, Store):
 
     def absent(self, keys: Iterable[str]) -> frozenset[str]:
         """Return those `keys` whose KV is in no memory."""
-        return frozenset(key for key in checked_keys(keys) if all(key not in memory for memory in self._memories))
+        absent = self.memory.absent(keys)
+        return absent if self.host is None else self.host.absent(absent)
 
     def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
         """Announce keys to the tiers in memory."""
@@ -289,7 +282,7 @@ class TieredStore(Unpicklable, Store):
         A key is claimed in every blob tier, and at most 64 of the keys are claimed. A tier that fails is left out, and
         `faults` reports it.
         """
-        _TIMEOUT.check("timeout_s", timeout_s, StoreError)
+        _SECONDS.check("timeout_s", timeout_s, StoreError)
         FUNCTION.check("on_wait", on_wait, StoreError)
         if not self.blob_tiers:
             return super().claim(keys, timeout_s)

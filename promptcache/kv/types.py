@@ -26,6 +26,13 @@ class KVShape:
         """Bytes of keys and values together for one token."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.num_layers} layers, {self.num_kv_heads} KV heads and head dim {self.head_dim} in {dtype} on "
+            f"{self.device}"
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LayerViews:

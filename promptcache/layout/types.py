@@ -268,6 +268,15 @@ class Plan(Short):
         return sum(reuse.part.num_tokens for reuse in self.reuse)
 
     @property
+    def num_reused_tokens_by_module(self) -> dict[str, int]:
+        """Number of tokens whose KV comes from the store, for each module in use, in position order."""
+        found: dict[str, int] = {}
+        for reuse in self.reuse:
+            module = self.layout.runs[reuse.run].module
+            found[module] = found.get(module, 0) + reuse.part.num_tokens
+        return found
+
+    @property
     def num_new_tokens(self) -> int:
         """Number of tokens that this request prefills."""
         return sum(len(prefill.token_ids) for prefill in self.prefill)

@@ -49,7 +49,7 @@ from promptcache.runtime.serving import (
     score,
 )
 from promptcache.runtime.stream import Stream, TokenQueue
-from promptcache.runtime.text import IncrementalText
+from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.runtime.warm import warm
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "Advice",
     "AdviceKind",
     "Audit",
-    "Cancelled",
     "Catalog",
     "Cause",
     "Chat",
@@ -84,7 +83,6 @@ __all__ = [
     "Progress",
     "Promotion",
     "PromptSource",
-    "QueueFull",
     "Request",
     "RequestPositions",
     "Rung",
@@ -139,4 +137,5 @@ __all__ = [
     "token_tensor",
     "used_tokens",
     "warm",
+    "whole_text",
 ]

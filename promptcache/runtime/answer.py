@@ -19,6 +19,7 @@ from promptcache.runtime.hf.options import takes_history
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.stream import TokenQueue
+from promptcache.runtime.text import whole_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,7 @@ def completion(
     timing: Timing,
     output: Any,
 ) -> Completion:
+    """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
     first, *others = sequences
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
@@ -137,7 +139,7 @@ def completion(
         promoted=uses_promotion(request.plan.selection),
     )
     return Completion(
-        text=request.text(first),
+        text=whole_text(request.text, first),
         token_ids=first,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
@@ -146,19 +148,17 @@ def completion(
         usage=usage,
         timing=timing,
         plan=request.plan,
-        alternatives=tuple(request.text(sequence) for sequence in others),
+        alternatives=tuple(whole_text(request.text, sequence) for sequence in others),
         output=output,
     )
 
 
 def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
-    tokens: dict[str, int] = {}
     tiers: dict[str, set[Tier | None]] = {}
     for reuse in plan.reuse:
         module = plan.layout.runs[reuse.run].module
-        tokens[module] = tokens.get(module, 0) + reuse.part.num_tokens
         tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
-    modules = [_module(module, count, tiers[module]) for module, count in tokens.items()]
+    modules = [_module(module, count, tiers[module]) for module, count in plan.num_reused_tokens_by_module.items()]
     if num_found:
         modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))
     return tuple(modules)

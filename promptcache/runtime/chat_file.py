@@ -172,7 +172,7 @@ def _has_kv(path: Path) -> bool:
 
 
 def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path, sizes: Sequence[int]) -> None:
-    """Read into history what `save_kv` wrote. KV of another model or schema is not found, and prefilled later."""
+    """Read into history what `ChatKV.write` wrote. KV of another model or schema is not found, and prefilled later."""
     recalled = executor.recall(tokens, salt)
     if recalled is None or executor.history is None or not folder.is_dir():
         return

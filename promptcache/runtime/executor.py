@@ -5,6 +5,7 @@ Generation, batches, logits, the self-test, `promptcache.testing` and the benchm
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from promptcache.runtime.link import Linked, link
 PATIENCE_S = 60.0
 """Seconds to wait for another process that encodes the same; after that it is encoded here, too."""
 
+_log = logging.getLogger(__name__)
 _MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
 
 
@@ -139,7 +141,7 @@ class Executor:
         return self.history.recall(tokens, salt)
 
     def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
-        """Keep the own tokens that a request computed, as far as there is room.
+        """Keep the own tokens that a request computed, as far as there is room. An error is logged.
 
         Args:
             recalled: The result of `recall` for the request; None keeps nothing.
@@ -151,7 +153,11 @@ class Executor:
         """
         if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
             return 0
-        return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
+        try:
+            return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
+        except Exception:  # noqa: BLE001 - history costs no answer
+            _log.exception("the tokens of a request could not be kept in history")
+            return 0
 
     def logits(self, tokens: RequestTokens) -> torch.Tensor:
         """Return the logits `[N, V]` of a request's N new tokens, in position order."""
@@ -275,5 +281,6 @@ class Executor:
         return Encoded(runs=runs, lookups={}, faults=tuple(faults))
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
-        found = self.store.get_many([self.key(each) for each in encodings])
-        return {each: found[self.key(each)] for each in encodings}
+        keys = {each: self.key(each) for each in encodings}
+        found = self.store.get_many(keys.values())
+        return {each: found[key] for each, key in keys.items()}

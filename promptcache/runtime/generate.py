@@ -22,6 +22,7 @@ from promptcache.runtime.hf.options import (
     number_of,
     pop_stopping_criteria,
     refused,
+    setting,
 )
 from promptcache.runtime.link import Linked
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
@@ -105,37 +106,48 @@ def generate(
         num_rows=_num_rows(model, options),
     )
     cache = linked.cache
-    given = slice(None) if model.linking.takes_rows else slice(start, None)
-    token_ids = token_tensor(linked.token_ids[given], model.device)
+    token_ids = token_tensor(linked.token_ids, model.device)  # `generate` prefills those that the cache does not hold
     num_held = cache.get_seq_length()
-    num_seen = num_held + len(linked.missing) - start  # if all own tokens, `generate` prefills those not in the cache
+    num_seen = num_held + len(linked.missing) - start
     chosen = dict(options)
+    if setting("temperature", options, model) == 0:  # greedy, as in a shared forward pass; transformers refuses it
+        chosen |= {"do_sample": False, "temperature": 1.0}
     recorder = StopRecorder(pop_stopping_criteria(chosen, model))
     ends = end_ids(options, eos_ids)
     chosen["eos_token_id"] = list(ends) or None
-    if chosen.get("pad_token_id") is None:
-        chosen["pad_token_id"] = _pad_token_id(model, ends)
+    pad_id = chosen.get("pad_token_id")
+    if pad_id is None:
+        pad_id = chosen["pad_token_id"] = _pad_token_id(model, ends)
+    has_beams = number_of("num_beams", options, model) > 1
+    if has_beams and isinstance(pad_id, int):
+        chosen["pad_token_id"] = model.num_known_tokens  # padding of beams differs from all tokens
     kept = None if logprobs is None else LogprobRecorder(logprobs)
-    hf = model.hf if kept is None else kept.watched(model.hf, cache)
+    generator = model.linking.generator(model, linked.positions)
+    hf = generator if kept is None else kept.watched(generator, cache)
     try:
-        made: Any = hf.generate(
-            token_ids,
-            position_ids=token_tensor(linked.position_ids[given], model.device),
-            attention_mask=torch.ones((1, num_seen), dtype=torch.long, device=model.device),
-            past_key_values=cache,
-            max_new_tokens=max_new_tokens,
-            stopping_criteria=[recorder],
-            **{**chosen, **forced_options(model)},
-        )
+        with model.without_autocast():
+            made: Any = hf.generate(
+                token_ids,
+                position_ids=token_tensor(linked.position_ids, model.device),
+                attention_mask=torch.ones((1, num_seen), dtype=torch.long, device=model.device),
+                past_key_values=cache,
+                max_new_tokens=max_new_tokens,
+                stopping_criteria=[recorder],
+                **{**chosen, **forced_options(model)},
+            )
     except REFUSALS as error:
         if cache.get_seq_length() != num_held or not is_refusal(error):  # the model ran, or the caller's code
             raise
         raise refused(error) from error
     num_given = token_ids.shape[1]
     new_ids = (made if isinstance(made, torch.Tensor) else made.sequences)[:, num_given:]
-    rows = new_ids.tolist()
-    stops = recorder.stops(len(rows)) if number_of("num_beams", options, model) == 1 else (0,) * len(rows)
-    cut = [_cut(row, ends, stop - num_given) for row, stop in zip(rows, stops, strict=True)]
+    if has_beams:
+        is_padding = (new_ids >= model.num_known_tokens) | (new_ids < 0)  # -1 without an end token
+        stops = torch.where(is_padding.any(1), (~is_padding).sum(1), 0).tolist()
+        new_ids = new_ids.masked_fill(is_padding, pad_id) if is_padding.any() else new_ids
+    else:
+        stops = [stop - num_given for stop in recorder.stops(len(new_ids))]
+    cut = [_cut(row, ends, stop) for row, stop in zip(new_ids.tolist(), stops, strict=True)]
     return Generated(
         sequences=tuple(sequence for sequence, _ in cut),
         ended=tuple(ended or len(sequence) < max_new_tokens for sequence, ended in cut),

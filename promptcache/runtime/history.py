@@ -4,9 +4,9 @@ A *stretch* is a maximal sequence of a request's own tokens at consecutive posit
 set of KV parts below a stretch and its first position. A later request with the same parts below reuses the longest
 common prefix of its stretch. Plans know no history.
 
-A node of a tree is a buffer with room to grow. The turns of a conversation fill it one behind the other and are one
-view. A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node
-that branches off before the end of another is another text, not a longer one, and has only the room that it needs.
+A node of a tree is a buffer with room to grow. Turns of a conversation are appended to one node, so they form one view.
+A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
+branches off before the end of another is another text, not a longer one, and has only the room that it needs.
 """
 
 from __future__ import annotations
@@ -264,20 +264,31 @@ class History:
             branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
             offset = 0 if last is None else last.num_tokens + num_copied
             room = int(self._growth * (known + num_copied)) if is_at_end else 0
-            added = self._add_node(branch, (offset, rest[0]), max(len(rest), room))
-            if added is not None:
-                if last is None:
-                    self._trees[stretch.key] = branch
-                num_copied += _append(*added, rest, own_kv, at + num_copied)
+            num_added = self._add_node(branch, offset, max(len(rest), room), rest, own_kv, at + num_copied)
+            if num_added and last is None:
+                self._trees[stretch.key] = branch
+            num_copied += num_added
         return num_copied
 
-    def _add_node(self, siblings: _Branch, place: tuple[int, int], num_tokens: int) -> tuple[_Node, KVHandle] | None:
-        taken = self._buffers.take(-(-num_tokens // _NODE_TOKENS) * _NODE_TOKENS)
+    def _add_node(
+        self, siblings: _Branch, offset: int, room: int, token_ids: Sequence[int], own_kv: OwnKV, at: int
+    ) -> int:
+        """Copy KV into a new node with room for `room` tokens; return the number of copied tokens.
+
+        The node enters the tree after the copy, so an error or Ctrl-C leaves the tree as it was.
+        """
+        taken = self._buffers.take(-(-room // _NODE_TOKENS) * _NODE_TOKENS)
         if taken is None:
-            return None
+            return 0
         buffer, run = taken
-        node = siblings[place] = self._nodes[buffer] = _Node(buffer=buffer, siblings=siblings, place=place)
-        return node, run
+        try:
+            node = _Node(buffer=buffer, siblings=siblings, place=(offset, token_ids[0]))
+            num_copied = _append(node, run, token_ids, own_kv, at)
+            self._nodes[buffer] = siblings[node.place] = node
+        except BaseException:
+            self._buffers.drop(buffer)
+            raise
+        return num_copied
 
     def _forget_taken(self) -> None:
         """Remove the nodes whose buffers are gone, with all nodes below them."""

@@ -36,8 +36,8 @@ PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 DEFAULT_NEW_TOKENS = 256
 """Default limit of generated tokens; less if the context ends earlier."""
 
-MAX_REMEMBERED = 1024
-"""Number of cached plans. A plan takes a few kilobytes, because it shares the encodings of its schema."""
+MAX_REMEMBERED_BYTES = 16 * 2**20
+"""Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
 
 
 class Planner:
@@ -67,6 +67,7 @@ class Planner:
         self._repair = repair
         self._end_ids = end_ids
         self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
+        self._remembered_bytes = 0
         self._lock = new_lock()
 
     @cached_property
@@ -118,16 +119,26 @@ class Planner:
             if known is None:
                 return None
             if self._catalog.get(known[0].schema.name) is not known[0]:  # the schema was replaced
-                del self._remembered[key]
+                self._forget(key)
                 return None
             self._remembered.move_to_end(key)
             return known
 
     def _remember(self, key: tuple[str, Repair | None], planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
+            self._forget(key)  # another thread may have planned the same
             self._remembered[key] = planned
-            if len(self._remembered) > MAX_REMEMBERED:
-                self._remembered.popitem(last=False)
+            self._remembered_bytes += _estimated_bytes(key[0], planned[1])
+            while self._remembered_bytes > MAX_REMEMBERED_BYTES:
+                self._forget(next(iter(self._remembered)))
+
+    def _forget(self, key: tuple[str, Repair | None]) -> None:
+        if (known := self._remembered.pop(key, None)) is not None:
+            self._remembered_bytes -= _estimated_bytes(key[0], known[1])
+
+
+def _estimated_bytes(text: str, plan: Plan) -> int:
+    return 4096 + 2 * len(text) + 64 * plan.num_new_tokens + 128 * len(plan.reuse)
 
 
 def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:

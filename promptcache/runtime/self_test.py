@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import torch
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.kv import MemoryStore
 from promptcache.language import Role, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line, is_tested
+from promptcache.runtime.hf.facts import MODEL_FAULTS, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model, token_tensor
@@ -139,8 +139,9 @@ def _confirm_beyond(model: Model, window: int) -> _Verdict:
     token_ids = token_tensor(random.Random(11).choices(_plain_ids(model), k=num_tokens), model.device)
     positions = torch.arange(num_tokens, device=model.device)[None]
     try:
-        own = model.hf(input_ids=token_ids, use_cache=False).logits[0]
-        numbered = model.hf(input_ids=token_ids, position_ids=positions, use_cache=False).logits[0]
+        with model.without_autocast():
+            own = model.hf(input_ids=token_ids, use_cache=False).logits[0]
+            numbered = model.hf(input_ids=token_ids, position_ids=positions, use_cache=False).logits[0]
         masked = _logits_among_decoys(model, token_ids[0], positions[0])
     except MODEL_FAULTS as error:
         return _Verdict(linking=None, reason=f"its own forward pass fails: {first_line(error)}")

@@ -241,6 +241,21 @@ def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
     assert len(pieces) == len(words(answer.token_ids).split())
 
 
+def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> None:
+    """Several readers share the pieces, and each of them ends."""
+    stream = engine.stream(PROMPT, max_new_tokens=20, do_sample=False)
+    pieces: list[str] = []
+    readers = [threading.Thread(target=lambda: pieces.extend(stream), daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(30)
+
+    assert not any(reader.is_alive() for reader in readers)
+    assert stream.completion is not None
+    assert sorted("".join(pieces)) == sorted(stream.completion.text)
+
+
 def test_closing_a_stream_stops_generation(engine: Engine) -> None:
     """Closing a stream stops generation."""
     with engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False) as stream:

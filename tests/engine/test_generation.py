@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from transformers.generation import utils as generation_utils
 
-from promptcache.diagnostics import InvalidGeneration, PromptCacheError
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.language import Prompt
+from promptcache.runtime import PrefixCache
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -67,6 +69,16 @@ def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -
     assert engine.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids == answers[0].token_ids == PLAIN
 
 
+def test_a_models_own_early_exit_has_no_effect() -> None:
+    """A checkpoint's early exit starts no draft: each forward pass chooses one token, so log-probabilities work."""
+    engine = engine_of(tiny_model())
+    engine.model.hf.generation_config.assistant_early_exit = 1
+
+    answer = engine.generate(PROMPT, max_new_tokens=12, logprobs=0, **GREEDY)
+
+    assert answer.token_ids == tuple(each.token_id for each in answer.logprobs or ()) == PLAIN
+
+
 def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     """`min_new_tokens` alone gives no warning about `min_length`."""
     told: list[str] = []
@@ -97,6 +109,38 @@ def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0, "do_sample": True},
+        {"generation_config": GenerationConfig(temperature=0.0, do_sample=True)},
+        {"temperature": 0, "do_sample": True, "typical_p": 0.9},
+    ],
+    ids=["keyword", "configuration", "alone"],
+)
+def test_temperature_0_is_greedy(options: dict[str, Any]) -> None:
+    """`temperature=0` is greedy decoding, whatever answers the prompt."""
+    options = {"max_new_tokens": 12, **options}
+
+    assert ENGINE.generate(PROMPT, **options).token_ids == PLAIN
+    assert ENGINE.generate_batch([PROMPT], **options)[0].token_ids == PLAIN
+    with ENGINE.stream(PROMPT, **options) as stream:
+        list(stream)
+    assert stream.completion is not None
+    assert stream.completion.token_ids == PLAIN
+
+
+def test_a_models_own_temperature_0_is_greedy() -> None:
+    """So it is in a checkpoint's generation configuration; a temperature of the caller wins."""
+    engine = engine_of(tiny_model())
+    engine.model.hf.generation_config.update(temperature=0.0, do_sample=True)
+
+    for answer in (engine.generate, lambda prompt, **options: engine.generate_batch([prompt], **options)[0]):
+        assert answer(PROMPT, max_new_tokens=12).token_ids == PLAIN
+        torch.manual_seed(0)
+        assert answer(PROMPT, max_new_tokens=12, temperature=5.0, top_k=0).token_ids != PLAIN
+
+
 def test_keywords_stand_above_a_configuration() -> None:
     """Keywords win over a configuration, as in transformers."""
     given = GenerationConfig(max_new_tokens=9, do_sample=True)
@@ -113,7 +157,13 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"generation_config": {"num_beams": 2}}, "a GenerationConfig is expected"),
         ({"cache_implementation": "static"}, "cache_implementation"),
         ({"token_healing": True}, "token_healing"),
+        ({"assistant_early_exit": 1}, "early_exit.*use 'assistant_model'"),
+        ({"generation_config": GenerationConfig(assistant_early_exit=1)}, "early_exit.*use 'assistant_model'"),
+        ({"is_assistant": True}, "has no option 'is_assistant'"),
+        ({"generation_config": GenerationConfig(is_assistant=True)}, "has no option 'is_assistant'"),
         ({"stop_strings": ["x"]}, "pass tokenizer="),
+        ({"stop_strings": ""}, "none of them empty, is expected"),
+        ({"stop_strings": ["x", ""]}, "none of them empty, is expected"),
         ({"stopping_criteria": lambda input_ids, scores: False}, "a list of functions is expected"),
     ],
 )
@@ -190,6 +240,52 @@ def test_processors_see_the_tokens_of_one_row(options: dict[str, Any]) -> None:
     assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
 
 
+CONCATENATED = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}])
+@pytest.mark.parametrize("prompt", [PROMPT, [{"role": "user", "content": "Where to?"}]])
+def test_processors_see_the_own_tokens_of_a_concatenated_model(prompt: Any, options: dict[str, Any]) -> None:
+    """A processor gets the tokens that the prompt adds and the generated ones, without those of modules."""
+    seen: list[torch.Tensor] = []
+
+    def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(input_ids)
+        return scores
+
+    answer = CONCATENATED.generate(
+        prompt, max_new_tokens=3, min_new_tokens=3, logits_processor=[processor], **{**GREEDY, **options}
+    )
+
+    own = answer.plan.tokens.token_ids
+    assert [row[: len(own)].tolist() for rows in seen for row in rows] == [list(own)] * sum(map(len, seen))
+    assert [rows.shape[1] - len(own) for rows in seen] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.8},
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2, "num_beams": 3},
+        {"prompt_lookup_num_tokens": 3},
+    ],
+    ids=str,
+)
+def test_a_concatenated_model_answers_chats_as_without_a_cache(options: dict[str, Any]) -> None:
+    """Penalties and candidates from the prompt give the same answer as the plain model."""
+    chat = [{"role": "user", "content": "Where can I swim in the evening, and what then?"}]
+    given = {"max_new_tokens": 8, **options, **GREEDY}
+
+    found = CONCATENATED.generate(chat, **given)
+
+    stored = [token_id for part in found.plan.tokens.parts for token_id in part.token_ids]  # the BOS token
+    ids = torch.tensor([[*stored, *found.plan.tokens.token_ids]])
+    plain = random_model("gptj (concatenated)", torch.float64)
+    made = plain.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=[*CONCATENATED.end_ids], **given)
+    assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
+
+
 def test_rows_with_less_room_are_as_alone() -> None:
     """Rows with different room before the end of the context stay within it."""
     config = GPT2Config(vocab_size=263, n_embd=16, n_layer=1, n_head=2, n_positions=128)
@@ -236,6 +332,43 @@ def test_inference_mode_leaves_no_trace() -> None:
     assert inside.token_ids == ENGINE.generate(LONGER, max_new_tokens=12, **GREEDY).token_ids
 
 
+AUTOCAST = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("is_made_inside", [False, True])
+@pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
+def test_autocast_leaves_no_trace(family: str, is_made_inside: bool) -> None:
+    """Inside of `torch.autocast`, an engine computes and stores KV in the dtype of the model, as outside."""
+    with AUTOCAST if is_made_inside else nullcontext():
+        engine = engine_of(Model(random_model(family, torch.float32)))
+    greedy = {"max_new_tokens": 6, **GREEDY}
+
+    with AUTOCAST:
+        inside = engine.generate(PROMPT, **greedy)
+        together = engine.generate_batch([PROMPT, LONGER], **greedy)
+        logits = engine.logits(PROMPT)
+
+    assert engine.model.shape.dtype == logits.dtype == torch.float32
+    assert torch.allclose(engine.reference(PROMPT), logits, atol=1e-5)
+    fresh = engine_of(Model(random_model(family, torch.float32)))
+    assert inside.token_ids == together[0].token_ids == fresh.generate(PROMPT, **greedy).token_ids
+
+
+def test_a_loop_of_the_caller_is_refused_inside_of_autocast() -> None:
+    """The caller's own forward pass over stored KV names the fix, and nothing of it is stored."""
+    engine = engine_of(Model(random_model("llama", torch.float32)))
+    cache = PrefixCache(engine)
+    linked, hit = engine.link(PROMPT), cache.get(torch.tensor([[5, 6, 7]]))
+    message = r"torch.autocast\('cpu', enabled=False\)"
+
+    with AUTOCAST, pytest.raises(InvalidValue, match=message):
+        engine.model.hf.generate(**linked, max_new_tokens=2, **GREEDY)
+    with AUTOCAST, pytest.raises(InvalidValue, match=message):
+        engine.model.hf(**hit.inputs)
+
+    assert cache.nbytes == 0
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -272,6 +405,28 @@ def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str
         assert [int(step.argmax()) for step in steps] == list(answer.token_ids)
     if asked == "output_logits":
         assert torch.allclose(steps[0][0], engine.reference(PROMPT)[-1].float())
+
+
+def test_beams_that_a_criterion_ended_have_no_padding() -> None:
+    """A returned beam ends where a criterion stopped it, whichever token pads it; usage counts its tokens."""
+    options = {"max_new_tokens": 8, "num_beams": 3, "num_return_sequences": 3, "output_scores": True, **GREEDY}
+    stop_id = ENGINE.generate(PROMPT, eos_token_id=[], **options).token_ids[2]
+
+    def is_stop(input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        return input_ids[:, -1] == stop_id
+
+    answers = [
+        ENGINE.generate(PROMPT, stopping_criteria=[is_stop], pad_token_id=pad, eos_token_id=ends, **options)
+        for pad, ends in ((None, []), (0, []), (stop_id, []), (None, 2), (2, 2))
+    ]
+
+    rows = [row.tolist() for row in answers[2].output.sequences]
+    assert all(len(row) <= 8 and max(row) < ENGINE.model.num_known_tokens for row in rows)
+    lengths = [row.index(stop_id) + 1 if stop_id in row else len(row) for row in rows]
+    assert min(lengths) < max(lengths)
+    assert {each.usage.num_generated_tokens for each in answers} == {sum(lengths)}
+    assert {each.token_ids for each in answers} == {tuple(rows[0][: lengths[0]])}
+    assert len({each.alternatives for each in answers}) == 1
 
 
 def test_scores_of_beams_belong_to_their_sequences() -> None:

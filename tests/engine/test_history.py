@@ -324,6 +324,43 @@ def test_families_answer_as_without_history(family: str) -> None:
         assert distance(*logits) < 1e-5
 
 
+@pytest.mark.parametrize("prompt", [PROMPTS[8], '<prompt schema="s"><a/>Go on, and on</prompt>'])
+def test_an_interrupted_write_leaves_history_as_it_was(prompt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a first or a later node is filled frees its memory; the next request is answered and kept."""
+    made = engine()
+    made.generate(PROMPTS[9], max_new_tokens=80, do_sample=False)  # the next request needs a node of its own
+    assert made._history is not None
+    before = made._history.nbytes
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[History.__module__], "_append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.generate(prompt, max_new_tokens=9, do_sample=False)
+
+    assert made._history.nbytes == before
+    for _ in range(2):
+        found = asked(made, prompt, 9)
+        check_equal(found, asked(PLAIN, prompt, 9))
+    assert found.usage.num_new_tokens == 1
+
+
+def test_an_error_of_history_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """If the own tokens of a request cannot be kept, the answer is returned and the error is logged."""
+
+    def failing(*_: Any) -> int:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(sys.modules[History.__module__], "_append", failing)
+    found = asked(engine(), PROMPTS[8], 4)
+
+    check_equal(found, asked(PLAIN, PROMPTS[8], 4))
+    assert found.usage.kept_bytes == 0
+    assert "on purpose" in caplog.text
+
+
 def test_values_are_checked() -> None:
     """A wrong limit or salt is refused before anything is computed."""
     with pytest.raises(InvalidValue, match="history_bytes"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,33 @@ def test_a_file_is_read_every_time(tmp_path: Path) -> None:
 
 
 def test_few_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of cached plans is limited; the latest are kept."""
-    monkeypatch.setattr(planner, "MAX_REMEMBERED", 2)
+    """The memory of cached plans is limited; the latest are kept."""
+    monkeypatch.setattr(planner, "MAX_REMEMBERED_BYTES", 10_000)
     texts = [PROMPT.replace("?", mark) for mark in "1234"]
     plans = [ENGINE.plan(text) for text in texts]
 
     assert [ENGINE.plan(text) is plan for text, plan in zip(texts[2:], plans[2:], strict=True)] == [True, True]
     assert ENGINE.plan(texts[0]) is not plans[0]
+
+
+def test_long_prompts_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached plans of long prompts take no more memory than the limit allows."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(SCHEMA)
+    monkeypatch.setattr(planner, "MAX_REMEMBERED_BYTES", 500_000)
+    texts = [PROMPT.replace("?", f"{number} " + 500 * "long ") for number in range(50)]
+    engine.plan(PROMPT)
+    tracemalloc.start()
+    try:
+        for text in texts:
+            engine.plan(text)
+        gc.collect()
+        nbytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert nbytes < 500_000
+    assert engine.plan(texts[-1]) is engine.plan(texts[-1])
 
 
 def test_plans_of_several_repairs_are_kept_apart() -> None:

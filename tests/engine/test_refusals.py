@@ -21,6 +21,12 @@ LLAMA = transformers.LlamaConfig(
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
 
 
+def _without_generation_config() -> Any:
+    hf: Any = transformers.LlamaForCausalLM(LLAMA)
+    hf.generation_config = None
+    return hf
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -30,6 +36,7 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
             lambda: transformers.LlamaModel(LLAMA),
             "LlamaModel does not generate text; load it with AutoModelForCausalLM",
         ),
+        (lambda: _without_generation_config(), "LlamaForCausalLM has no generation configuration; set it to"),
         (
             lambda: transformers.BloomForCausalLM(
                 transformers.BloomConfig(vocab_size=263, hidden_size=16, n_layer=1, n_head=2)
@@ -49,12 +56,35 @@ GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
             "has 8 positions; 34 are needed at least",
         ),
     ],
-    ids=["a name", "a module", "no output layer", "alibi", "alibi by choice", "few positions"],
+    ids=[
+        "a name",
+        "a module",
+        "no output layer",
+        "no generation configuration",
+        "alibi",
+        "alibi by choice",
+        "few positions",
+    ],
 )
 def test_what_is_no_model_is_refused(make: Any, message: str) -> None:
     """Objects that are not models, and models without position IDs, are refused with the reason."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
+
+
+def test_a_sparse_weight_is_refused() -> None:
+    """The refusal names the weight and the fix."""
+    hf = tiny_model().hf
+    hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.detach().to_sparse())
+
+    with pytest.raises(UnsupportedModel, match=r"lm_head.weight' is sparse .*to_dense"):
+        Engine(hf, ByteTokenizer())
+
+
+def test_loading_info_is_refused() -> None:
+    """`output_loading_info` makes transformers return a pair."""
+    with pytest.raises(UnsupportedModel, match="'output_loading_info' does not work here"):
+        Engine.from_pretrained("demo", output_loading_info=True)
 
 
 def gpt2(**changes: Any) -> Any:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +89,20 @@ def test_work_that_outlives_its_schema_leaves_no_kv(
 
     assert isinstance(made.store, TieredStore)
     assert set(made.store.memory.keys()) <= {key for name in made.schemas for key in made.keys(name)}
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+@pytest.mark.parametrize("other", [{"dtype": torch.bfloat16}, {"num_kv_heads": 7}, {"device": torch.device("meta")}])
+def test_a_store_for_another_shape_is_refused(other: dict[str, Any], is_tiered: bool) -> None:
+    """A `Store` for KV of another dtype, number of heads or device is refused before anything is computed."""
+    shape = engine(None).model.shape
+    memory = MemoryStore(replace(shape, **other))
+
+    with pytest.raises(StoreError) as refusal:
+        engine(TieredStore(memory, ()) if is_tiered else memory)
+
+    assert str(memory.shape) in str(refusal.value)
+    assert str(shape) in str(refusal.value)
 
 
 @pytest.mark.parametrize("kind", ["text", "path", "config", "url"])

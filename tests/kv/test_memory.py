@@ -86,10 +86,12 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 6), hold=st.booleans())
     def take_buffer(self, size: int, hold: bool) -> None:
-        """Take a buffer and fill it. No encoding is evicted for it."""
+        """Take a buffer and fill it. No encoding is evicted for it, and without room no buffer is dropped."""
         before = self.kept()
+        live = set(self.buffers)
         taken = self.buffers.take(size)
         assert self.kept() == before
+        assert taken is not None or set(self.buffers) == live
         assert taken is not None or size > 5 or self.budget_tokens is not None or self.held
         if taken is not None:
             buffer, run = taken
@@ -477,6 +479,36 @@ def test_encodings_take_the_room_of_buffers_first() -> None:
     assert [each in buffers for each in (old, new)] == [True, False]
     assert set(store.keys()) == {RECIPES[name].key for name in "bc"}
     assert list(buffers.taken_back) == [new]
+
+
+def test_a_buffer_without_room_drops_no_other() -> None:
+    """A buffer that cannot fit beside the encodings drops no other buffer; one that can fit drops only the oldest."""
+    store = MemoryStore(SHAPE, budget_bytes=8 * SHAPE.token_bytes)
+    buffers = store.buffers(8 * SHAPE.token_bytes)
+    store.put(RECIPES["c"], *kv(SIZES["c"], 1.0))
+    live = [taken[0] for taken in (buffers.take(1) for _ in range(5)) if taken is not None]
+
+    assert buffers.take(6) is None
+    assert list(buffers) == live
+    assert buffers.take(2) is not None
+    assert list(buffers)[:3] == live[2:]
+
+
+def test_a_buffer_drops_others_in_its_own_gap() -> None:
+    """Buffers on the other side of KV in use stay, because dropping them would not make the room adjacent."""
+    store = MemoryStore(SHAPE, budget_bytes=8 * SHAPE.token_bytes)
+    buffers = store.buffers(8 * SHAPE.token_bytes)
+    first = buffers.take(2)
+    run = store.put(RECIPES["a"], *kv(SIZES["a"], 1.0))
+    second = buffers.take(5)
+    assert first is not None
+    assert second is not None
+    kept, dropped = first[0], second[0]
+    del first, second
+
+    assert buffers.take(4) is not None
+    assert [each in buffers for each in (kept, dropped)] == [True, False]
+    assert (run.keys == 1.0).all()
 
 
 def test_buffers_of_an_owner_that_is_gone_are_free() -> None:

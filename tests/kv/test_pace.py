@@ -13,12 +13,12 @@ from promptcache.kv import Pace, StoreConfig, Tier
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ({"encode_tokens_per_s": 0}, "encode_tokens_per_s is 0; give a number above 0"),
-        ({"encode_tokens_per_s": float("inf")}, "is inf; give"),
-        ({"load_bytes_per_s": {Tier.DISK: -1.0}}, r"load_bytes_per_s of disk is -1\.0; give a number above 0"),
-        ({"latency_s": {Tier.DISK: -0.1}}, r"latency_s of disk is -0\.1; give"),
-        ({"latency_s": {Tier.DISK: True}}, "latency_s of disk is True; give"),
-        ({"latency_s": {Tier.DISK: float("nan")}}, "latency_s of disk is nan; give a number of seconds, 0 or more"),
+        ({"encode_tokens_per_s": 0}, "encode_tokens_per_s=0 is not allowed: a number above 0 is expected"),
+        ({"encode_tokens_per_s": float("inf")}, "=inf is not allowed: a number above 0"),
+        ({"load_bytes_per_s": {Tier.DISK: -1.0}}, r"load_bytes_per_s of disk=-1\.0 is not allowed: a number above 0"),
+        ({"latency_s": {Tier.DISK: -0.1}}, r"latency_s of disk=-0\.1 is not allowed"),
+        ({"latency_s": {Tier.DISK: True}}, "latency_s of disk=True is not allowed"),
+        ({"latency_s": {Tier.DISK: float("nan")}}, "latency_s of disk=nan is not allowed: a number from 0 on"),
     ],
 )
 def test_figures_are_numbers(figures: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, Origin, Plan, Prefill
+from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
@@ -61,6 +62,17 @@ def test_cached_logits_are_the_reference(family: str) -> None:
     """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold."""
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT)
+
+    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_modules_longer_than_a_chunk_are_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that take several forward passes, with windows that reach from one into another, change nothing."""
+    monkeypatch.setattr(encode, "CHUNK_TOKENS", 5)
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT)
+    assert max(part.encoding.num_tokens for part in plan.tokens.parts) > 3 * 5
 
     assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
 

@@ -52,8 +52,8 @@ class Lease:
     """The attempt of one claimant to hold a key, and its lease.
 
     The first lease of a key is the file `KEY`. The claimant that takes over the lease with the id `A` creates the file
-    `KEY.A`, so each lease has at most one successor. The end of this chain is the lease that counts. A release removes
-    the chain, `KEY` first: what is left of the chain then belongs to no lease.
+    `KEY.A`, so each lease has at most one successor. The end of this chain is the lease that counts. A release deletes
+    the chain, `KEY` first. Files left after an error belong to no lease.
 
     Args:
         files: The folder of leases.

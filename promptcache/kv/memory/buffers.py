@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from promptcache.kv.memory.arena import Allocation
@@ -26,7 +26,8 @@ class Buffers:
         shape: KVShape,
         limit_bytes: int,
         lock: AbstractContextManager[object],
-        allocate: Callable[[int], tuple[Allocation, KVHandle] | None],
+        victims: Callable[[int, Iterable[Allocation]], Sequence[Allocation] | None],
+        allocate: Callable[[int], tuple[Allocation, KVHandle]],
     ) -> None:
         """Create an empty set of buffers.
 
@@ -34,13 +35,15 @@ class Buffers:
             shape: Shape of the KV.
             limit_bytes: Limit of all live buffers together.
             lock: Lock of the store.
-            allocate: Takes a number of tokens from the free room of the store; None if there is no such room.
+            victims: Returns the buffers to drop to get room for a number of tokens. It takes the buffers in order of
+                eviction. None if all of them do not suffice.
+            allocate: Takes a number of tokens from the free room of the store.
         """
         self.shape, self.limit_bytes = shape, limit_bytes
         self.taken_back: deque[Allocation] = deque()
         """Buffers that are live no longer. The owner removes what it notes about them."""
         self._lock = lock
-        self._allocate = allocate
+        self._victims, self._allocate = victims, allocate
         self._live: dict[Allocation, None] = {}
         weakref.finalize(self, _abandon, self._live).atexit = False
 
@@ -56,17 +59,20 @@ class Buffers:
     def take(self, num_tokens: int) -> tuple[Allocation, KVHandle] | None:
         """Return a new buffer with its handle; None if there is no room. Other buffers that are not in use make room.
 
-        Its memory has the KV of earlier tokens in it, or nothing.
+        Its memory has the KV of earlier tokens in it, or nothing. Without room, no buffer is dropped.
         """
-        size = num_tokens * self.shape.token_bytes
-        if size > self.limit_bytes:
-            return None
+        max_tokens = self.limit_bytes // self.shape.token_bytes - num_tokens  # of all other buffers
         with self._lock:
-            while self.nbytes + size > self.limit_bytes or (found := self._allocate(num_tokens)) is None:
-                oldest = next((each for each in self._live if not each.in_use), None)
-                if oldest is None:
-                    return None
-                self.drop(oldest)
+            if sum(each.range.size for each in self._live if each.in_use) > max_tokens:
+                return None
+            victims = self._victims(num_tokens, self._live)
+            if victims is None:
+                return None
+            for each in victims:
+                self.drop(each)
+            while sum(each.range.size for each in self._live) > max_tokens:
+                self.drop(next(each for each in self._live if not each.in_use))
+            found = self._allocate(num_tokens)
             found[0].kept = True
             self._live[found[0]] = None
             return found

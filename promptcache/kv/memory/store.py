@@ -4,8 +4,8 @@ KV that a request uses is never overwritten, moved or evicted. All other KV may 
 only while a `KVHandle` for it is alive.
 
 A store with a budget has one slab of exactly that size, allocated with the first encoding. It holds everything that the
-store keeps and that requests still use of it. KV that finds no room there is *unmanaged*: its request gets it in memory
-of its own, and the store does not keep it.
+store keeps and that requests still use of it. KV that does not fit is *unmanaged*: separate memory that only its
+request holds.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class MemoryStore(Unpicklable, Store):
     def buffers(self, limit_bytes: int) -> Buffers:
         """Return a new set of buffers in this store, with a limit of its own. The budget limits them, too."""
         BYTES.check("limit_bytes", limit_bytes, StoreError)
-        made = Buffers(self.shape, limit_bytes, self._lock, self._allocate_free)
+        made = Buffers(self.shape, limit_bytes, self._lock, self._buffer_victims, self._allocate_buffer)
         self._buffers.add(made)
         return made
 
@@ -294,20 +294,23 @@ class MemoryStore(Unpicklable, Store):
     def _take_anywhere(self, size: int) -> tuple[Block, Range] | None:
         return next((found for block in self._blocks if (found := _take(block, size)) is not None), None)
 
-    def _allocate_free(self, size: int) -> tuple[Allocation, KVHandle] | None:
-        """Allocate `size` tokens that are free or can be made adjacent. Nothing is evicted."""
+    def _buffer_victims(self, size: int, buffers: Iterable[Allocation]) -> Sequence[Allocation] | None:
+        """Return the buffers to drop to get `size` tokens that can be made adjacent; None if that is impossible."""
         self._collect()
-        if self.budget_bytes is None:
+        if self.budget_bytes is None or any(each.size >= size for each in self._blocks[0].free):
+            return ()
+        self._reservations.give_up()  # reserved ranges cannot be moved
+        return self._blocks[0].victims(size, buffers)
+
+    def _allocate_buffer(self, size: int) -> tuple[Allocation, KVHandle]:
+        """Allocate `size` tokens after the victims are dropped."""
+        self._collect()
+        if self.budget_bytes is not None:
+            block = self._blocks[0]
+        else:
             block = Block(self.shape, size)
             self._blocks.append(block)
-        else:
-            block = self._blocks[0]
-        if (range_ := block.free.take(size)) is None:
-            self._reservations.give_up()  # reserved ranges cannot be moved
-            if block.victims(size, ()) is None:
-                return None
-            range_ = block.compact(size)
-        return block.allocate(range_)
+        return block.allocate(block.compact(size))
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
         """Evict buffers first, then encodings."""

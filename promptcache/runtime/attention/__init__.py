@@ -7,7 +7,7 @@ from promptcache.runtime.attention.backend import AttentionBackend, AttentionPla
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend, KernelCall, KernelPlan, kernel_calls
+from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend, KernelPlan, kernel_calls
 from promptcache.runtime.attention.masks import (
     ForwardMask,
     KVView,
@@ -16,7 +16,7 @@ from promptcache.runtime.attention.masks import (
     RequestPositions,
     SegmentMask,
 )
-from promptcache.runtime.attention.merge import PartialAttention, merge
+from promptcache.runtime.attention.merge import merge
 from promptcache.runtime.attention.portable import PortableBackend
 from promptcache.runtime.attention.segmented_attention import (
     SegmentedAttention,
@@ -38,9 +38,7 @@ __all__ = [
     "KVView",
     "Kernel",
     "KernelBackend",
-    "KernelCall",
     "KernelPlan",
-    "PartialAttention",
     "PortableBackend",
     "PositionArray",
     "Positions",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
@@ -95,11 +96,6 @@ class Facts:
         return next((window for window in self.windows if window is not None), None)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an exception's message, or its type if the message is empty."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 def check_kind(hf: object) -> None:
     """Refuse an object that is not a generating model of transformers.
 
@@ -113,14 +109,31 @@ def check_kind(hf: object) -> None:
         )
     if not hf.can_generate():
         raise UnsupportedModel(f"{type(hf).__name__} does not generate text; load it with AutoModelForCausalLM")
+    if hf.generation_config is None:
+        raise UnsupportedModel(f"{type(hf).__name__} has no generation configuration; set it to GenerationConfig()")
+
+
+def check_causal(config: PretrainedConfig, name: str) -> None:
+    """Refuse an encoder-decoder model.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
 
 
 def check_weights(hf: PreTrainedModel) -> None:
-    """Refuse a model with weights on the meta device.
+    """Refuse a model with weights on the meta device, or with sparse weights.
 
     Raises:
-        UnsupportedModel: Gives their number.
+        UnsupportedModel: Gives their number, or names the sparse weight.
     """
+    for name, weight in (*hf.named_parameters(), *hf.named_buffers()):
+        if weight.layout is not torch.strided:
+            raise UnsupportedModel(
+                f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
+            )
     weights = [*hf.parameters(), *hf.buffers()]
     num_empty = sum(weight.is_meta for weight in weights)
     if num_empty:
@@ -159,12 +172,11 @@ def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
         UnsupportedModel: The model is not a causal decoder with plain key-value caches.
     """
     name = f"{config.model_type} ({class_name})"
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
+    check_causal(config, name)
     text: Any = config.get_text_config(decoder=True)
     layer_types = _layer_types(text)
     for field in _STATE_SPACE_NAMES:
-        if getattr(text, field, None) and "attention" not in field:
+        if getattr(text, field, None):
             raise UnsupportedModel(
                 f"{name} keeps a recurrent state (configuration field '{field}'), which cannot be cached by modules"
             )

@@ -18,6 +18,8 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from promptcache.diagnostics import InvalidValue
+
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 
 
@@ -106,6 +108,11 @@ def _attention_function(stock: str) -> _AttentionFunction:
         if layer is None:
             stock_attention = _stock_attention(stock, module)
             return stock_attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        if torch.is_autocast_enabled(query.device.type):
+            raise InvalidValue(
+                "torch.autocast is on, and stored KV has the dtype of the model: call the model outside of autocast, "
+                f"or in torch.autocast('{query.device.type}', enabled=False)"
+            )
         out = layer.attend(
             query,
             key,

@@ -6,8 +6,10 @@ whose attention cannot be replaced. The self-test at load chooses the strategy o
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -92,6 +94,10 @@ class Linking(ABC):
             num_rows: Number of rows that `generate` makes of the request: beams or returned sequences.
         """
 
+    @abstractmethod
+    def generator(self, model: Model, positions: RequestPositions) -> Any:
+        """Return the transformers model whose `generate` takes all own tokens of a request, in a cache or not."""
+
 
 class _Segmented(Linking):
     name = "segmented"
@@ -137,6 +143,9 @@ class _Segmented(Linking):
         if num_before:
             model.encode(*_inputs(model, token_ids, positions, num_before), cache)
         return num_before
+
+    def generator(self, model: Model, positions: RequestPositions) -> Any:
+        return model.hf
 
 
 class _Concatenated(Linking):
@@ -200,6 +209,24 @@ class _Concatenated(Linking):
         if num_rows > 1:
             cache.batch_repeat_interleave(num_rows)
         return before
+
+    def generator(self, model: Model, positions: RequestPositions) -> Any:
+        """Return a view of the model that feeds the own tokens that are not in the cache.
+
+        transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. The view
+        shares the weights with the model, which is not changed.
+        """
+        num_stored = positions.num_cached
+        prepare = model.hf.prepare_inputs_for_generation
+
+        @wraps(prepare)
+        def prepare_over_stored(input_ids: torch.Tensor, **given: Any) -> Any:
+            num_held = given["past_key_values"].get_seq_length() - num_stored
+            return prepare(input_ids, **{**given, "next_sequence_length": input_ids.shape[1] - num_held})
+
+        view = copy.copy(model.hf)
+        view.prepare_inputs_for_generation = prepare_over_stored
+        return view
 
 
 def _inputs(

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel, shown, suggest
-from promptcache.runtime.hf.facts import MODEL_FAULTS, first_line
+from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
+from promptcache.runtime.hf.facts import MODEL_FAULTS, check_causal
 from promptcache.runtime.hf.fingerprint import WeightsLoading
 from promptcache.runtime.hf.model import Model
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
@@ -49,6 +49,11 @@ def load_model(
         ModelNotFound: There is no such folder or hub id, or files are missing in it.
         UnsupportedModel: The model or tokenizer cannot be cached by modules.
     """
+    if options.get("output_loading_info"):
+        raise UnsupportedModel(
+            "'output_loading_info' does not work here: leave it out, or load the model with "
+            "from_pretrained of transformers and pass it to Engine(model, tokenizer)"
+        )
     wanted = _checked_dtype(dtype)
     where = _checked_device(device)
     folder = local_folder(name)
@@ -60,7 +65,7 @@ def load_model(
     try:
         with nullcontext() if folder is None else _without_progress_bars():
             config = AutoConfig.from_pretrained(source, **how)
-            _check_causal(config, source)
+            check_causal(config, f"'{source}' ({config.model_type})")
             loading = WeightsLoading.begin(_folder(source, how))
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
@@ -80,7 +85,7 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
     Our own tokenizers are returned as they are.
 
     Raises:
-        UnsupportedModel: It is neither, or has no fast backend.
+        UnsupportedModel: It is neither, has no fast backend, or has several chat templates without a default.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         if not isinstance(tokenizer, Tokenizer):
@@ -93,10 +98,7 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     config |= {key: value for key, value in tokenizer.init_kwargs.items() if key.startswith("add_")}
-    template = tokenizer.chat_template
-    if isinstance(template, dict):  # several named templates
-        template = template.get("default")
-    return HubTokenizer.from_parts(backend.to_str(), config, template)
+    return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template)
 
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:
@@ -127,13 +129,6 @@ def _check_folder(folder: Path) -> None:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelNotFound(
             f"model folder '{folder}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
-        )
-
-
-def _check_causal(config: Any, source: str) -> None:
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModel(
-            f"'{source}' is an encoder-decoder model ({config.model_type}); only causal decoders can be cached"
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from promptcache.diagnostics import UnsupportedModel, shown, whole
+from promptcache.diagnostics import UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions
@@ -24,7 +24,6 @@ from promptcache.runtime.hf.facts import (
     check_kind,
     check_positions,
     check_weights,
-    first_line,
     read_facts,
 )
 from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
@@ -135,14 +134,15 @@ class Model:
             `[B, T, V]`, or `[B, K, V]` in the order of `keep`.
         """
         chosen = {} if keep is None else self.only_logits_of(keep)
-        output = self.hf(
-            input_ids=token_ids,
-            position_ids=position_ids,
-            past_key_values=cache,
-            attention_mask=mask,
-            use_cache=True,
-            **chosen,
-        )
+        with self.without_autocast():
+            output = self.hf(
+                input_ids=token_ids,
+                position_ids=position_ids,
+                past_key_values=cache,
+                attention_mask=mask,
+                use_cache=True,
+                **chosen,
+            )
         logits: torch.Tensor = output.logits
         return logits if keep is None or chosen else logits[:, keep]
 
@@ -152,9 +152,18 @@ class Model:
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
-        self.hf.base_model(
-            input_ids=token_ids, position_ids=position_ids, past_key_values=cache, attention_mask=mask, use_cache=True
-        )
+        with self.without_autocast():
+            self.hf.base_model(
+                input_ids=token_ids,
+                position_ids=position_ids,
+                past_key_values=cache,
+                attention_mask=mask,
+                use_cache=True,
+            )
+
+    def without_autocast(self) -> torch.autocast:
+        """Return a context without autocast, in which KV and logits have the dtype that the fingerprint states."""
+        return torch.autocast(self.device.type, enabled=False)
 
     def attention_masks(self, sees: torch.Tensor, distance: torch.Tensor) -> Any:
         """Return a custom mask in the form that this model takes, with sliding windows applied by position.
@@ -198,7 +207,7 @@ class Model:
         cache = self.plain_cache(len(self.facts.windows))
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.without_autocast():
                 self.hf(input_ids=token, position_ids=token, past_key_values=cache, use_cache=True)
         except MODEL_FAULTS as error:
             raise UnsupportedModel(

@@ -6,25 +6,26 @@ The result is one set of options that have the same meaning for linked KV. No mo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from typing import Any
 
-from transformers import GenerationConfig, GenerationMixin, StopStringCriteria
+from transformers import GenerationConfig, GenerationMixin
 
 from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
-    TEXT,
     TEXTS,
     InvalidGeneration,
     Kind,
     did_you_mean,
+    first_line,
     instance,
     number,
     whole,
 )
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.stop_strings import StopStrings
 
 _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache")
 
@@ -39,6 +40,7 @@ _FORCED: Mapping[str, Any] = {
     "min_length": 0,
     "token_healing": False,
     "stop_strings": None,
+    "assistant_early_exit": None,
 }
 """Settings that a model's own generation configuration must not change for linked KV; without `use_cache` answers are
 wrong.
@@ -49,7 +51,7 @@ _FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate
 
 _NO_STEPS = (
     *_FEEDS_TOKENS,
-    *("assistant_early_exit", "use_mtp", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
+    *("use_mtp", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
 )
 """Options under which a forward pass does not choose one token of each row."""
 
@@ -64,8 +66,8 @@ _KNOWN = frozenset(
         *inspect.signature(GenerationMixin.generate).parameters,
         *("tokenizer", "assistant_tokenizer", "trust_remote_code"),
     }
-) - {"self", "kwargs"}
-"""Options of transformers' `generate`."""
+) - {"self", "kwargs", "is_assistant"}
+"""Options of transformers' `generate`, without the one that it sets itself for an assistant."""
 
 _ELSEWHERE = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"), "max_new_tokens"),
@@ -93,6 +95,13 @@ _TOKENS = Kind(
 TEMPERATURE = Kind(
     "0, or a finite number from 1e-05 on,", lambda value: number(0, 0).takes(value) or number(1e-5).takes(value)
 )
+
+
+def _are_stop_strings(value: object) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, Collection) and TEXTS.takes(texts) and all(texts)
+
+
 _KINDS: Mapping[str, Kind] = {
     "max_new_tokens": whole(1, unit="tokens"),
     "min_new_tokens": whole(0, unit="tokens"),
@@ -108,7 +117,7 @@ _KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("eos_token_id", "pad_token_id"), _TOKENS),
     **dict.fromkeys(("bad_words_ids", "sequence_bias"), instance("a list or a dict", list, tuple, dict)),
     "length_penalty": number(-1e9),
-    "stop_strings": Kind("text or a list of texts", lambda value: TEXT.takes(value) or TEXTS.takes(value)),
+    "stop_strings": Kind("text or a list of texts, none of them empty,", _are_stop_strings),
     "streamer": _STREAMER,
     "stopping_criteria": _FUNCTIONS,
     "logits_processor": _FUNCTIONS,
@@ -151,6 +160,13 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
         raise InvalidGeneration(
             "'token_healing' does not work here: it would change tokens whose positions are planned"
         )
+    if options.get("assistant_early_exit") is not None:
+        raise InvalidGeneration(
+            "'assistant_early_exit' does not work here: transformers removes layers from the model while it drafts, "
+            "and other requests use the same model; use 'assistant_model' or 'prompt_lookup_num_tokens'"
+        )
+    if options.get("is_assistant"):
+        raise InvalidGeneration("generate() has no option 'is_assistant': transformers sets it for 'assistant_model'")
     if options.get("output_attentions"):
         raise InvalidGeneration("'output_attentions' does not work here: attention weights over stored KV are not kept")
     if any(options.get(name) for name in _OUTPUTS):
@@ -230,7 +246,7 @@ def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callabl
         tokenizer = options.get("tokenizer")
         if tokenizer is None:
             raise InvalidGeneration("'stop_strings' needs a tokenizer of transformers; pass tokenizer=…")
-        criteria.append(StopStringCriteria(tokenizer, strings))
+        criteria.append(StopStrings(tokenizer, strings))
     return criteria
 
 
@@ -245,8 +261,7 @@ def is_refusal(error: BaseException) -> bool:
 
 def refused(error: BaseException) -> InvalidGeneration:
     """Return the error for options that transformers refused before the model ran."""
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    return InvalidGeneration(f"transformers does not take these options of generate(): {reason}")
+    return InvalidGeneration(f"transformers does not take these options of generate(): {first_line(error)}")
 
 
 def _taken_apart(config: Any, has_length: bool) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _is_usable(dtype: torch.dtype) -> bool:
     """Whether packed layers of this dtype work here and agree with plain ones."""
     if dtype not in _CHECKED:
         return False
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.autocast("cpu", enabled=False):
         torch.manual_seed(0)
         plain = Linear(64, 48, dtype=dtype)
         states = torch.randn(3, 64, dtype=dtype)

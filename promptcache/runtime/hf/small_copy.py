@@ -100,7 +100,7 @@ def longest_window(hf: PreTrainedModel, config: PretrainedConfig, context_length
     longest = 0
     for part in (config, text):
         for name, value in sorted(_integers(part), key=lambda item: -item[1]):
-            is_window = any(word in name for word in _WINDOW_NAMES)
+            is_window = _is_window(name)
             if not longest < value <= min(_MAX_WINDOW, context_length - 1) or name.endswith(_TOKEN_NAMES):
                 continue
             if not is_window and any(word in name for word in (*_SIZE_NAMES, *LENGTH_NAMES)):

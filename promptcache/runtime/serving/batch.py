@@ -172,11 +172,13 @@ class _Shared:
     Attributes:
         segments: Each is used by a fixed set of rows.
         users: Bool `[number of segments, B]`, whether a row uses a segment.
+        views: Views of each segment in all layers. They are held so that each step finds them.
         index_of: Index of each row.
     """
 
     def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:
         self.segments = tuple(each.segment for each in shared)
+        self.views = tuple(segment.layers() for segment in self.segments)
         self.index_of = {row: index for index, row in enumerate(rows)}
         self.users = segment_users(shared, len(rows))
 

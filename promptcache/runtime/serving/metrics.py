@@ -16,4 +16,4 @@ class ServiceObserver:
         """Get the time of one step, sampling included, and the number of requests that it computed tokens of."""
 
     def step_failed(self) -> None:
-        """Learn of a step that failed; its requests end with an error."""
+        """Called after a step has failed; its requests end with an error."""

@@ -36,7 +36,8 @@ _IGNORED = frozenset(
             "max_length",
             "min_length",
         ),
-        *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "_from_model_config"),
+        *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "assistant_early_exit"),
+        "_from_model_config",
     }
 )
 """Settings that every request overrides."""
@@ -74,13 +75,13 @@ class SampledRow:
     """One row to sample.
 
     Attributes:
-        seen: The own tokens of the request so far; penalties read them.
+        seen: The own tokens of the request so far, `[T]`; penalties read them.
         num_new: How many of them were generated.
     """
 
     settings: SamplingSettings
     generator: torch.Generator
-    seen: Sequence[int]
+    seen: torch.Tensor
     num_new: int
 
 
@@ -154,10 +155,9 @@ def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[S
     scores = logits.clone()
     if settings.repetition_penalty != 1.0:
         for row, row_scores in zip(rows, scores, strict=True):
-            seen = torch.tensor(sorted(set(row.seen)), device=scores.device)
-            found = row_scores[seen]
+            found = row_scores[row.seen]  # equal tokens have equal scores, also below
             penalty = settings.repetition_penalty
-            row_scores[seen] = torch.where(found < 0, found * penalty, found / penalty)
+            row_scores[row.seen] = torch.where(found < 0, found * penalty, found / penalty)
     if early:
         known = [each for each in settings.end_ids if each < scores.shape[1]]  # a tokenizer may have more tokens
         ends = torch.tensor(known, dtype=torch.long, device=scores.device)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -32,6 +33,7 @@ from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, r
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, draw, sample, sampling_settings
+from promptcache.runtime.serving.seeded_draws import SeededDraws
 
 _LOOK_S = 0.02
 """Seconds between looks for new and cancelled requests, while the KV of all others is fetched."""
@@ -44,8 +46,8 @@ _log = logging.getLogger(__name__)
 Listener: TypeAlias = Callable[[int | TokenLogprobs | Completion | BaseException], None]
 """Gets each generated token, then the completion or an error. It must not block.
 
-A token comes with its log-probabilities if the request has them. A request that is answered alone tells no tokens then:
-its log-probabilities come with the completion.
+A token comes with its log-probabilities if the request has them. A request that is answered alone passes no tokens in
+this case; log-probabilities come with the completion.
 """
 
 
@@ -55,7 +57,8 @@ class Job:
 
     Attributes:
         settings: None if no row can express the options; then the request is answered alone.
-        seen: All own tokens of the request so far.
+        is_seeded: Whether the caller gave the seed of the generator.
+        own_ids: Memory `[1, T]` for all own tokens of the request, those of the whole answer included.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         fetching: Its KV, while another thread reads or encodes it.
@@ -66,6 +69,7 @@ class Job:
     listener: Listener
     settings: SamplingSettings | None
     generator: torch.Generator
+    is_seeded: bool
     criteria: Sequence[Callable[..., Any]]
     ends: tuple[int, ...]
     submitted: float = field(default_factory=time.perf_counter)
@@ -75,7 +79,7 @@ class Job:
     fetched: Fetched | None = None
     recalled: Recalled | None = None
     row: Row | None = None
-    seen: list[int] = field(default_factory=list)
+    own_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
     pending: deque[int] = field(default_factory=deque)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -87,6 +91,11 @@ class Job:
     def num_tokens(self) -> int:
         """Tokens of prompt and answer that the request may add."""
         return self.request.plan.num_new_tokens + self.request.max_new_tokens
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """All own tokens so far, a view `[1, T]`."""
+        return self.own_ids[:, : len(self.request.plan.tokens.token_ids) + len(self.token_ids)]
 
     @property
     def reserved(self) -> int:
@@ -155,7 +164,7 @@ class Scheduler:
             num_drawn: Number of tokens that were drawn with this seed before.
         """
         (job,) = self.jobs([request], [listener], seed)
-        if job.settings is not None and job.settings.temperature:
+        if job.settings is None or job.settings.temperature:
             for _ in range(num_drawn):
                 draw(job.generator)
         return job
@@ -175,6 +184,7 @@ class Scheduler:
                 listener=listener,
                 settings=settings,
                 generator=_generator(settings, seed),
+                is_seeded=seed is not None,
                 criteria=criteria,
                 ends=ends,
             )
@@ -242,7 +252,7 @@ class Scheduler:
                     self._begin_fetch(job)
                 elif job.fetching.done():
                     self._join(job, job.fetching.result())
-            except Exception as error:  # noqa: BLE001 - told to the request's listener
+            except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:
             wait([job.fetching for job in self._fetching if job.fetching is not None], _LOOK_S, FIRST_COMPLETED)
@@ -269,13 +279,10 @@ class Scheduler:
         self._fetching.remove(job)
         job.fetched, job.fetched_at = fetched, time.perf_counter()
         tokens = job.request.plan.tokens
-        job.seen = list(tokens.token_ids)
+        own_ids = [*tokens.token_ids, *[0] * job.request.max_new_tokens]
+        job.own_ids = token_tensor(own_ids, self._executor.model.device)
         job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
-        try:
-            job.row = self._batch.join(tokens, fetched.runs, job.recalled)
-        except Exception as error:  # noqa: BLE001 - told to the request's listener
-            self._end(job, error)
-            return
+        job.row = self._batch.join(tokens, fetched.runs, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self._running.append(job)
@@ -284,7 +291,7 @@ class Scheduler:
         """Compute one step: a token of each decoding row, then parts of prompts."""
         if not self._running or self._batch is None or (self._fetches_first and self._fetching):
             return False
-        work: list[tuple[Job, list[int]]] = [(job, [job.seen[-1]]) for job in self._running if not job.pending]
+        work: list[tuple[Job, list[int]]] = [(job, job.token_ids[-1:]) for job in self._running if not job.pending]
         room = self._limits.step_tokens if work else CHUNK_TOKENS
         for job in self._running:
             if job.pending and room > 0:
@@ -294,7 +301,7 @@ class Scheduler:
         started = time.perf_counter()
         try:
             logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
-        except Exception as error:  # noqa: BLE001 - told to the listeners of the step's requests
+        except Exception as error:  # noqa: BLE001 - passed to the listeners of the step's requests
             self.num_failed += 1
             self._fail([job for job, _ in work], error)
             return True
@@ -304,7 +311,7 @@ class Scheduler:
             if ready:
                 chosen = torch.tensor([index for index, _ in ready], device=logits.device)
                 self._choose(logits[chosen], [job for _, job in ready])
-        except Exception as error:  # noqa: BLE001 - told to the listeners of the sampled requests
+        except Exception as error:  # noqa: BLE001 - passed to the listeners of the sampled requests
             self._fail([job for _, job in ready], error)
             return True
         self._observer.stepped(time.perf_counter() - started, len(work))
@@ -328,7 +335,7 @@ class Scheduler:
             if not jobs:
                 return
         rows = [
-            SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen, num_new=len(job.token_ids))
+            SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen[0], num_new=len(job.token_ids))
             for job in jobs
         ]
         for index, (job, token_id) in enumerate(zip(jobs, sample(logits, rows), strict=True)):
@@ -342,12 +349,11 @@ class Scheduler:
     def _take(self, job: Job, token_id: int, scores: torch.Tensor) -> None:
         """Add a token to the answer of a job, and end it if the answer is complete."""
         job.first_token_at = job.first_token_at or time.perf_counter()
-        job.seen.append(token_id)
         job.token_ids.append(token_id)
+        job.seen[0, -1] = token_id
         try:
             job.listener(token_id if job.request.logprobs is None else job.logprobs[-1])
-            input_ids = token_tensor(job.seen, scores.device) if job.criteria else None
-            stopped = any(bool(torch.as_tensor(each(input_ids, scores)).all()) for each in job.criteria)
+            stopped = any(bool(torch.as_tensor(each(job.seen, scores)).all()) for each in job.criteria)
         except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
             self._end(job, error)
             return
@@ -383,14 +389,10 @@ class Scheduler:
         if self._batch is None or job.row is None or job.row.num_own == 0:
             return 0
         own = self._batch.own_kv(job.row)
-        try:
-            return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
-        except Exception:  # noqa: BLE001 - history costs no answer
-            _log.exception("the tokens of a request could not be kept in history")
-            return 0
+        return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
-        """Remove a job and tell its listener."""
+        """Remove a job and pass the result to its listener."""
         if isinstance(result, BaseException):
             self._keep(job)
         if job in self._fetching:
@@ -406,9 +408,10 @@ class Scheduler:
 
     def _answer_alone(self, job: Job) -> None:
         try:
-            made = answer(_with_listener(job, self._executor), self._executor)
+            with SeededDraws(job.generator) if job.is_seeded else nullcontext():
+                made = answer(_with_listener(job, self._executor), self._executor)
             self._end(job, Cancelled("the request was cancelled") if job.is_cancelled else made)
-        except Exception as error:  # noqa: BLE001 - told to the request's listener
+        except Exception as error:  # noqa: BLE001 - passed to the request's listener
             self._end(job, error)
 
 
@@ -430,7 +433,7 @@ class _ListeningStreamer:
 
 
 def _with_listener(job: Job, executor: Executor) -> Request:
-    """Return the request of a job that tells its tokens, if they come one by one, and stops when it is cancelled."""
+    """Return a job's request that passes its tokens on, if they come one by one, and stops when it is cancelled."""
 
     def is_cancelled(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), job.is_cancelled, dtype=torch.bool, device=input_ids.device)
@@ -445,7 +448,7 @@ def _with_listener(job: Job, executor: Executor) -> Request:
 
 
 def _tell(job: Job, result: Completion | BaseException) -> None:
-    """Tell a job's listener how it ended. An error of the listener concerns no other job."""
+    """Pass the result to a job's listener. An error of the listener concerns no other job."""
     try:
         job.listener(result)
     except Exception:  # noqa: BLE001 - code of the caller

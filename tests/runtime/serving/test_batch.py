@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from promptcache.kv import LayerViews, Slab
 from promptcache.runtime.attention import CpuBackend, PortableBackend, StepTokens, register_backend
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
@@ -141,6 +144,34 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert windows == 3 * [WINDOW, None]
     assert shared == [2, 1]
+
+
+def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of the same rows share the views of stored KV, and the last row that leaves frees them."""
+    model = default_model()
+    plans = [plan_for(prompt) for prompt in PROMPTS[:2]]
+    executor = serve(plans[0].layout.schema, model).executor
+    layers, found, alive = Slab.layers, [], weakref.WeakSet[LayerViews]()
+
+    def recorded(*args: Any) -> LayerViews:
+        views = layers(*args)
+        found.append(views in alive)
+        alive.add(views)
+        return views
+
+    monkeypatch.setattr(Slab, "layers", recorded)
+    batch = Batch(model)
+    rows = [batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).runs) for each in plans]
+
+    batch.step([(row, [7]) for row in rows])
+    found.clear()
+    batch.step([(row, [7]) for row in rows])
+
+    assert found
+    assert all(found)
+    for row in rows:
+        batch.leave(row)
+    assert not alive
 
 
 def test_own_kv_is_that_of_all_computed_tokens() -> None:

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
@@ -40,7 +40,6 @@ from promptcache.kv import KVShape, MemoryStore, RemoteTier, Store, StoredEncodi
 from promptcache.layout import Encoding
 from promptcache.runtime import (
     Completion,
-    Executor,
     Service,
     ServiceLimits,
     ServiceObserver,
@@ -52,10 +51,12 @@ from promptcache.runtime import (
     plain_logits,
 )
 from promptcache.runtime.encode import Chain
+from promptcache.runtime.history import History
 from promptcache.runtime.serving import Batch, scheduler
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
+from promptcache.runtime.serving.seeded_draws import SeededDraws
 from promptcache.runtime.serving.service import MAX_FAILED_STEPS
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -79,6 +80,7 @@ SAMPLED: tuple[dict[str, Any], ...] = (
     {"do_sample": True, "top_k": 3},
     {"do_sample": True, "top_k": 0, "top_p": 0.8},
     {"do_sample": True, "top_k": 20, "top_p": 0.5, "temperature": 1.3, "repetition_penalty": 1.2},
+    {"do_sample": True, "temperature": 2.0, "typical_p": 0.9},  # answered alone
 )
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
@@ -213,6 +215,50 @@ def test_the_same_seed_gives_the_same_answer_in_any_company(
         made.close()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"typical_p": 0.9}, {"num_return_sequences": 2}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_seed_chooses_the_tokens_of_a_request_that_runs_alone(options: dict[str, Any], service: Service) -> None:
+    """Its answer depends on the seed only, also while other threads draw numbers, which it leaves as they are."""
+
+    def answers(seed: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        asked, _ = ask(
+            service, PROMPTS[2], max_new_tokens=12, seed=seed, do_sample=True, temperature=3.0, top_k=0, **options
+        )
+        found = asked.result(60)
+        return found.token_ids, found.alternatives
+
+    torch.manual_seed(3)
+    expected = torch.rand(9)
+    torch.manual_seed(3)
+    first = answers(5)
+    drawn = torch.rand(9)
+    torch.rand(7)
+
+    assert torch.equal(drawn, expected)
+    assert first == answers(5) != answers(6)
+    torch.manual_seed(3)
+    without = answers(None)
+    assert without != answers(None)
+    torch.manual_seed(3)
+    assert without == answers(None)
+
+
+def test_drawn_tokens_have_the_probabilities_of_transformers() -> None:
+    """The shares of 4,000 seeded draws are the probabilities, within four standard deviations."""
+    weights = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    generator = torch.Generator().manual_seed(1)
+    with SeededDraws(generator):
+        found = Counter(int(torch.multinomial(weights, num_samples=1)) for _ in range(4000))
+        uniform = torch.stack([torch.rand_like(weights) for _ in range(1000)])
+
+    for token, share in enumerate(weights[0].tolist()):
+        assert abs(found[token] - 4000 * share) < 4 * (4000 * share * (1 - share)) ** 0.5
+    assert abs(float(uniform.mean()) - 0.5) < 4 / (12 * uniform.numel()) ** 0.5
+
+
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5), deadline=None)
 @given(
@@ -240,7 +286,7 @@ def test_sampling_has_the_distribution_of_transformers(
         min_new_tokens=min_new_tokens,
         end_ids=ends,
     )
-    rows = [SampledRow(settings=row, generator=generator, seen=each.tolist(), num_new=1) for each in seen]
+    rows = [SampledRow(settings=row, generator=generator, seen=each, num_new=1) for each in seen]
 
     expected = RepetitionPenaltyLogitsProcessor(penalty)(seen, logits.clone())
     expected = MinNewTokensLengthLogitsProcessor(5, min_new_tokens, list(ends), device="cpu")(seen, expected)
@@ -260,7 +306,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     """The shares of 4,000 draws are the probabilities, within four standard deviations."""
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(4000, -1)
     generator = torch.Generator().manual_seed(0)
-    row = SampledRow(settings=SamplingSettings(temperature=1.0), generator=generator, seen=(), num_new=0)
+    row = SampledRow(settings=SamplingSettings(temperature=1.0), generator=generator, seen=torch.tensor([]), num_new=0)
 
     drawn = torch.bincount(torch.tensor(sample(logits, [row] * 4000)), minlength=4) / 4000
 
@@ -538,6 +584,7 @@ def test_a_cancelled_request_that_runs_alone_ends(service: Service, options: dic
     seed=st.integers(0, 99),
     history=st.booleans(),
 )
+@example(prompt=PROMPTS[2], options=SAMPLED[-1], cut=3, seed=5, history=False)
 def test_an_answer_goes_on_behind_given_tokens(
     prompt: str, options: dict[str, Any], cut: int, seed: int, history: bool
 ) -> None:
@@ -737,7 +784,7 @@ def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, cap
     """An answer whose tokens cannot be kept is the same answer; the reason is logged."""
     made = engine(None).service()
     try:
-        monkeypatch.setattr(Executor, "keep", _fail)
+        monkeypatch.setattr(History, "keep", _fail)
         found = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
         assert found.token_ids == ALONE.generate(PROMPTS[0], max_new_tokens=3, do_sample=False).token_ids
     finally:
@@ -779,6 +826,25 @@ def test_an_observer_gets_each_request_and_each_step(max_rows: int) -> None:
     assert min(figures.waited) >= 0
     assert sum(figures.rows) >= generated
     assert max(figures.rows) <= max_rows
+
+
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1.3}, {}])
+def test_tokens_of_a_request_are_not_copied_in_each_step(options: dict[str, Any], service: Service) -> None:
+    """Penalties and criteria read one tensor, to which each step adds a token."""
+    seen: list[list[int]] = []
+    places: set[int] = set()
+
+    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        seen.append(input_ids[0].tolist())
+        places.add(input_ids.data_ptr())
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    own = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": [], **options}
+    token_ids = list(ask(service, PROMPTS[0], stopping_criteria=[criterion], **own)[0].result(30).token_ids)
+
+    num_own = len(seen[0]) - 1
+    assert [each[num_own:] for each in seen] == [token_ids[:stop] for stop in range(1, 6)]
+    assert len({tuple(each[:num_own]) for each in seen}) == len(places) == 1
 
 
 def test_an_error_of_the_callers_code_ends_its_request_only(service: Service) -> None:
