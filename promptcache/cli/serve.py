@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from promptcache.server import ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
+_MAX_SECONDS = 366 * 24 * 3600
 _CONFIG = f"{__name__}.config"
 """The path of `--config` in the data of a context."""
 
@@ -64,6 +65,8 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
         raise UsageMistake(f"--config {path} is not TOML: {error}") from None
     known = {parameter.name for parameter in ctx.command.params if parameter.name not in ("config", "help")}
     named = {name.replace("-", "_"): value for name, value in values.items()}
+    if len(named) < len(values):
+        raise UsageMistake(f"--config {path}: an option is there twice, with - and with _")
     if unknown := sorted(named.keys() - known):
         raise UsageMistake(f"--config {path}: there is no option '{unknown[0]}'")
     if not isinstance(files := named.pop("schema", []), list):
@@ -99,9 +102,20 @@ def _place(ctx: click.Context, name: str) -> str | None:
             return None
 
 
+class _Seconds(click.ParamType[float]):
+    """A time above 0 that timers can wait for: not infinite."""
+
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = click.FLOAT.convert(value, param, ctx)
+        if not 0 < seconds <= _MAX_SECONDS:
+            self.fail(f"{value} is not allowed: a number above 0, at most {_MAX_SECONDS:,} (a year)", param, ctx)
+        return seconds
+
+
 def _seconds(name: str, default: float, words: str) -> Callable[[Decorated], Decorated]:
-    kind = click.FloatRange(min=0, min_open=True)
-    return click.option(name, metavar="SECONDS", type=kind, default=default, help=words)
+    return click.option(name, metavar="SECONDS", type=_Seconds(), default=default, help=words)
 
 
 def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
@@ -121,6 +135,7 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @click.option(
     "--schema",
     metavar="FILE",
+    type=click.Path(),  # in the environment, files are separated as in PATH
     multiple=True,
     help="A schema to serve; may be given several times.",
     shell_complete=complete_schemas,

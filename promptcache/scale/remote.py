@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
@@ -48,6 +49,7 @@ from promptcache.runtime import (
     prefilled,
     read_options,
     schema_state,
+    whole_text,
 )
 from promptcache.scale.resume import Attempt, TokenGroup, resumed
 from promptcache.tokenizer import Tokenizer, answer_text
@@ -245,7 +247,7 @@ class RemoteService:
         """Submit a request, as `Service.submit`, from another thread than that of the loop.
 
         Returns:
-            A future, whose `cancel` stops the request without another word to the listener.
+            A future. `cancel` stops the request; the listener is not called again.
 
         Raises:
             ServiceClosed: The service has ended.
@@ -358,7 +360,7 @@ class RemoteService:
         num_given = len(token_ids) - usage.num_generated_tokens  # the replica counts them as tokens of the prompt
         num_prefilled = min(num_given, usage.num_new_tokens)
         return Completion(
-            text=answer_text(self._facts.tokenizer, token_ids),
+            text=whole_text(partial(answer_text, self._facts.tokenizer), token_ids),
             token_ids=token_ids,
             finish_reason=answer.finish_reason,
             level=plan.level,
@@ -385,7 +387,7 @@ class _Asked(NamedTuple):
 
 
 def _planned_usage(plan: Plan, num_generated_tokens: int) -> Usage:
-    """Return the usage that a plan foretells, for an answer whose replica ended before it could report."""
+    """Return the usage that a plan expects, for an answer whose replica ended before it could report."""
     return Usage(
         num_reused_tokens=plan.num_reused_tokens,
         num_history_tokens=0,

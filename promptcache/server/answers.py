@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import PromptCacheError, QueueFull
 from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
     Completion,
@@ -27,7 +28,7 @@ from promptcache.runtime import (
     TokenLogprobs,
 )
 from promptcache.server.errors import ApiError, as_api_error
-from promptcache.server.events import ClientGone, RowEvents, RowItem
+from promptcache.server.events import MAX_UNREAD, ClientGone, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServedTicket, ServerState
@@ -35,6 +36,9 @@ from promptcache.tokenizer import answer_text
 
 KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets a comment."""
+
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+"""Escapes for characters at which some clients cut lines, as Python's `splitlines` does. JSON escapes the others."""
 
 _CLIENT_GONE = 499  # nginx's status, for the log
 _TRACES = logging.getLogger("promptcache.server.errors")
@@ -73,7 +77,7 @@ class _AnswerRow:
 
     Attributes:
         num_taken: Characters of the answer that were taken from `text`.
-        num_tokens: Tokens that were told one by one.
+        num_tokens: Tokens that came one by one, before the completion.
         logprobs: The tokens with log-probabilities, if these were asked for.
     """
 
@@ -98,12 +102,13 @@ class _AnswerRow:
 
     def add(self, token: int | TokenLogprobs) -> str:
         """Add a token, and return the text that is certain now."""
-        start = self.text.num_known
         if isinstance(token, int):
             return self._taken(self.text.add(token))
-        if not self.text.stopped:
-            self.logprobs.add(token, start)
-        return self._taken(self.text.add(token.token_id))
+        stopped, before = self.text.stopped, self.text.num_known
+        piece = self._taken(self.text.add(token.token_id))
+        if not stopped:
+            self.logprobs.add(token, before, self.text.num_known)
+        return piece
 
     def finish_with(self, completion: Completion) -> str:
         """Set the whole answer, and return the rest of its text."""
@@ -166,7 +171,8 @@ class _Answer:
     """The answer to one question, which may have several rows."""
 
     def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
-        self.events = RowEvents(state.settings.request_timeout_s)
+        max_unread = MAX_UNREAD if question.body.stream else math.inf  # a whole answer waits for no client
+        self.events = RowEvents(state.settings.request_timeout_s, max_unread)
         self._question = question
         self._state = state
         self._record: dict[str, Any] = request.state.record
@@ -179,10 +185,11 @@ class _Answer:
             _AnswerRow(text=IncrementalText(text, stop_strings), logprobs=AnswerLogprobs(tokenizer))
             for _ in range(question.body.num_choices)
         ]
-        self._shape = _FORMS[question.endpoint]
+        self._reads_tokens = question.body.stream or question.logprobs is not None
+        self._form = _FORMS[question.endpoint]
         schema = f"@{question.schema}" if question.schema else ""
         self._head = {
-            "id": f"{self._shape.prefix}-{uuid.uuid4().hex}",
+            "id": f"{self._form.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": f"{state.settings.model}{schema}",
         }
@@ -193,14 +200,27 @@ class _Answer:
         tickets: list[ServedTicket] = []
 
         def submit_all() -> None:
-            for row in range(len(self._rows)):
-                tickets.append(self._submit(row))  # noqa: PERF401 - if a row is refused, those before it are cancelled
+            try:
+                for row in range(len(self._rows)):
+                    tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
+            except QueueFull as error:
+                self._check_waiting_tokens(error)
+                raise
 
         try:
             await run_in_threadpool(submit_all)
             self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)
+
+    def _check_waiting_tokens(self, error: QueueFull) -> None:
+        """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
+        most, num = self._state.settings.limits.max_waiting_tokens, len(self._rows)
+        if num > 1 and num * error.num_tokens > most:
+            message = (
+                f"n={num} answers of {error.num_tokens} tokens, with the prompt, are more than {most} that may wait"
+            )
+            raise ApiError(400, "invalid_value", message, param="n") from None
 
     def _submit(self, row: int) -> ServedTicket:
         body = self._question.body
@@ -228,7 +248,7 @@ class _Answer:
         choices = [self._choice(index, row) for index, row in enumerate(self._rows)]
         cache = self._cache(self._first)
         return JSONResponse(
-            {**self._head, "object": self._shape.whole, "choices": choices, "usage": self._usage, "prompt_cache": cache}
+            {**self._head, "object": self._form.whole, "choices": choices, "usage": self._usage, "prompt_cache": cache}
         )
 
     async def stream(self) -> AsyncIterator[str]:
@@ -237,11 +257,11 @@ class _Answer:
         usage = {"usage": None} if wants_usage else {}
 
         def chunk(**fields: Any) -> str:
-            return _event({**self._head, "object": self._shape.chunk, **usage, **fields})
+            return _event({**self._head, "object": self._form.chunk, **usage, **fields})
 
         try:
             for index in range(len(self._rows)):
-                if (delta := self._shape.opening) is not None:
+                if (delta := self._form.opening) is not None:
                     yield chunk(choices=[self._delta(index, delta)])
             while any(row.completion is None for row in self._rows):
                 try:
@@ -251,9 +271,9 @@ class _Answer:
                     continue
                 row = self._rows[index]
                 if piece := self._take(row, item):
-                    yield chunk(choices=[self._delta(index, self._shape.delta(piece), row.tokens())])
+                    yield chunk(choices=[self._delta(index, self._form.delta(piece), row.tokens())])
                 if row.completion is not None:
-                    ended = self._delta(index, self._shape.delta(""), row.tokens(), row.finish)
+                    ended = self._delta(index, self._form.delta(""), row.tokens(), row.finish)
                     yield chunk(choices=[ended], prompt_cache=self._cache(row.completion))
             self._count()
             if wants_usage:
@@ -274,7 +294,7 @@ class _Answer:
             raise item
         if not isinstance(item, Completion):
             self._count_token(row)
-            piece = row.add(item)
+            piece = row.add(item) if self._reads_tokens else ""
         elif row.last_token_at is None and item.logprobs:  # it was answered alone
             self._count_token(row)
             piece = "".join([*map(row.add, item.logprobs), row.finish_with(item)])
@@ -292,14 +312,14 @@ class _Answer:
 
     def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
         assert row.completion is not None
-        content = self._shape.content("".join(row.pieces))
-        logprobs = None if self._question.logprobs is None else self._shape.logprobs(row.tokens())
+        content = self._form.content("".join(row.pieces))
+        logprobs = None if self._question.logprobs is None else self._form.logprobs(row.tokens())
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": row.finish}
 
     def _delta(
         self, index: int, delta: Mapping[str, Any], tokens: Sequence[AnswerToken] = (), finish: str | None = None
     ) -> dict[str, Any]:
-        logprobs = self._shape.logprobs(tokens) if tokens else None
+        logprobs = self._form.logprobs(tokens) if tokens else None
         return {"index": index, **delta, "logprobs": logprobs, "finish_reason": finish}
 
     @property
@@ -445,4 +465,5 @@ class EventStream(Response):
 
 
 def _event(data: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {text.translate(_LINE_ENDS)}\n\n"

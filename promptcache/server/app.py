@@ -40,7 +40,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
             await warming
             await asyncio.to_thread(state.close)
 
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
     app.state.settings = settings
     app.add_middleware(

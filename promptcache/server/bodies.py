@@ -6,6 +6,7 @@ All endpoints read their bodies here, so that a fault has one answer everywhere.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -13,11 +14,12 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from promptcache.diagnostics import TEXT, is_text
+from promptcache.diagnostics import TEXT, is_text, shown
 from promptcache.server.errors import ApiError
 
 _JSON = ("application/json",)
 _XML = ("application/xml", "text/xml")
+_MAX_DIGITS = 4300  # as in Python
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -40,7 +42,7 @@ async def read_data(request: Request, *, document: str | None = None) -> dict[st
     if document and found in _XML:
         return {document: await _text(request)}
     try:
-        data = json.loads(await request.body())
+        data = json.loads(await request.body(), parse_constant=_not_json, parse_float=_float, parse_int=_int)
         place = _place_without_text(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
@@ -51,6 +53,22 @@ async def read_data(request: Request, *, document: str | None = None) -> dict[st
         message = f"{place or 'the body'} is not allowed: {TEXT.words} is expected"
         raise ApiError(400, "invalid_value", message, param=place or None)
     return data
+
+
+def _not_json(name: str) -> float:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _float(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError(f"the number {shown(digits)} is too large")
+    return number
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has more than {_MAX_DIGITS} digits")
+    return int(digits)
 
 
 async def read_document(request: Request) -> str:

@@ -48,7 +48,7 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, PlainBody)
     state: ServerState = request.app.state.server
     schema = state.schema_of(body.model)
-    prompt = Prompt(schema or CHAT_SCHEMA).text(body.prompt)
+    prompt = Prompt(schema or CHAT_SCHEMA, span=_place("prompt")).text(body.prompt)
     return await respond(
         request,
         ServerRequest(

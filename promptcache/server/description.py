@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-from promptcache.language import (
-    CheckedItem,
-    CheckedModule,
-    CheckedSchema,
-    CheckedTurn,
-    CheckedUnion,
-    Doc,
-    Parameter,
-    Whitespace,
-    finish,
-    walk,
-)
+from promptcache.language import CheckedSchema, CheckedUnion, Parameter, module_docs, walk_checked
 
 
 def describe(checked: CheckedSchema) -> dict[str, Any]:
     """Return the modules and unions of a schema. The module "" has the parameters outside of modules."""
-    docs = dict(_docs(checked))
+    docs = dict(module_docs(checked))
     modules = [
         {
             "path": path,
@@ -38,7 +26,8 @@ def describe(checked: CheckedSchema) -> dict[str, Any]:
             "default": union.default,
             "members": [member.path for member in union.members],
         }
-        for union in _unions(checked.children)
+        for union in walk_checked(checked.children)
+        if isinstance(union, CheckedUnion)
     ]
     return {"modules": modules, "unions": unions}
 
@@ -52,22 +41,3 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "required": parameter.required,
         "default": parameter.default,
     }
-
-
-def _unions(items: Iterable[CheckedItem]) -> Iterator[CheckedUnion]:
-    for item in items:
-        match item:
-            case CheckedUnion():
-                yield item
-                yield from _unions(item.members)
-            case CheckedModule() | CheckedTurn():
-                yield from _unions(item.children)
-
-
-def _docs(checked: CheckedSchema) -> Iterator[tuple[str, str]]:
-    """Yield the first `doc` of each module."""
-    seen = set()
-    for parent, item in walk(checked.source.children):
-        if isinstance(item, Doc) and parent not in seen:
-            seen.add(parent)
-            yield parent, "".join(text or "" for text in finish([item.text], Whitespace.DEDENT))

@@ -154,7 +154,7 @@ def install_handlers(app: FastAPI) -> None:
         code = _CODES.get(error.status_code, "invalid_request")
         headers = dict(error.headers or {})
         if "Allow" in headers:  # it has the methods of one route only
-            headers["Allow"] = ", ".join(_methods(request))
+            headers["Allow"] = ", ".join(_methods(request)) or headers["Allow"]  # files have no route
         return ApiError(error.status_code, code, str(error.detail), headers=headers).response()
 
     app.add_exception_handler(ApiError, refused)

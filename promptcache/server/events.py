@@ -1,4 +1,4 @@
-"""The way of tokens from the worker thread to the event loop, for the rows of one request."""
+"""Passes tokens from the worker thread to the event loop, for the rows of one request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.state import ServedTicket
 
 MAX_UNREAD = 512
-"""Number of tokens that a client may be behind before its request is cancelled."""
+"""Number of tokens that the client of a stream may be behind before its request is cancelled."""
 
 RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
 """A generated token, the end of a row, or an error."""
@@ -29,9 +29,15 @@ class ClientGone(Exception):
 class RowEvents:
     """What happens to the rows of one request, in order. Used in one event loop, filled by the worker thread."""
 
-    def __init__(self, timeout_s: float) -> None:
-        """Create the events of a request that ends after `timeout_s` seconds."""
+    def __init__(self, timeout_s: float, max_unread: float) -> None:
+        """Create the events of a request.
+
+        Args:
+            timeout_s: Seconds after which it ends.
+            max_unread: Number of items that may wait to be read; a request with more of them ends.
+        """
         self._loop = asyncio.get_running_loop()
+        self._max_unread = max_unread
         self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
         self._tickets: list[ServedTicket] = []
@@ -87,8 +93,8 @@ class RowEvents:
             return
         self._items.append((row, item))
         self._ready.set()
-        if len(self._items) > MAX_UNREAD:
-            self._fail(ApiError(408, "client_too_slow", f"the client is {MAX_UNREAD} tokens behind"))
+        if len(self._items) > self._max_unread:
+            self._fail(ApiError(408, "client_too_slow", f"the client is {self._max_unread} tokens behind"))
 
     def _fail(self, error: BaseException) -> None:
         """Put an error before all other items, and cancel the rows."""

@@ -28,6 +28,8 @@ LOG = logging.getLogger("promptcache.server")
 
 _OPEN = ("/", "/livez", "/health")
 _PAGE = "/page/"  # files of the package, the same for everyone
+_KEY = re.compile(r"[!-~]+")
+_KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -61,7 +63,7 @@ def read_keys(path: Path) -> frozenset[str]:
     """Return the digests of the keys in a file: one key a line; empty lines and lines with # are skipped.
 
     Raises:
-        InvalidValue: The file has no key, or a key with a space in it, or is not UTF-8.
+        InvalidValue: The file has no key, a key that is not printable ASCII without spaces, or is not UTF-8.
         OSError: The file cannot be read.
     """
     data = path.read_bytes()
@@ -71,11 +73,14 @@ def read_keys(path: Path) -> frozenset[str]:
         line = data.count(b"\n", 0, fault.start) + 1
         message = f"{path}: byte 0x{data[fault.start]:02x} in line {line} is not UTF-8; save the file as UTF-8"
         raise InvalidValue(message) from None
-    lines = (line.strip() for line in text.splitlines())
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys or any(len(key.split()) != 1 for key in keys):
-        raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own, without spaces")
-    return digests(keys)
+    lines = enumerate((line.strip() for line in text.splitlines()), 1)
+    keys = {number: line for number, line in lines if line and not line.startswith("#")}
+    if not keys:
+        raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own")
+    for number, key in keys.items():
+        if _KEY.fullmatch(key) is None:
+            raise InvalidValue(f"{path}: the key in line {number} is not allowed: {_KEY_WORDS}")
+    return digests(keys.values())
 
 
 class Gate:

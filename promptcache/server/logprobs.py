@@ -36,13 +36,19 @@ class AnswerLogprobs:
         self._before: list[int] = []  # the last token: some tokenizers put spaces between tokens only
         self._tokens: list[AnswerToken] = []
 
-    def add(self, token: TokenLogprobs, start: int) -> None:
-        """Add a token before which the answer has `start` characters. Control tokens are no part of an answer."""
+    def add(self, token: TokenLogprobs, num_before: int, num_known: int) -> None:
+        """Add a token. Control tokens are no part of an answer.
+
+        Args:
+            num_before: Characters of the answer that were known before the token.
+            num_known: Characters that are known with it. Broken characters before the token become known with it, too.
+        """
         if token.token_id in self._tokenizer.control_ids:
             return
+        text = self._text(token.token_id)
         made = AnswerToken(
-            start=start,
-            text=self._text(token.token_id),
+            start=max(num_before, num_known - len(text)),
+            text=text,
             logprob=token.logprob,
             top=tuple((self._text(token_id), logprob) for token_id, logprob in token.top),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
@@ -161,7 +161,9 @@ class ChatBody(_LogprobsBody):
 
     model: str
     messages: list[Any]
-    prompt_cache: ModuleBody = Field(default_factory=ModuleBody)
+    prompt_cache: Annotated[ModuleBody, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=ModuleBody
+    )
 
 
 class PlainBody(GenerationBody):

@@ -20,10 +20,10 @@ from promptcache.diagnostics import (
     UnknownSchema,
     as_data,
 )
-from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import CHAT_SCHEMA, Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
-from promptcache.runtime import PromptSource, SchemaState, schema_state
+from promptcache.runtime import PromptSource, SchemaState, prefilled, schema_state
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
 from promptcache.server.chat import chat_prompt
@@ -39,10 +39,7 @@ router = APIRouter()
 async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
     body = await read_body(request, PromptBody, document="prompt")
-    parsed = parse_prompt(body.prompt)
-    state: ServerState = request.app.state.server
-    if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
-        raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
+    parsed = await _parsed(body, request.app.state.server)
     return await respond(
         request,
         ServerRequest(
@@ -87,13 +84,23 @@ async def plan(request: Request) -> dict[str, Any]:
     if "messages" in data:
         chat = checked_body(ChatBody, data)
         source, _ = chat_prompt(chat, state)
-        repair, limit = chat.prompt_cache.repair, chat.limit
+        repair, limit, reuse = chat.prompt_cache.repair, chat.limit, True
     else:
         body = checked_body(PromptBody, data)
-        source, repair, limit = parse_prompt(body.prompt), body.repair, body.limit
+        source, repair, limit, reuse = await _parsed(body, state), body.repair, body.limit, body.reuse
     made = await run_in_threadpool(lambda: state.engine.plan(source, repair=repair))
+    if not reuse:
+        made = prefilled(made)
     check_positions(made, state.engine.model.context_length, limit or 1)
     return _plan_data(made)
+
+
+async def _parsed(body: PromptBody, state: ServerState) -> Prompt:
+    """Return the prompt of a body, whose schema is the one that the model id names, if it names one."""
+    parsed = await run_in_threadpool(parse_prompt, body.prompt)
+    if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
+        raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
+    return parsed
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
@@ -164,12 +171,9 @@ def svg_response(picture: str) -> Response:
 
 
 def _plan_data(made: Plan) -> dict[str, Any]:
-    modules: dict[str, int] = {}
-    for reuse in made.reuse:
-        name = made.layout.runs[reuse.run].module
-        modules[name] = modules.get(name, 0) + reuse.part.num_tokens
+    modules = made.num_reused_tokens_by_module
     return {
-        "schema": made.selection.schema.name,
+        "schema": None if made.selection.schema.name == CHAT_SCHEMA else made.selection.schema.name,
         "level": made.level,
         "repair": str(made.repair),
         "num_reused_tokens": made.num_reused_tokens,

@@ -110,9 +110,11 @@ class DrainingServer(uvicorn.Server):
         asyncio.get_running_loop().call_later(_SECOND_SIGNAL_S, self._abort_connections)
 
     async def _finish(self, state: ServerState, drain_s: float) -> None:
-        await asyncio.to_thread(state.service.drain, drain_s)
-        await asyncio.to_thread(state.service.close)  # what has not ended gets an error, while connections are open
-        self.should_exit = True
+        try:
+            await asyncio.to_thread(state.service.drain, drain_s)
+            await asyncio.to_thread(state.service.close)  # what has not ended gets an error, while connections are open
+        finally:
+            self.should_exit = True
 
     def _abort_connections(self) -> None:
         for connection in tuple(self.server_state.connections):

@@ -66,7 +66,11 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
     """Return the modules and parameters of a schema, and its document."""
     state: ServerState = request.app.state.server
     checked = _find(state, name)
-    return {**_summary(checked), **describe(checked), "xml": print_schema(checked.source)}
+
+    def data() -> dict[str, Any]:
+        return {**_summary(checked), **describe(checked), "xml": print_schema(checked.source)}
+
+    return await run_in_threadpool(data)
 
 
 @router.put("/v1/schemas/{name:path}")

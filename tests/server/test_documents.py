@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import pkgutil
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from promptcache import Engine
@@ -48,6 +53,55 @@ def test_document_types_are_refused(served: Served, endpoint: str) -> None:
         response = client.post(endpoint, content=DTD, headers=XML)
 
     assert (response.status_code, response.json()["error"]["code"]) == (400, "PC002")
+
+
+_READERS = {
+    "prompts": ("parse_prompt",),
+    "schemas": ("parse_schema", "print_schema", "describe"),
+}
+"""What reads or writes whole documents, in the modules of the server."""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document"),
+    [
+        ("POST", "/v1/prompts", PROMPT),
+        ("POST", "/v1/plan", PROMPT),
+        ("POST", "/v1/check", PROMPT),
+        ("POST", "/v1/layout.svg", PROMPT),
+        ("PUT", "/v1/schemas/travel", TRAVEL.read_text()),
+        ("GET", "/v1/schemas/travel", None),
+    ],
+)
+def test_documents_do_not_stop_other_answers(
+    served: Served, monkeypatch: pytest.MonkeyPatch, method: str, path: str, document: str | None
+) -> None:
+    """No document is parsed, described or printed in the event loop: large ones take a second, and streams would wait."""
+    threads: list[bool] = []
+
+    def watched(function: Callable[..., object], *args: object) -> object:
+        threads.append(_runs_a_loop())
+        return function(*args)
+
+    for module, names in _READERS.items():
+        for name in names:
+            place = f"promptcache.server.{module}.{name}"
+            monkeypatch.setattr(place, partial(watched, pkgutil.resolve_name(f"promptcache.server.{module}:{name}")))
+
+    with served.http("root") as client:
+        response = client.request(method, path, content=document, headers=XML)
+
+    assert response.status_code == 200, response.text
+    assert threads
+    assert not any(threads)
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def test_bodies_that_are_no_text(served: Served) -> None:
@@ -97,6 +151,18 @@ def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
     assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
     assert made["next_position"] == expected.stop
     assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
+
+
+def test_plans_and_answers_have_one_schema_and_reuse(served: Served) -> None:
+    """A plan refuses the models that an answer refuses, follows `reuse`, and has no name for no schema."""
+    with served.http() as client:
+        unknown = client.post("/v1/plan", json={"prompt": PROMPT, "model": "nope"})
+        prefilled = client.post("/v1/plan", json={"prompt": PROMPT, "reuse": False}).json()
+        chat = client.post("/v1/plan", json={"model": "demo", "messages": [QUESTION]}).json()
+
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert (prefilled["num_reused_tokens"], prefilled["modules"]) == (0, [])
+    assert chat["schema"] is None
 
 
 def test_prompts_with_too_many_positions(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from promptcache import Engine
 from promptcache.diagnostics import QueueFull, QueueTimeout, ServiceClosed
+from promptcache.runtime import ServiceLimits
+from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
@@ -131,6 +134,7 @@ def test_unknown_paths_and_methods_have_the_shape(served: Served, method: str) -
         ("/v1/schemas/travel/warm", "HEAD, GET, PUT, POST, DELETE"),
         ("/v1/chat/completions", "POST"),
         ("/health", "HEAD, GET"),
+        ("/page/page.js", "GET, HEAD"),
     ],
 )
 @pytest.mark.parametrize("method", ["OPTIONS", "PATCH"])
@@ -206,6 +210,64 @@ def test_error_in_a_stream_is_its_last_event(engine: Engine, monkeypatch: pytest
     assert "secret" not in text
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"model": "demo", "temperature": NaN}', "NaN is no number in JSON"),
+        ('{"model": "demo", "temperature": 1e400}', "the number '1e400' is too large"),
+        ('{"model": "demo", "seed": ' + "1" * 5000 + "}", "a number has more than 4300 digits"),
+    ],
+)
+def test_numbers_that_json_does_not_have(served: Served, body: str, message: str) -> None:
+    """Python's reader takes them, or names its own settings."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+    assert message in response.json()["error"]["message"]
+
+
+def test_paths_with_a_slash_at_the_end_are_unknown(served: Served) -> None:
+    """No redirect sends a prompt to an address that is made of the client's own header."""
+    with served.http() as client:
+        response = client.post("/v1/chat/completions/", json=CHAT, headers={"host": "elsewhere"})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_answers_that_could_never_wait_together_are_refused_for_good(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of a request wait first, so `n` of them have to fit into the queue: 429 would be repeated for ever."""
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        asked = [{**CHAT, "n": n, "max_tokens": 20} for n in (1, 4)]
+        return [await client.post("/v1/chat/completions", json=each) for each in asked]
+
+    settings = ServerSettings(model="demo", limits=ServiceLimits(max_waiting_tokens=50))
+    one, four = in_process(create_app(engine, settings), ask)
+
+    assert one.status_code == 200
+    assert (four.status_code, four.json()["error"]["param"]) == (400, "n")
+    assert "are more than 50 that may wait" in four.json()["error"]["message"]
+
+
+def test_streams_have_no_line_ends_of_unicode(engine: Engine) -> None:
+    """Clients that cut lines as Python does get whole events."""
+
+    async def ask(client: httpx.AsyncClient) -> tuple[str, str]:
+        asked = {"model": "demo", "prompt": "The \u2028 \u2028 \u2028 \u2028", "temperature": 0, "max_tokens": 30}
+        whole = await client.post("/v1/completions", json=asked)
+        stream = await client.post("/v1/completions", json={**asked, "stream": True})
+        return whole.json()["choices"][0]["text"], stream.text
+
+    whole, stream = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines()[:-2] if line]
+
+    assert "\u2028" in whole
+    assert "".join(each["choices"][0]["text"] for each in events) == whole
+
+
 def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that takes too long is 408, and its row is cancelled."""
     service = ScriptedService(threading.Event())
@@ -227,7 +289,7 @@ def test_slow_reader_is_cancelled() -> None:
     service = ScriptedService()
 
     async def read_nothing() -> tuple[int, RowItem]:
-        events = RowEvents(60)
+        events = RowEvents(60, MAX_UNREAD)
         events.watch([service.submit("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
         tell = events.listener(0)
         for _ in range(MAX_UNREAD + 1):
@@ -240,6 +302,19 @@ def test_slow_reader_is_cancelled() -> None:
     assert isinstance(item, ApiError)
     assert item.code == "client_too_slow"
     assert service.cancelled.is_set()
+
+
+@pytest.mark.parametrize(("stream", "status"), [(True, 408), (False, 200)])
+def test_whole_answers_have_no_slow_reader(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, stream: bool, status: int
+) -> None:
+    """The limit of unread tokens is one of streams: the server itself collects an answer that it sends at once."""
+    monkeypatch.setattr("promptcache.server.answers.MAX_UNREAD", 0)
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+
+    assert in_process(create_app(engine, ServerSettings(model="demo")), ask).status_code == status
 
 
 def test_dead_worker_is_unhealthy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

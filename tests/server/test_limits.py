@@ -104,7 +104,7 @@ def test_files_of_keys(tmp_path: Path) -> None:
     path.write_text("# two\n\nalice\n  bob \n", encoding="utf-8")
 
     assert read_keys(path) == digests(["alice", "bob"])
-    for text in ("", "# none\n", "two words\n"):
+    for text in ("", "# none\n", "two words\n", "clé\n", "del\x7f\n"):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InvalidValue, match="keys"):
             read_keys(path)

@@ -8,8 +8,9 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
-from promptcache.runtime import TokenLogprobs
-from promptcache.server.logprobs import AnswerLogprobs, chat_logprobs
+from promptcache.runtime import IncrementalText, TokenLogprobs
+from promptcache.server.answers import _AnswerRow
+from promptcache.server.logprobs import AnswerLogprobs, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.server.conftest import QUESTION, Served
 
@@ -130,11 +131,29 @@ def test_requests_that_run_alone_have_them_at_their_end(served: Served, monkeypa
         assert [each.token for each in tokens] == [each.token for each in plain[0][1]]
 
 
+@pytest.mark.parametrize("stop", [None, "bc", "d"])
+def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
+    """A byte that no character can have is one character of the text, and those of a stop string are left out."""
+    tokenizer = ByteTokenizer()
+    token_ids = list(b"a\xf0bcd")
+    row = _AnswerRow(
+        text=IncrementalText(tokenizer.detokenize, (stop,) if stop else ()), logprobs=AnswerLogprobs(tokenizer)
+    )
+
+    pieces = [row.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=())) for token_id in token_ids]
+    text = "".join(pieces)
+    found = plain_logprobs(row.tokens())
+
+    assert text == "a\ufffdbcd".partition(stop or "\0")[0]
+    assert found["text_offset"] == list(range(len(text)))
+    assert "".join(found["tokens"]) == text
+
+
 def test_parts_of_a_character_have_no_bytes() -> None:
     """A token that is a part of a character shows it as such, and has no bytes of its own."""
     logprobs = AnswerLogprobs(ByteTokenizer())
     for token_id in "aé".encode():
-        logprobs.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=((token_id, -1.0),)), 0)
+        logprobs.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=((token_id, -1.0),)), 0, 0)
     first, *others = chat_logprobs(logprobs.take())["content"]
 
     assert (first["token"], first["bytes"]) == ("a", [97])

@@ -569,6 +569,31 @@ def test_saving_asks_for_an_admin_key_and_adds_the_schema(visit: Callable[..., A
 
 
 @in_browser
+def test_an_edit_while_a_schema_is_saved_stays_unsaved(visit: Callable[..., Any], open_server: Served) -> None:
+    """The server has the text that was sent, so the rest of the edit can still be saved."""
+    page = ready(visit())
+    schema = '<schema name="notes"><module name="a">The river of Rome is {}.</module></schema>'
+    held: list[Any] = []
+    page.route("**/v1/schemas/notes", lambda route: held.append(route) if not held else route.continue_())
+    with httpx.Client(base_url=open_server.url, headers={"authorization": "Bearer root"}) as client:
+        headers = {"content-type": "application/xml"}
+        write(page, "schema", schema.format("Alba"))
+        page.wait_for_selector("#save:not([hidden])")
+        page.click("#save")
+        while not held:
+            page.wait_for_timeout(50)
+        write(page, "schema", schema.format("Nera"))
+        assert client.put("/v1/schemas/notes", content=schema.format("Alba"), headers=headers).status_code == 201
+        held[0].fulfill(status=201, content_type="application/json", body="{}")
+        until(page, "document.querySelector('#schemas').value === 'notes'")
+        page.wait_for_timeout(1500)  # the page checks the text again after a pause
+
+        assert page.is_visible("#save")
+        assert page.inner_text("#schema-note").startswith("Edited here only")
+        assert client.delete("/v1/schemas/notes").status_code == 200
+
+
+@in_browser
 def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any], served: Served) -> None:
     """A server with keys shows the field and nothing else works; a wrong key asks again, a right one opens the page."""
     page = visit(url=served.url, expected="401")

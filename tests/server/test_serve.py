@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import queue
 import re
 import signal
@@ -92,6 +93,12 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
         (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
         (["--max-rows", "0"], 2, "0 is not in the range"),
+        (["--drain", "inf"], 2, "'--drain': inf is not allowed: a number above 0"),
+        (["--drain", "1e10"], 2, "1e10 is not allowed: a number above 0, at most 31,622,400 (a year)"),
+        (["--request-timeout", "nan"], 2, "'--request-timeout': nan is not allowed"),
+        (["--queue-timeout", "0"], 2, "0 is not allowed"),
+        (["--config", "twice.toml"], 2, "an option is there twice, with - and with _"),
+        (["--api-key-file", "accent"], 2, "--api-key-file accent: the key in line 2 is not allowed: letters without"),
         (["--replicas", "2"], 2, "is for --ray"),
         (["--ray", "--port", "0"], 2, "name a port"),
         (["--ray", "--admin-key-file", "keys"], 2, "a start with other schemas"),
@@ -108,7 +115,14 @@ def test_options_are_checked_before_the_model_is_loaded(
     message: str,
 ) -> None:
     """Public addresses need keys, and files have to be right."""
-    files = {"keys": "alice\n", "empty": "\n", "wrong.toml": "max_row = 3\n", "broken.toml": "max_row =\n"}
+    files = {
+        "keys": "alice\n",
+        "empty": "\n",
+        "accent": "alice\nclé\n",
+        "wrong.toml": "max_row = 3\n",
+        "broken.toml": "max_row =\n",
+        "twice.toml": "max-rows = 1\nmax_rows = 2\n",
+    }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "latin").write_bytes(b"key\xff\n")
@@ -119,6 +133,17 @@ def test_options_are_checked_before_the_model_is_loaded(
 
     assert (found, len(started)) == (code, int(code == 0)), errors
     assert message in errors
+
+
+def test_schemas_of_the_environment_are_separated_as_paths(started: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The names of files may have spaces."""
+    files = [tmp_path / "a b.xml", tmp_path / "c.xml"]
+    for number, file in enumerate(files):
+        file.write_text(f'<schema name="s{number}">Text.</schema>', encoding="utf-8")
+
+    code, errors = _serve(PROMPTCACHE_SCHEMA=os.pathsep.join(map(str, files)))
+
+    assert (code, len(started)) == (0, 1), errors
 
 
 @pytest.mark.parametrize(

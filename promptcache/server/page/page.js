@@ -249,7 +249,7 @@ async function answering(work) {
 
 /** Ask for the answer of the prompt as a stream, and return it with usage and times. */
 async function ask(reuse, signal, show) {
-  const limit = Number.parseInt($("max-tokens").value, 10);
+  const limit = Math.trunc($("max-tokens").valueAsNumber);
   const json = {
     prompt: promptEditor.text, temperature: 0, reuse, stream: true, stream_options: { include_usage: true },
     ...(limit > 0 ? { max_tokens: limit } : {}),
@@ -274,8 +274,9 @@ async function ask(reuse, signal, show) {
 
 async function save() {
   const { id } = described;
+  const xml = schemaEditor.text; // it may be edited while it is saved
   try {
-    await send(`v1/schemas/${encodeURIComponent(id)}`, { method: "PUT", body: schemaEditor.text, type: "application/xml" });
+    await send(`v1/schemas/${encodeURIComponent(id)}`, { method: "PUT", body: xml, type: "application/xml" });
   } catch (error) {
     if (error.status === 403) {
       return askForKey("Saving needs an admin key: one in the file that the server got with --admin-key-file.", save);
@@ -285,7 +286,7 @@ async function save() {
   say(null);
   await listSchemas(id);
   saved = await (await send(`v1/schemas/${encodeURIComponent(id)}`)).json();
-  saved.xml = schemaEditor.text;
+  saved.xml = xml;
   enableRun();
   scheduleCheck();
 }

@@ -9,7 +9,6 @@ class Refused extends Error {
   constructor(status, error) {
     super(error.message);
     this.status = status;
-    this.code = error.code;
   }
 }
 
