@@ -19,8 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache import Engine
-from promptcache.diagnostics import UnsupportedModel
-from promptcache.runtime.hf.facts import MODEL_FAULTS, TESTED_TYPES, first_line
+from promptcache.diagnostics import UnsupportedModel, first_line
+from promptcache.runtime.hf.facts import MODEL_FAULTS, TESTED_TYPES
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 
 TYPES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in TESTED_TYPES)

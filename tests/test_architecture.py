@@ -237,6 +237,18 @@ def test_public_names_are_there() -> None:
     assert set(promptcache.__all__) == set(promptcache._HOMES) <= set(dir(promptcache))
 
 
+def test_every_name_in_all_is_there() -> None:
+    """Every name in the `__all__` of a module exists, so that `from … import *` works."""
+    missing = []
+    for _, path in modules():
+        if any(isinstance(node, ast.Name) and node.id == "__all__" for node in parsed(path)):
+            inside = path.relative_to(PACKAGE.parent).with_suffix("")
+            module = importlib.import_module(".".join(inside.parts).removesuffix(".__init__"))
+            missing += [f"{inside}: {name}" for name in module.__all__ if not hasattr(module, name)]
+
+    assert missing == []
+
+
 def test_each_type_name_is_used_once() -> None:
     """Two types of one name mean two things by one word."""
     homes: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ A second size that varies gets a panel for each of its values. Needs matplotlib 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +17,7 @@ from promptcache.diagnostics import PromptCacheError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 Points: TypeAlias = tuple[tuple[float, float], ...]
 
@@ -31,6 +32,15 @@ _AXES = {
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#9a7d0a")  # by Okabe and Ito
 _MARKERS = "osD^vP*X"
 _MAX_COLUMNS = 3
+_POINT = 4  # pixels from the middle of a point to its edge
+_PLACES = [
+    (right * distance, up * distance)
+    for distance in range(6, 40, 3)
+    for up in (1, -1, 0)
+    for right in (1, -1, 0)
+    if right or up
+]
+"""Where the label of a point may be, nearest places first."""
 
 NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens, --cached or --requests"
 
@@ -73,17 +83,44 @@ def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], h
     """
     figure = _figure((9, 5.5))
     axes = figure.subplots()
+    labels = []
     for (name, points), look in zip(quality_curves(report).items(), _looks(), strict=False):
         costs, distances = [cost for cost, _, _ in points], [distance for _, distance, _ in points]
-        axes.scatter(costs, distances, s=25, label=name, color=look["color"], marker=look["marker"])
+        axes.scatter(costs, distances, s=25, label=name, clip_on=False, color=look["color"], marker=look["marker"])
         line = [(cost, distance) for cost, distance, way in points if way_named(way).repair is not None]
         axes.plot([cost for cost, _ in line], [distance for _, distance in line], color=look["color"])
         for cost, distance, way in points:
-            axes.annotate(way, (cost, distance), (3, 4), textcoords="offset points", fontsize="xx-small")
+            labels.append(
+                axes.annotate(
+                    way,
+                    (cost, distance),
+                    _PLACES[0],
+                    textcoords="offset points",
+                    verticalalignment="center",
+                    fontsize="xx-small",
+                    color=look["color"],
+                )
+            )
     axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
     axes.grid(visible=True, alpha=0.25)
     figure.legend(loc="outside right upper", frameon=False)
+    keep_apart(figure, axes, labels)
     _save(figure, path, report.title, _caption(model, hardware))
+
+
+def keep_apart(figure: Figure, axes: Axes, labels: Sequence[Annotation]) -> None:
+    """Move each label to the nearest place around its point where it covers no point and no earlier label."""
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()  # sets the scales of the axes
+    points = [axes.transData.transform(label.xy) for label in labels]
+    taken = [Bbox([point - _POINT, point + _POINT]) for point in points]
+    for label in labels:
+        for right, up in _PLACES:
+            label.set(position=(right, up), horizontalalignment="left" if right > 0 else "right" if right else "center")
+            if not label.get_window_extent().count_overlaps(taken):
+                break
+        taken.append(label.get_window_extent())
 
 
 def quality_curves(report: BenchReport) -> dict[str, list[tuple[float, float, str]]]:

@@ -354,7 +354,7 @@ class BlockCache:
         found = self.find(row)
         start = len(found) * BLOCK_TOKENS
         kv = self.joined(found)
-        cache = _cache(None if kv is None else kv[:, :, None], self._model)
+        cache = _cache(None if kv is None else kv[:, :, None])
         logits: torch.Tensor = self._model.hf(
             input_ids=token_tensor(row[start:], self._model.device),
             position_ids=token_tensor(range(start, len(row)), self._model.device),
@@ -384,7 +384,7 @@ class PaddedBlockCache(BlockCache):
             if joined is not None:
                 kv[:, :, index, :, held - joined.shape[3] :] = joined
                 held_mask[index, held - joined.shape[3] :] = 1
-        cache = _cache(kv if held else None, model)
+        cache = _cache(kv if held else None)
         both = torch.cat([held_mask, mask], dim=1)
         positions = (both.cumsum(1) - 1).clamp(min=0)[:, held:]
         logits: torch.Tensor = model.hf(
@@ -400,7 +400,7 @@ class PaddedBlockCache(BlockCache):
         return logits
 
 
-def _cache(kv: torch.Tensor | None, model: Model) -> DynamicCache:
+def _cache(kv: torch.Tensor | None) -> DynamicCache:
     """Return a `DynamicCache` over KV `[L, 2, B, Hkv, n, D]`, without another copy."""
     cache = DynamicCache()
     if kv is not None:

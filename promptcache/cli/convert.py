@@ -26,6 +26,7 @@ from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue, LanguageError, SchemaError, suggest
 from promptcache.language import (
     IN_PYTHON,
+    NOT_IN_XML,
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
     RESERVED_PARAMETERS,
@@ -67,7 +68,6 @@ _STRING = re.compile(r'"[^"]*"|\'[^\']*\'')
 _SCAFFOLD = re.compile(r"""\s+(scaffold)\s*=\s*("[^"]*"|'[^']*')""")
 _TOOLS = ("tools", "functions")
 _JSON_START = re.compile(r'[ \t\r\n]*+(?:\{[ \t\r\n]*+["}]|\[[ \t\r\n]*+["{\[\]])')
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,5 +397,5 @@ def read_chat(text: str, source: str) -> tuple[ChatMessage, ...]:
 
 def not_in_xml(text: str) -> tuple[str, int] | None:
     """Return the first character that XML cannot express, in words, with its index; None if there is none."""
-    found = _NOT_IN_XML.search(text)
+    found = NOT_IN_XML.search(text)
     return None if found is None else (f"the character U+{ord(found[0]):04X}", found.start())

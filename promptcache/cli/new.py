@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,7 +69,7 @@ def command(_sources: Sources, name: str, origin: str | None, output: Path | Non
     write_new(files)
     return Output(
         data={"schema": name, "files": [str(path) for path in files]},
-        text=partial(tell, *(f"wrote {path}" for path in files), f"try: promptcache run {prompt}"),
+        text=partial(tell, *(f"wrote {path}" for path in files), f"try: promptcache run {shlex.quote(str(prompt))}"),
     )
 
 

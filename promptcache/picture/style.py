@@ -97,7 +97,7 @@ def svg_style(num_contexts: int) -> str:
             *(f".{ROOT_CLASS} {rule}" for rule in shapes),
             light,
             f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}",
-            *_lit(num_contexts, ".row:hover .back", ".back", ("fill: " + LIT.light, "fill: " + LIT.dark)),
+            *_lit(num_contexts, ".back", ("fill: " + LIT.light, "fill: " + LIT.dark)),
         ]
     )
 
@@ -120,7 +120,7 @@ def _svg_colours(scheme: int) -> Iterator[str]:
     return (f".{ROOT_CLASS} {selector} {{ {name}: {colour[scheme]} }}" for selector, name, colour in rules)
 
 
-def _lit(num_contexts: int, own: str, target: str, colours: tuple[str, str]) -> Iterator[str]:
+def _lit(num_contexts: int, target: str, colours: tuple[str, str]) -> Iterator[str]:
     """Yield the rules that highlight the context of a row on hover."""
     lit = [f".{ROOT_CLASS}:has(.s{number}:hover) .t{number} {target}".rstrip() for number in range(num_contexts)]
     if lit:
@@ -191,7 +191,7 @@ def html_style(num_contexts: int) -> str:
             looks,
             _scoped(_HTML.replace("FONT", f"{FONT_SIZE + 1}px")),
             f"@container (max-width: 640px) {{ {_scoped(_NARROW)} }}",
-            *_lit(num_contexts, "", "", ("background: var(--pc-lit)",) * 2),
+            *_lit(num_contexts, "", ("background: var(--pc-lit)",) * 2),
         ]
     )
 

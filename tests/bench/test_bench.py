@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
 from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
 from promptcache.bench.kinds import compare_kinds, kinds
-from promptcache.bench.plot import panels, plot, plot_quality, quality_curves
+from promptcache.bench.plot import keep_apart, panels, plot, plot_quality, quality_curves
 from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, REPAIR_ALL, PrefixSizes, compare_prefixes, num_needed
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
@@ -321,6 +324,21 @@ def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
 
     assert quality_curves(report) == {"facts, 40 tokens": [(75.0, 0.0, "all"), (25.0, 125.0, "slots")]}
     assert (tmp_path / "quality.svg").stat().st_size > 5_000
+
+
+def test_labels_of_points_do_not_overlap() -> None:
+    """However close the points are, each label is beside its point, and covers no other one."""
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
+    axes.set(xlim=(-50, 50), ylim=(-50, 50))
+    points = [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (0, 2), (4, 1), (5, 5)]
+    labels = [axes.annotate("first-16", point, (1, 1), textcoords="offset points", size="xx-small") for point in points]
+
+    keep_apart(figure, axes, labels)
+
+    boxes = [label.get_window_extent() for label in labels]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(math.hypot(*label.get_position()) < 60 for label in labels)
 
 
 def test_history_does_not_help_repeated_rounds() -> None:

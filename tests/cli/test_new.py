@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def test_output_says_where(command: Command, folder: Path) -> None:
     assert json.loads(result.stdout) == {"schema": "R&D", "files": ["deep/down/lab.xml", "deep/down/lab-prompt.xml"]}
     found = command("check", "deep/down/lab-prompt.xml")
     assert (found.exit_code, found.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+
+
+def test_the_next_command_is_quoted_for_the_shell(command: Command, folder: Path) -> None:
+    """A name with signs of the shell can be copied from the output."""
+    last = command("new", "R&D").stderr.splitlines()[-1]
+
+    assert shlex.split(last) == ["try:", "promptcache", "run", "R&D-prompt.xml"]
+    assert "'" in last
 
 
 @pytest.mark.parametrize(
