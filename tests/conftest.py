@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -58,13 +57,11 @@ def _one_thread_each() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def few_objects() -> Iterator[None]:
-    """Keep garbage collections in timed tests from traversing the objects of all tests before."""
+@pytest.fixture(scope="module", autouse=True)
+def _own_objects() -> None:
+    """Keep garbage collections from traversing the objects of all modules before: they took up to 4 s each."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def law_examples(share: float = 1.0, thorough: float | None = None) -> int:

@@ -28,7 +28,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("few_objects")]
+pytestmark = pytest.mark.long
 
 SECONDS = 1.0
 """Processor time that a call with a wrong value may take."""

@@ -106,7 +106,6 @@ def alignment(first: str, second: str) -> int:
     return min(options)
 
 
-@pytest.mark.usefixtures("few_objects")
 def test_thousands_of_names_do_not_keep_anyone_waiting() -> None:
     """Among 2,000 names of the same letters a suggestion takes a small part of a second."""
     rng = random.Random(0)

@@ -180,7 +180,6 @@ def test_large_conditions_are_refused(test):
     assert codes(caught.value.diagnostics) == ["PC308"]
 
 
-@pytest.mark.usefixtures("few_objects")
 def test_many_alternatives_cost_no_time():
     """A condition with 2^30 combinations, and a choice of half of sixty modules, are checked at once."""
     modules = "".join(f'<module name="m{number}"/>' for number in range(60))
@@ -291,7 +290,6 @@ def test_evaluation_is_linear_in_the_selection():
     assert len(evaluated) <= 2
 
 
-@pytest.mark.usefixtures("few_objects")
 def test_many_rules_are_checked_in_time():
     """A schema of 2,000 modules in a megabyte with 500 rules of all kinds is parsed and checked within two seconds."""
     filler = "word " * 90

@@ -249,7 +249,6 @@ def test_broken_document_is_explained_where_it_is_broken(broken: Broken) -> None
     ],
 )
 @pytest.mark.long
-@pytest.mark.usefixtures("few_objects")
 def test_explaining_takes_linear_time(repeated: Callable[[int], str]) -> None:
     """Explaining a long malformed document takes linear time."""
 

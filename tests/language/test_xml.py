@@ -133,7 +133,6 @@ def test_limits_hold_and_cost_little():
             assert seconds < 8
 
 
-@pytest.mark.usefixtures("few_objects")
 def test_large_documents_take_linear_time():
     """Ten times as many lines, attributes or comments take about ten times as long."""
 
