@@ -11,6 +11,8 @@ only has to be known somewhere in the schema.
 RELAX NG cannot count elements of one name in any order. For up to `MAX_EXACT` parameters, the grammar lists every
 combination: each parameter once, as an attribute or as an element. For more parameters, any `<arg>` replaces a
 missing attribute, and a repeated argument is not detected.
+
+A name that no tag can have is known as the content of a `module` or `name` attribute only.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from lxml import etree
 from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
+from promptcache.language.syntax.markup_faults import is_tag
 from promptcache.language.syntax.nodes import Doc, Parameter, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 
@@ -63,6 +66,8 @@ class _Writer:
             if parameters:
                 yield _define(f"a{self._number[path]}", _arguments(parameters.values()))
         for module in self._schema.modules.values():
+            if not is_tag(_last(module)):
+                continue
             yield _define(f"m{self._number[module.path]}", self._module(module, "strict"))
             if self._below[module.path]:
                 yield _define(f"l{self._number[module.path]}", self._module(module, "loose"))
@@ -78,7 +83,7 @@ class _Writer:
         return element
 
     def _module(self, module: CheckedModule, form: str) -> etree._Element:
-        element = RNG.element(name=module.path.rpartition("/")[2])
+        element = RNG.element(name=_last(module))
         _documented(element, self._doc.get(module.path))
         element.append(self._content(module.path, module.children, form))
         return element
@@ -89,7 +94,10 @@ class _Writer:
         loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
         if form == "loose" or not self._below[path]:
             return loose
-        return RNG.choice(_interleave([*given, *self._references(items, "strict")]), loose)
+        strict = [*given, *self._references(items, "strict")]
+        if any(each.tag == f"{{{_NAMESPACE}}}notAllowed" for each in strict):  # libxml2 errs about it in an interleave
+            return loose
+        return RNG.choice(_interleave(strict), loose)
 
     def _uses(self, path: str, form: str) -> list[etree._Element]:
         """Return the pattern of the `<use>` references in a module; the strict form demands at least one."""
@@ -103,23 +111,30 @@ class _Writer:
         return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
 
     def _references(self, items: Iterable[CheckedItem], form: str) -> Iterator[etree._Element]:
-        """Yield a pattern for each module and union among `items`; a turn is not a step of a path."""
+        """Yield a pattern for each module and union among `items`; a turn is not a step of a path.
+
+        A required module whose name no tag can have is `notAllowed`.
+        """
         strict = form == "strict"
         for item in items:
             match item:
                 case CheckedModule():
-                    yield _optional(self._ref(item, form), needed=strict and item.required)
+                    yield from self._one_of([item], form, needed=strict and item.required)
                 case CheckedUnion():
                     needed = [member for member in item.members if member.required and strict]
-                    members = RNG.choice(*(self._ref(member, form) for member in needed or item.members))
                     exactly_one = bool(needed) or (item.required and item.default is None)
-                    yield _optional(members, needed=strict and exactly_one)
+                    yield from self._one_of(needed or item.members, form, needed=strict and exactly_one)
                 case CheckedTurn():
                     yield from self._references(item.children, form)
 
-    def _ref(self, module: CheckedModule, form: str) -> etree._Element:
-        letter = "l" if form == "loose" and self._below[module.path] else "m"
-        return RNG.ref(name=f"{letter}{self._number[module.path]}")
+    def _one_of(self, modules: Iterable[CheckedModule], form: str, *, needed: bool) -> Iterator[etree._Element]:
+        refs = []
+        for module in modules:
+            if is_tag(_last(module)):
+                letter = "l" if form == "loose" and self._below[module.path] else "m"
+                refs.append(RNG.ref(name=f"{letter}{self._number[module.path]}"))
+        if refs or needed:
+            yield _optional(RNG.choice(*refs), needed=needed) if refs else RNG.notAllowed()
 
 
 def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
@@ -132,13 +147,13 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
         return
     yield _define("from-root", RNG.choice(*(RNG.value(f"/{path}", type="string") for path in schema.modules)))
     parameters = sorted({name for known in schema.parameters.values() for name in known})
-    steps = sorted({path.rpartition("/")[2] for path in schema.modules})
+    steps = sorted(filter(is_tag, {_last(module) for module in schema.modules.values()}))
     ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
     from_root = RNG.attribute(RNG.ref(name="from-root"), name="module")
     yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
-    inside: list[etree._Element] = [
-        RNG.element(RNG.choice(*(RNG.name(step) for step in steps)), RNG.ref(name="anything"))
-    ]
+    inside: list[etree._Element] = []
+    if steps:
+        inside.append(RNG.element(RNG.choice(*(RNG.name(step) for step in steps)), RNG.ref(name="anything")))
     module = RNG.attribute(
         RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")),
         name="module",
@@ -148,7 +163,7 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     if parameters:
         name = RNG.attribute(RNG.choice(*(RNG.value(each, type="string") for each in parameters)), name="name")
         inside.append(RNG.element(name, RNG.text(), name="arg"))
-        attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters]
+        attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters if is_tag(each)]
     yield _define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
 
 
@@ -159,6 +174,10 @@ def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
         if isinstance(item, Doc) and parent not in seen:
             seen.add(parent)
             yield parent, "".join(text or "" for text in finish([item.text], Whitespace.DEDENT))
+
+
+def _last(module: CheckedModule) -> str:
+    return module.path.rpartition("/")[2]
 
 
 def _slashes(path: str) -> Iterator[int]:
@@ -189,7 +208,19 @@ def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
     known = tuple(parameters)
     if len(known) > MAX_EXACT:
         return _many(known)
-    return RNG.choice(*(_way(known, given) for count in range(len(known) + 1) for given in permutations(known, count)))
+    ways = (given for count in range(len(known) + 1) for given in permutations(known, count))
+    return _one_way([_way(known, given) for given in ways if all(map(_can_be_left_out, {*known} - {*given}))])
+
+
+def _one_way(ways: Sequence[Sequence[etree._Element]]) -> etree._Element:
+    """Return the choice of groups. An empty one makes it optional: libxml2 matches no empty group in an interleave."""
+    groups = RNG.choice(*(RNG.group(*way, RNG.empty()) for way in ways if way))
+    return groups if all(ways) else RNG.optional(groups)
+
+
+def _can_be_left_out(parameter: Parameter) -> bool:
+    """Return whether a parameter that is no element can be an attribute or missing."""
+    return is_tag(parameter.name) or not parameter.required
 
 
 def _documented(pattern: etree._Element, text: str | None) -> None:
@@ -200,16 +231,20 @@ def _documented(pattern: etree._Element, text: str | None) -> None:
         pattern.insert(0, note)
 
 
-def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> etree._Element:
-    """Return the pattern with `given` as elements, in this order, and the other parameters as attributes."""
-    attributes = (_attribute(each, optional=not each.required) for each in known if each not in given)
-    return RNG.group(*attributes, *(_element([each]) for each in given), RNG.empty())
+def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> list[etree._Element]:
+    """Return the patterns with `given` as elements, in this order, and the other parameters as attributes."""
+    attributes = [_attribute(each, optional=not each.required) for each in _tags(known) if each not in given]
+    return [*attributes, *(_element([each]) for each in given)]
 
 
 def _many(known: Sequence[Parameter]) -> etree._Element:
-    strict = RNG.group(*(_attribute(each, optional=not each.required) for each in known))
-    loose = RNG.group(*(_attribute(each, optional=True) for each in known), RNG.oneOrMore(_element(known)))
-    return RNG.choice(strict, loose)
+    strict = [_attribute(each, optional=not each.required) for each in _tags(known)]
+    loose = [*(_attribute(each, optional=True) for each in _tags(known)), RNG.oneOrMore(_element(known))]
+    return _one_way([strict, loose] if all(map(_can_be_left_out, known)) else [loose])
+
+
+def _tags(parameters: Iterable[Parameter]) -> Iterator[Parameter]:
+    return (each for each in parameters if is_tag(each.name))
 
 
 def _attribute(parameter: Parameter, *, optional: bool) -> etree._Element:

@@ -15,6 +15,7 @@ from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
     absolute,
     ancestors,
+    argument_form,
     in_range,
     is_path,
     is_version,
@@ -170,7 +171,7 @@ def _unfilled(
                 message = f"{owner} needs an argument for '{name}'"
                 span = places.get(module, places[""])
                 related = ((parameter.span, "the parameter"),)
-                yield diagnostic("PC404", message, span, f'add {name}="…"', related)
+                yield diagnostic("PC404", message, span, f"add {argument_form(name)}", related)
 
 
 def _in_order(

@@ -11,6 +11,8 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.prompt_grammar import prompt_grammar
+from promptcache.language.syntax.markup_faults import is_tag
+from promptcache.language.syntax.names import is_name
 from tests import strategies
 from tests.conftest import law_examples
 
@@ -150,3 +152,48 @@ def test_grows_with_the_schema_and_no_faster():
     assert accepts(etree.RelaxNG(etree.fromstring(grammar)), f'<prompt schema="s">{prompt}Hello</prompt>')
     assert time.process_time() - start < 10
     assert len(grammar) < 2.1 * half
+
+
+YOUNG = checked("""<schema name="town">
+  <parameter name="නම" length="4"/>
+  <module name="සිංහල" required="true">Go <parameter name="ද" length="4" required="true"/>
+    <module name="sea">Sea.</module></module>
+  <union required="true"><module name="ක">One.</module><module name="b">Two.</module></union>
+  <union><module name="ග">Three.</module></union>
+  <module name="extra"><parameter name="a" length="1"/><parameter name="ච" length="1"/>
+    <parameter name="c" length="1"/><parameter name="d" length="1"/></module>
+</schema>""")
+"""Names that no tag can have."""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ('<use module="සිංහල"><arg name="ද">x</arg><sea/></use><b/>', ""),
+        ('<use module="සිංහල"><arg name="ද">x</arg></use><use module="ක"/><arg name="නම">x</arg>', ""),
+        ('<use module="/සිංහල"><arg name="ද">x</arg></use><b/><extra a=""><arg name="ච"/></extra>', ""),
+        ("<b/>", "PC406"),
+        ('<use module="සිංහල"><arg name="ද">x</arg></use><b/><extra e=""/>', "PC402"),
+    ],
+)
+def test_names_that_no_tag_can_have(prompt: str, code: str) -> None:
+    """Grammar and checker agree on modules and parameters that only `module` and `name` attributes can name."""
+    document = f'<prompt schema="town">{prompt}</prompt>'
+    assert accepts(oracle(YOUNG), document) == (not code)
+    assert (code in codes(document, YOUNG)) == bool(code)
+
+
+def test_every_name_is_a_tag_for_libxml2_and_expat_or_for_neither() -> None:
+    """The grammar has an element for each letter that a prompt document can have in a tag."""
+    letters = [chr(code) for code in range(0x10000) if is_name(chr(code))]
+    differ = [letter for letter in letters if is_tag(letter) != _is_element_of_a_grammar(letter)]
+    assert not differ
+
+
+def _is_element_of_a_grammar(name: str) -> bool:
+    start = f'<element name="{name}" xmlns="http://relaxng.org/ns/structure/1.0"><empty/></element>'
+    try:
+        etree.RelaxNG(etree.fromstring(start))
+    except etree.RelaxNGParseError:
+        return False
+    return True

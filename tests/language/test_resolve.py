@@ -166,3 +166,26 @@ def test_large_schemas_are_checked_in_seconds():
     small, large = seconds(2_000), seconds(10_000)
     assert small < 2
     assert large < 20 * small
+
+
+def test_help_names_modules_as_a_prompt_can() -> None:
+    """Where no tag can have a name, each suggestion, pasted, brings the prompt nearer to a valid one."""
+    schema = check_schema(
+        parse_schema("""<schema name="s">
+          <module name="සිංහල" required="true">Go <parameter name="ද" length="4" required="true"/>
+            <parameter name="who" length="4" required="true"/><module name="sea" requires="/ක/ඛ">Sea.</module></module>
+          <module name="ක"><parameter name="p" length="3" required="true"/><module name="ඛ">Two.</module></module>
+        </schema>""")
+    )
+
+    def help_for(naming: str) -> str | None:
+        with pytest.raises(PromptError) as caught:
+            resolve_prompt(parse_prompt(f'<prompt schema="s">{naming}</prompt>'), schema)
+        return caught.value.diagnostics[0].help
+
+    assert help_for("") == 'add <use module="සිංහල" who="…"><arg name="ද">…</arg></use>'
+    assert help_for('<use module="සිංහල" who="I"/>') == 'add <arg name="ද">…</arg>'
+    assert help_for('<use module="සිංහල" who="I"><arg name="ද">x</arg><sea/></use>') == (
+        'add <use module="ක" p="…"><use module="ඛ"/></use>'
+    )
+    assert help_for('<use module="ඛ"/>') == ('there is one at /ක/ඛ: write <use module="ක"><use module="ඛ"/></use>')

@@ -18,7 +18,7 @@ from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Imp
 from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
 from promptcache.language.syntax.conditions import Cardinality
 from promptcache.language.syntax.index import Index
-from promptcache.language.syntax.names import MAX_LISTED, ancestors, listed
+from promptcache.language.syntax.names import MAX_LISTED, ancestors, element, listed
 from promptcache.language.syntax.nodes import IN_PYTHON, Context, Parameter, SchemaDocument, place
 from promptcache.language.syntax.source import diagnostic
 
@@ -392,11 +392,6 @@ def _remove(modules: Sequence[str], num_kept: int | None = None) -> str:
     return f"keep only {'one' if num_kept == 1 else num_kept} of {names}"
 
 
-def element(path: str, arguments: str = "") -> str:
-    """Return a reference to a module in the form for the top level of a prompt."""
-    return f'<use module="{path}"{arguments}/>' if "/" in path else f"<{path}{arguments}/>"
-
-
 class _References(NamedTuple):
     """Writer of references to missing modules, with the arguments that they need."""
 
@@ -408,13 +403,10 @@ class _References(NamedTuple):
         missing = [outer for outer in reversed([*ancestors(path)]) if outer not in self.places]
         if not any(map(self._needed, missing)):
             return element(path, self._needed(path))
-        inner = f"<{path.rpartition('/')[2]}{self._needed(path)}/>"
-        for outer in reversed(missing[1:]):
-            name = outer.rpartition("/")[2]
-            inner = f"<{name}{self._needed(outer)}>{inner}</{name}>"
-        opening = element(missing[0], self._needed(missing[0])).removesuffix("/>")
-        return f"{opening}>{inner}</{'use' if '/' in missing[0] else missing[0]}>"
+        inner = ""
+        for outer in (path, *reversed(missing[1:])):
+            inner = element(outer.rpartition("/")[2], self._needed(outer), inner)
+        return element(missing[0], self._needed(missing[0]), inner)
 
-    def _needed(self, module: str) -> str:
-        names = (each.name for each in self.parameters[module].values() if each.required)
-        return "".join(f' {name}="…"' for name in names)
+    def _needed(self, module: str) -> list[str]:
+        return [each.name for each in self.parameters[module].values() if each.required]

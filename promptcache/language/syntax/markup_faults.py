@@ -321,7 +321,7 @@ class _StartTag:
 
 def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> Diagnostic | None:
     """Describe a character that is not allowed in a name. Return None if the name is correct."""
-    wrong = next((at for at, each in enumerate(name) if not _is_allowed(each, at == 0)), None)
+    wrong = next((at for at, each in enumerate(name) if not is_tag(each if at == 0 else f"_{each}")), None)
     if wrong is None:
         return None
     character, at = name[wrong], start + wrong
@@ -334,11 +334,14 @@ def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> 
     return _fault(source, at, at + 1, f"{_named(character)} is not allowed in the name of {kind}", advice)
 
 
-@functools.lru_cache(maxsize=1024)
-def _is_allowed(character: str, is_first: bool) -> bool:
-    """Return whether expat accepts a character in a name. Colons have their own diagnostic, `malformed.namespace`."""
+@functools.lru_cache(maxsize=4096)
+def is_tag(text: str) -> bool:
+    """Return whether a document can have a tag or attribute `text`. The letters of some younger scripts are refused.
+
+    Expat and libxml2 know the names of XML 1.0 before its fifth edition.
+    """
     try:
-        expat.ParserCreate("utf-8").Parse(f"<{character}/>" if is_first else f"<_{character}/>", True)
+        expat.ParserCreate("utf-8").Parse(f"<{text}/>", True)
     except expat.ExpatError:
         return False
     return True

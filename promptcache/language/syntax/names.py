@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
 from promptcache.diagnostics import did_you_mean
+from promptcache.language.syntax.markup_faults import is_tag
 from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.xml import MAX_DEPTH
 
@@ -123,10 +124,25 @@ def path_help(text: str) -> str | None:
     return None
 
 
-def nested(path: str) -> str:
+def argument_form(name: str) -> str:
+    """Return an argument as a prompt can have it, to fill in."""
+    return f'{name}="…"' if is_tag(name) else f'<arg name="{name}">…</arg>'
+
+
+def element(path: str, parameters: Sequence[str] = (), inner: str = "") -> str:
+    """Return a reference to a module as a prompt can have it, with arguments to fill in, and with content."""
+    tag = path if is_tag(path) else "use"
+    attributes = [f'module="{path}"'] if tag == "use" else []
+    attributes += [argument_form(name) for name in parameters if is_tag(name)]
+    inner = "".join(argument_form(name) for name in parameters if not is_tag(name)) + inner
+    opening = " ".join((tag, *attributes))
+    return f"<{opening}>{inner}</{tag}>" if inner else f"<{opening}/>"
+
+
+def _nested(path: str) -> str:
     """Return the nested elements that name a module in a prompt."""
     outer, _, inner = path.partition("/")
-    return f"<{outer}>{nested(inner)}</{outer}>" if inner else f"<{outer}/>"
+    return element(outer, inner=_nested(inner) if inner else "")
 
 
 def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> tuple[str, str | None]:
@@ -152,7 +168,8 @@ def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> 
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
         return message, _elsewhere(elsewhere[:3], prefix) if in_prompt else f"there is one at {_paths(elsewhere[:3])}"
-    return message, did_you_mean(step, here, "<{}>" if in_prompt else "'{}'") or _listed(here, parent)
+    form = "<{}>" if in_prompt and all(map(is_tag, here)) else "'{}'"
+    return message, did_you_mean(step, here, form) or _listed(here, parent)
 
 
 def _paths(modules: Iterable[str]) -> str:
@@ -163,7 +180,7 @@ def _elsewhere(modules: Sequence[str], prefix: str) -> str:
     """Suggest elements for modules that are elsewhere; `prefix` is the path at which the prompt names them."""
     inner = [module.removeprefix(prefix) for module in modules]
     at_top = " at the top level" if prefix and inner == [*modules] else ""
-    return f"there is one at {_paths(modules)}: write {' or '.join(map(nested, inner))}{at_top}"
+    return f"there is one at {_paths(modules)}: write {' or '.join(map(_nested, inner))}{at_top}"
 
 
 def _place(parent: str) -> str:

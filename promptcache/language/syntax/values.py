@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, did_you_mean
-from promptcache.language.syntax.names import few, quoted
+from promptcache.language.syntax.names import argument_form, few, quoted
 from promptcache.language.syntax.nodes import Parameter, ParameterType, place
 from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
 from promptcache.language.syntax.source import diagnostic
@@ -29,7 +29,7 @@ def refusal(parameter: Parameter, text: str) -> tuple[str, str | None] | None:
     A required parameter rejects empty text. Whitespace is not empty text.
     """
     if parameter.required and not text:
-        return "it is required, but the text is empty", f'write {parameter.name}="…" with text'
+        return "it is required, but the text is empty", f"write {argument_form(parameter.name)} with text"
     return _not_of_type(parameter, text)
 
 
