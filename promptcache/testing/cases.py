@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from hypothesis import assume, note
 from hypothesis import strategies as st
@@ -23,6 +23,8 @@ from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_
 from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
 from promptcache.tokenizer import Tokenizer
 
+_T = TypeVar("_T")
+
 Arguments: TypeAlias = Mapping[str, str | SearchStrategy[str] | None]
 """By "module/parameter" (the root's own: "parameter"): a text, a strategy for one, or None for no argument."""
 
@@ -32,9 +34,10 @@ _SELECT = Kind(
     "a list of module paths, or a strategy", lambda value: isinstance(value, SearchStrategy) or TEXTS.takes(value)
 )
 _ARGS = instance("a mapping from parameters to texts", Mapping)
+_XML_TEXT = Kind("text that XML can represent", lambda value: isinstance(value, str) and not NOT_IN_XML.search(value))
 _TEXT = Kind(
     "text that XML can represent, or a strategy,",
-    lambda value: isinstance(value, SearchStrategy) or (isinstance(value, str) and not NOT_IN_XML.search(value)),
+    lambda value: isinstance(value, SearchStrategy) or _XML_TEXT.takes(value),
 )
 
 
@@ -66,7 +69,10 @@ def subject_prompts(
 ) -> SearchStrategy[PromptCase]:
     """Draw valid prompts of a subject; see `prompts`."""
     _SELECT.check("select", select, InvalidValue)
-    chosen = select if isinstance(select, SearchStrategy) else selections_with(subject.schema, frozenset(select))
+    if isinstance(select, SearchStrategy):
+        chosen = select.map(lambda modules: _known(subject.schema, modules))
+    else:
+        chosen = selections_with(subject.schema, frozenset(select))
     known = {**slots(subject.schema, subject.tokenizer), **_given(subject, args or {})}
     (_TEXT | None).check("text", text, InvalidValue)
     subject.lay_out_now()
@@ -95,7 +101,7 @@ def arguments(
         Texts by module path and parameter name, never longer than the slot and often just as long.
     """
     subject = Subject(schema, tokenizer)
-    return _arguments(slots(subject.schema, subject.tokenizer), frozenset(modules))
+    return _arguments(slots(subject.schema, subject.tokenizer), _known(subject.schema, modules))
 
 
 def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
@@ -112,6 +118,17 @@ def named_modules(schema: SchemaSource) -> SearchStrategy[frozenset[str]]:
     return st.one_of(few, near, joined).map(
         lambda named: frozenset(outer for path in named for outer in (path, *ancestors(path)))
     )
+
+
+def _known(schema: CheckedSchema, modules: Collection[str]) -> frozenset[str]:
+    """Return modules as a set.
+
+    Raises:
+        InvalidValue: One of them is not a module of the schema.
+    """
+    if unknown := sorted({*modules} - schema.modules.keys()):
+        raise InvalidValue(f"schema {schema.name!r} has no module {unknown[0]!r}")
+    return frozenset(modules)
 
 
 def prompt_trees(
@@ -201,12 +218,23 @@ def _given(subject: Subject, args: Arguments) -> dict[Key, SearchStrategy[str] |
         owner, _, name = path.rpartition("/")
         if name not in subject.schema.parameters.get(owner, {}):
             raise ValueError(f"{subject!r} has no parameter {path!r}")
-        found[owner, name] = wanted if isinstance(wanted, SearchStrategy) else st.just(wanted)
+        found[owner, name] = _drawn(f"args[{path!r}]", wanted, _XML_TEXT | None)
     return found
 
 
 def _messages(text: str | SearchStrategy[str] | None) -> Messages | None:
     if text is None:
         return None
-    drawn = text if isinstance(text, SearchStrategy) else st.just(text)
-    return drawn.map(lambda one: (Said(text=one, exact=True),))
+    return _drawn("text", text, _XML_TEXT).map(lambda one: (Said(text=one, exact=True),))
+
+
+def _drawn(name: str, given: SearchStrategy[_T] | _T, kind: Kind) -> SearchStrategy[_T]:
+    """Return a strategy for a value or a caller's strategy, whose values are checked as they are drawn."""
+    if not isinstance(given, SearchStrategy):
+        return st.just(given)
+
+    def checked(value: _T) -> _T:
+        kind.check(f"a value of {name}", value, InvalidValue)
+        return value
+
+    return given.map(checked)

@@ -362,6 +362,27 @@ def test_values_of_other_types_are_refused(wrong) -> None:  # type: ignore[no-un
         prompts(RICH, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"select": st.just(frozenset({"zz"}))}, "has no module 'zz'"),
+        ({"args": {"plan/days": st.just(3)}}, "a value of args"),
+        ({"args": {"plan/days": st.just("a\x00")}}, "a value of args"),
+        ({"text": st.just(None)}, "a value of text"),
+    ],
+)
+def test_values_that_a_strategy_draws_are_refused(wrong, message) -> None:  # type: ignore[no-untyped-def]
+    """What a caller's own strategy draws is refused by name as it is drawn."""
+    with pytest.raises(InvalidValue, match=message):
+        find(prompts(RICH, **wrong), lambda _: True)
+
+
+def test_arguments_of_unknown_modules_are_refused() -> None:
+    """Modules that the schema does not have are refused when the strategy is made."""
+    with pytest.raises(InvalidValue, match="has no module 'zz'"):
+        arguments(RICH, ["zz"])
+
+
 @pytest.mark.parametrize("t", [0, "2", 1.5])
 def test_coverings_take_a_whole_number(t) -> None:  # type: ignore[no-untyped-def]
     """A covering of no choices, or of a number in another type, is refused."""
