@@ -6,7 +6,7 @@ left out of it: readers know that a module needs its ancestors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -260,13 +260,13 @@ def explain_broken(
     if conflict := smallest_conflict(rules, _innermost(named)):
         yield _conflict(conflict.modules, conflict.rules, places)
         return
-    possible = _possible(rules, broken[:_MAX_BROKEN], named)
+    possible = _possible(rules, broken[:_MAX_BROKEN], named, present)
     for number, rule in enumerate(broken):
         default = next((present[module] for module in _subjects(rule, present) if present[module] is not None), None)
         if default is not None:
             yield _default(rules, rule, default, places, write, with_help=number < MAX_EXPLAINED)
         elif isinstance(rule, Implication):
-            yield _missing(rules, rule, possible, places, write)
+            yield _missing(rules, rule, possible, places, present, write)
 
 
 def broken_rule(diagnostic: Diagnostic) -> Span | None:
@@ -277,16 +277,26 @@ def broken_rule(diagnostic: Diagnostic) -> Span | None:
     return diagnostic.related[-1][0] if diagnostic.code in _CODES else None
 
 
-def _possible(rules: Rules, broken: Sequence[BrokenRule], named: Sequence[str]) -> frozenset[str]:
+def _possible(
+    rules: Rules, broken: Sequence[BrokenRule], named: Sequence[str], present: Collection[str]
+) -> frozenset[str]:
     """Return the modules that could satisfy a `broken` rule and are possible with all named modules."""
     open_rules = (rule for rule in broken if isinstance(rule, Implication) and len(rule.then) > 1)
-    options = {option for rule in open_rules for option in _options(rules, rule)}
+    options = {option for rule in open_rules for option in _options(rules, rule, present)[0]}
     return possible_with(rules, named, options) if options else frozenset()
 
 
-def _options(rules: Rules, rule: Implication) -> list[str]:
-    """Return the first modules that would keep a rule, in document order."""
-    return sorted(rule.then, key=rules.order.__getitem__)[:_MAX_OPTIONS]
+def _options(rules: Rules, rule: Implication, present: Collection[str]) -> tuple[list[str], int]:
+    """Return the first modules that would keep a rule, in document order, and the number of them that it needs."""
+    test = rule.declared.test if rule.declared is not None else None
+    options: Collection[str] = rule.then
+    number = 1
+    if isinstance(test, Cardinality):
+        absent = [module for module in test.modules if module not in present]
+        lacking = test.low - (len(test.modules) - len(absent))
+        if lacking <= _MAX_OPTIONS:
+            options, number = absent, lacking
+    return sorted(options, key=rules.order.__getitem__)[: number - 1 + _MAX_OPTIONS], number
 
 
 def _is_clash(rule: BrokenRule) -> bool:
@@ -360,13 +370,24 @@ def _default(
 
 
 def _missing(
-    rules: Rules, rule: Implication, possible: Set[str], places: Mapping[str, Span], write: _References
+    rules: Rules,
+    rule: Implication,
+    possible: Set[str],
+    places: Mapping[str, Span],
+    present: Collection[str],
+    write: _References,
 ) -> Diagnostic:
     """Return the diagnostic for a rule with missing modules; the help lists those that are `possible`."""
-    options = _options(rules, rule)
-    fitting = options if len(options) == 1 else [option for option in options if option in possible]
+    options, number = _options(rules, rule, present)
+    fitting = options if len(options) == number else [option for option in options if option in possible]
     span = places.get(rule.when[0], places[""])
-    fix = f"add {' or '.join(map(write.added, fitting))}" if fitting else None
+    added = [*map(write.added, fitting)]
+    if number == 1:
+        fix = f"add {' or '.join(added)}" if added else None
+    elif number < len(added):
+        fix = f"add {number} of {', '.join(added)}"
+    else:
+        fix = f"add {', '.join(added[:-1])} and {added[-1]}" if number == len(added) else None
     if rule.declared is not None:
         return _declared(rule, span, ((rule.span, describe(rule)),), fix)
     message = f"{describe(rule)}, but the prompt {'does not name it' if len(options) == 1 else 'names none of them'}"
