@@ -59,7 +59,7 @@ def _one_thread_each() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_objects() -> None:
-    """Keep garbage collections from traversing the objects of all modules before: they took up to 4 s each."""
+    """Keep garbage collections from traversing the objects of all modules before: one took up to 3.9 s."""
     gc.collect()
     gc.freeze()
 

@@ -350,8 +350,10 @@ def test_words_written_with_references_have_places() -> None:
     named=st.sets(st.sampled_from("abcdefghijklmno")),
     excludes=st.booleans(),
 )
-def test_help_for_a_number_of_modules_mends_the_prompt(low: int, num: int, named: set[str], excludes: bool) -> None:
-    """Adding what the help says, as many as it says, keeps the rule and every other one."""
+def test_help_for_a_number_of_modules_makes_the_prompt_valid(
+    low: int, num: int, named: set[str], excludes: bool
+) -> None:
+    """A prompt is valid after modules of the help are added, as many as it says. No other rule is broken."""
     members = "abcdefghijklmno"[: max(low, num)]
     modules = "".join(f'<module name="{name}">x</module>' for name in "abcdefghijklmnop")
     exclude = '<exclude modules="a p"/>' if excludes and len(members) > low else ""
@@ -375,4 +377,4 @@ def test_help_for_a_number_of_modules_mends_the_prompt(low: int, num: int, named
         assert count == (lacking if lacking <= 12 else 1)
         given_names |= {*options[:count]}
     else:
-        pytest.fail("the help did not mend the prompt")
+        pytest.fail("the prompt is not valid with all modules of the help")

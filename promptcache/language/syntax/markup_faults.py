@@ -336,9 +336,10 @@ def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> 
 
 @functools.lru_cache(maxsize=4096)
 def is_tag(text: str) -> bool:
-    """Return whether a document can have a tag or attribute `text`. The letters of some younger scripts are refused.
+    """Return whether expat and libxml2 accept `text` as the name of a tag or attribute.
 
-    Expat and libxml2 know the names of XML 1.0 before its fifth edition.
+    They accept the names of XML 1.0 before its fifth edition, which lack the letters of some scripts, such as Sinhala.
+    A colon is accepted; `malformed.namespace` has its diagnostic.
     """
     try:
         expat.ParserCreate("utf-8").Parse(f"<{text}/>", True)

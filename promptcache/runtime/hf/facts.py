@@ -129,13 +129,13 @@ def check_weights(hf: PreTrainedModel) -> None:
     Raises:
         UnsupportedModel: Gives their number, or names the sparse weight.
     """
-    for name, weight in (*hf.named_parameters(), *hf.named_buffers()):
+    weights = dict((*hf.named_parameters(), *hf.named_buffers()))
+    for name, weight in weights.items():
         if weight.layout is not torch.strided:
             raise UnsupportedModel(
                 f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
             )
-    weights = [*hf.parameters(), *hf.buffers()]
-    num_empty = sum(weight.is_meta for weight in weights)
+    num_empty = sum(weight.is_meta for weight in weights.values())
     if num_empty:
         raise UnsupportedModel(
             f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
