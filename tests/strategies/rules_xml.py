@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import or_
+from operator import add, or_
 from types import MappingProxyType
 
 from hypothesis import strategies as st
@@ -125,7 +125,7 @@ def rule_wishes() -> SearchStrategy[list[RuleWish]]:
         members=st.lists(_INDICES, min_size=2, max_size=3, unique=True).map(tuple),
         message=st.booleans(),
     )
-    return st.lists(st.one_of(wish, listed), max_size=3)
+    return st.builds(add, st.lists(wish, max_size=2), st.lists(listed, max_size=3))
 
 
 def scaffold_wishes() -> SearchStrategy[list[ScaffoldWish]]:
@@ -214,16 +214,24 @@ def _grant_rule(
 
 
 def _grant_form(tree: SchemaTree, masks: tuple[int, ...], wish: RuleWish) -> tuple[int, ...]:
-    """Write a rule of a `rules` element, if it leaves every module usable."""
-    if not tree.modules:
-        return masks
-    members = list({module.bit: module for module in (_at(tree, number) for number in wish.members)}.values())
-    if len(members) < 2:
-        return masks
+    """Write a rule of a `rules` element about its members or the modules that many places behind them.
+
+    It leaves every module usable, and forbids a selection if one of these rules does.
+    """
     form = FORMS[wish.kind]
-    left = tuple(mask for mask in masks if form.holds([bool(mask & member.bit) for member in members], wish.number))
-    if reduce(or_, left, 0) != reduce(or_, masks):
+    everything = reduce(or_, masks)
+    grantable: list[tuple[list[PlacedModule], tuple[int, ...]]] = []
+    for shift in range(len(tree.modules)):
+        found = (_at(tree, number + shift) for number in wish.members)
+        members = list({module.bit: module for module in found}.values())
+        if len(members) < 2:
+            continue
+        left = tuple(mask for mask in masks if form.holds([bool(mask & each.bit) for each in members], wish.number))
+        if reduce(or_, left, 0) == everything:
+            grantable.append((members, left))
+    if not grantable:
         return masks
+    members, left = min(grantable, key=lambda each: len(each[1]) == len(masks))  # one that forbids something
     paths = [_written(member, "", absolute=wish.absolute) for member in members]
     _write_form(tree.root, form, paths, number=wish.number, message=wish.message)
     return left
