@@ -103,7 +103,6 @@ def test_pages_run(
         assert capsys.readouterr().out.startswith(printed)
 
 
-@pytest.mark.law
 def test_the_tour_shows_what_its_cells_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stored outputs of the notebook are those of a run. Times may differ, and figures with decimals."""
     stored = notebook.read(notebook.TOUR)

@@ -256,7 +256,7 @@ main()
 @pytest.fixture
 def terminal() -> Iterator[_Terminal]:
     """A chat on a terminal, whose answers are random words until they have all tokens that are allowed."""
-    made = _Terminal("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "200", "--temperature", "99")
+    made = _Terminal("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "100", "--temperature", "99")
     yield made
     made.close()
 

@@ -135,7 +135,7 @@ def _put(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
 
 def _put_faults(law: str, data: st.DataObject, schema: CheckedSchema) -> None:
     subject = Subject(schema, ByteTokenizer())
-    for invalid in data.draw(st.lists(strategies.invalid_prompts(schema), min_size=4, max_size=4)):
+    for invalid in data.draw(st.lists(strategies.invalid_prompts(schema), min_size=16, max_size=16)):
         FAULT_LAWS[law](subject, invalid)
 
 

@@ -14,7 +14,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 class PlantedFault:
     """Planted fault: `plant` patches it into the library, `law` is the name of the law that must detect it.
 
-    `quick` faults are also planted in `make test`, `rare` ones, which few examples show, in `make test-slow` only.
+    `quick` faults are planted in `make test`, `rare` ones, which few examples show, in `make test-slow` only, all others in
+    `make test-thorough`. Their examples are the same in each run, so that none needs two.
     """
 
     name: str
