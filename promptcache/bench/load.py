@@ -37,13 +37,15 @@ class LoadSizes:
     """Sizes of the schema and of its requests.
 
     Attributes:
-        num_modules: Modules of the schema. A request uses a random selection of them.
+        num_modules: Modules of the schema.
+        num_used: Modules of each request; None for a random number of them.
         module_tokens: Tokens of each module.
         new_tokens: Tokens of a request's own text.
         answer_tokens: Tokens of each answer.
     """
 
     num_modules: int
+    num_used: int | None = None
     module_tokens: int
     new_tokens: int
     answer_tokens: int
@@ -109,13 +111,13 @@ def draw_text(draw: random.Random, num_tokens: int, tokenize: Tokenize) -> str:
 
 
 def draw_requests(seed: str, count: int, sizes: LoadSizes, tokenize: Tokenize) -> tuple[LoadRequest, ...]:
-    """Return requests over random selections of modules, of any size from one to all. A seed gives the same ones."""
+    """Return requests over random selections of modules. A seed gives the same ones."""
     draw = random.Random(seed)
 
     def one() -> LoadRequest:
-        num_selected = draw.randint(1, sizes.num_modules)
+        num_used = sizes.num_used or draw.randint(1, sizes.num_modules)
         return LoadRequest(
-            modules=tuple(sorted(draw.sample(range(sizes.num_modules), num_selected))),
+            modules=tuple(sorted(draw.sample(range(sizes.num_modules), num_used))),
             text=draw_text(draw, sizes.new_tokens, tokenize),
             seed=draw.randrange(2**31),
         )

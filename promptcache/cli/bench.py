@@ -382,6 +382,11 @@ def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, token
     return compare_batch(chosen.load(), sizes, rows, tokens, repeats, progress=chosen.progress)
 
 
+def _check_used(num_used: int, num_modules: int) -> None:
+    if num_used > num_modules:
+        raise UsageMistake(f"--used {num_used}: a schema has {num_modules} modules")
+
+
 @command.command()
 @with_model
 @click.option(
@@ -403,7 +408,8 @@ def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, token
 )
 @_number("--requests", 2, "Requests of each client in one round.")
 @click.option("--sampled", is_flag=True, help="Draw tokens with temperature and top-p instead of greedy decoding.")
-@_number("--modules", 8, "Modules of the schema; a request uses some of them.")
+@_number("--modules", 8, "Modules of the schema.")
+@click.option("--used", metavar="N", type=click.IntRange(1), help="Modules of each request; default: a random number.")
 @_number("--module-tokens", 256, "Tokens of each module.")
 @_number("--new", 12, "Tokens of the request's own text.")
 @click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
@@ -417,6 +423,7 @@ def serve(
     requests: int,
     sampled: bool,
     modules: int,
+    used: int | None,
     module_tokens: int,
     new: int,
     tokens: int,
@@ -424,11 +431,14 @@ def serve(
     seed: int,
 ) -> BenchReport:
     """Many requests at once: one at a time, the scheduler, `promptcache serve` and `transformers serve`."""
+    _check_used(used or 1, modules)
     from promptcache.bench.load import LoadSizes
     from promptcache.bench.serving import LoadSettings, compare_serving
     from promptcache.bench.targets import load_setup
 
-    sizes = LoadSizes(num_modules=modules, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens)
+    sizes = LoadSizes(
+        num_modules=modules, num_used=used, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens
+    )
     settings = LoadSettings(
         targets=[*map(TargetName, dict.fromkeys(targets))],
         clients=clients,
@@ -534,8 +544,7 @@ def scale(
     **own: Any,
 ) -> tuple[BenchReport, Mapping[str, str]]:
     """Simulated: hit rates and TTFT of many replicas behind a balancer, by how it chooses a replica."""
-    if own["used"] > own["modules"]:
-        raise UsageMistake(f"--used {own['used']}: a schema has {own['modules']} modules")
+    _check_used(own["used"], own["modules"])
     for name in ("skew", "busy"):
         if not isfinite(own[name]):
             raise UsageMistake(f"--{name} {own[name]}: not a finite number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,15 @@ def test_requests_use_any_modules_in_order() -> None:
     assert {len(each) for each in selections} == {1, 2, 3, 4}
     assert all(list(each) == sorted(set(each)) for each in selections)
     assert {index for each in selections for index in each} == set(range(SIZES.num_modules))
+
+
+@pytest.mark.parametrize("num_used", [1, 3, 4])
+def test_a_number_of_modules_can_be_given(num_used: int) -> None:
+    """Each request then uses as many, in order."""
+    requests = draw_requests("0", 50, replace(SIZES, num_used=num_used), str.split)
+
+    assert {len(each.modules) for each in requests} == {num_used}
+    assert all(list(each.modules) == sorted(set(each.modules)) for each in requests)
 
 
 @pytest.mark.parametrize("tokenize", [str.split, list])

@@ -188,6 +188,13 @@ def _measured(*words: str) -> list[dict[str, Any]]:
     return json.loads(result.stdout)["rows"][1:]
 
 
+def test_a_request_cannot_use_more_modules_than_there_are() -> None:
+    """It is refused before a model is made."""
+    result = CliRunner().invoke(app, ["bench", "serve", *SMALL, "--used", "3"])
+
+    assert (result.exit_code, "--used 3: a schema has 2 modules" in result.stderr) == (2, True)
+
+
 @pytest.mark.process
 def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
     """A server in a process of its own answers what the scheduler answers, and its CPU time is its own."""
