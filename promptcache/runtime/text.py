@@ -57,15 +57,17 @@ class IncrementalText:
         """Add a token and return the text that is certain now."""
         self._pending.append(token_id)
         count = len(self._pending)
-        if self._text([*self._before, *self._pending]).endswith(_REPLACEMENT):  # perhaps a part of a character
+        whole = self._text([*self._before, *self._pending])
+        if whole.endswith(_REPLACEMENT):  # perhaps a part of a character
             if not self._text([token_id]):
                 self._pending.pop()  # a control token, which is no part of it
                 return ""
             if count <= _MAX_OPEN:
                 return ""
             count -= _MAX_OPEN
+            whole = self._text([*self._before, *self._pending[:count]])
         tokens = self._pending[:count]
-        piece = self._added_text(tokens)
+        piece = self._added_text(tokens, whole)
         if piece is None:
             return ""
         self._before = tokens if piece else [*self._before, *tokens]
@@ -74,18 +76,22 @@ class IncrementalText:
 
     def rest(self) -> str:
         """Return the text of the tokens that are held back, if no more follow."""
-        piece = self._added_text(self._pending)
+        piece = self._added_text(self._pending, self._text([*self._before, *self._pending]))
         return self._text(self._pending) if piece is None else piece
 
     def finish(self, text: str) -> str:
         """Return the rest of the answer, whose text is `text`, as `whole_text` returns it."""
         return self._known(text[self._num_known :], last=True)
 
-    def _added_text(self, token_ids: Sequence[int]) -> str | None:
-        """Return the text that tokens add behind those before; None if they change the text of those."""
-        before, text = self._text(self._before), self._text([*self._before, *token_ids])
-        if text.startswith(before):
-            return text[len(before) :]
+    def _added_text(self, token_ids: Sequence[int], whole: str) -> str | None:
+        """Return the text that tokens add behind those before; None if they change the text of those.
+
+        Args:
+            whole: The text of both.
+        """
+        before = self._text(self._before)
+        if whole.startswith(before):
+            return whole[len(before) :]
         alone = self._text(token_ids)
         return alone if _REPLACEMENT in alone else None  # byte fallback: bytes before an invalid one are replaced, too
 

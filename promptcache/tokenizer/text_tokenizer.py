@@ -28,6 +28,7 @@ class TextTokenizer:
         controls = {token["content"]: int(token["id"]) for token in added} | _find(backend, special_tokens)
         unknown = unknown_piece(rules)
         self._controls = {token_id: form for form, token_id in controls.items() if form != unknown}
+        self._control_ids = frozenset(self._controls)
         self._literals = {token_id: form for form, token_id in _find(backend, literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
         self._backend = backend
@@ -36,7 +37,7 @@ class TextTokenizer:
     @property
     def control_ids(self) -> frozenset[int]:
         """All special and added tokens, except the unknown token and tokens for runs of whitespace."""
-        return frozenset(self._controls)
+        return self._control_ids
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text`, none of them a control token.
