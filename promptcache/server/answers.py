@@ -40,6 +40,7 @@ KEEP_ALIVE_S = 15.0
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 """Escapes for characters at which some clients cut lines, as Python's `splitlines` does. JSON escapes the others."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _CLIENT_GONE = 499  # nginx's status, for the log
 _TRACES = logging.getLogger("promptcache.server.errors")
 
@@ -172,7 +173,7 @@ class _Answer:
 
     def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
         max_unread = MAX_UNREAD if question.body.stream else math.inf  # a whole answer waits for no client
-        self.events = RowEvents(state.settings.request_timeout_s, max_unread)
+        self.events = RowEvents(state.calls, state.settings.request_timeout_s, max_unread)
         self._question = question
         self._state = state
         self._record: dict[str, Any] = request.state.record
@@ -255,9 +256,10 @@ class _Answer:
         """Yield the answer as server-sent events. Errors become the last event."""
         wants_usage = (options := self._question.body.stream_options) is not None and options.include_usage
         usage = {"usage": None} if wants_usage else {}
+        head = _json({**self._head, "object": self._form.chunk}).removesuffix("}")  # the same in all chunks
 
         def chunk(**fields: Any) -> str:
-            return _event({**self._head, "object": self._form.chunk, **usage, **fields})
+            return _event(f"{head},{_json({**usage, **fields}).removeprefix('{')}")
 
         try:
             for index in range(len(self._rows)):
@@ -282,7 +284,7 @@ class _Answer:
         except ClientGone:
             self.end("cancelled")
         except Exception as error:  # noqa: BLE001 - the status is sent already, so the client gets the error as an event
-            yield _event(self.fail(error).body)
+            yield _event(_json(self.fail(error).body))
 
     def _take(self, row: _AnswerRow, item: RowItem) -> str:
         """Take the next item of a row, and return the text that it adds.
@@ -464,6 +466,10 @@ class EventStream(Response):
             self._close()
 
 
-def _event(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text.translate(_LINE_ENDS)}\n\n"
+def _json(data: Mapping[str, Any]) -> str:
+    text = _ENCODER.encode(data)
+    return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def _event(text: str) -> str:
+    return f"data: {text}\n\n"

@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from promptcache.runtime import Completion, TokenLogprobs
 from promptcache.server.errors import ApiError
+from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.state import ServedTicket
 
 MAX_UNREAD = 512
@@ -29,14 +30,16 @@ class ClientGone(Exception):
 class RowEvents:
     """What happens to the rows of one request, in order. Used in one event loop, filled by the worker thread."""
 
-    def __init__(self, timeout_s: float, max_unread: float) -> None:
+    def __init__(self, calls: LoopCalls, timeout_s: float, max_unread: float) -> None:
         """Create the events of a request.
 
         Args:
+            calls: Of the event loop that runs.
             timeout_s: Seconds after which it ends.
             max_unread: Number of items that may wait to be read; a request with more of them ends.
         """
         self._loop = asyncio.get_running_loop()
+        self._calls = calls
         self._max_unread = max_unread
         self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
@@ -47,7 +50,7 @@ class RowEvents:
 
     def listener(self, row: int) -> Callable[[RowItem], None]:
         """Return the listener of a row, for `Service.submit`."""
-        return partial(self._tell, row)
+        return partial(self._calls.add, self._add, row)
 
     def watch(self, tickets: list[ServedTicket], receive: Receive) -> None:
         """Cancel these tickets once the client has gone."""
@@ -83,10 +86,6 @@ class RowEvents:
             self._watcher.cancel()
         for ticket in self._tickets:
             ticket.cancel()
-
-    def _tell(self, row: int, item: RowItem) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: the server has ended
-            self._loop.call_soon_threadsafe(self._add, row, item)
 
     def _add(self, row: int, item: RowItem) -> None:
         if self._closed:

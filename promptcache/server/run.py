@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -133,5 +134,7 @@ def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None])
         Whether the thread that runs the model was alive at the end.
     """
     server = DrainingServer(app, started, host=host, port=port)
+    gc.collect()
+    gc.freeze()  # a collection of all objects of torch, transformers and the schemas would stop all requests
     server.run()
     return not server.worker_died

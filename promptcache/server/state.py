@@ -20,6 +20,7 @@ from promptcache.runtime import (
 )
 from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys
+from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.tokenizer import Tokenizer
 
@@ -140,6 +141,7 @@ class ServerState:
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
         num_connections: Returns the number of open connections.
+        calls: Into the event loop in which the state was made.
     """
 
     def __init__(self, engine: ServedEngine, settings: ServerSettings) -> None:
@@ -148,6 +150,7 @@ class ServerState:
         self.warming = True
         self.draining = False
         self.num_connections: Callable[[], int] = lambda: 0
+        self.calls = LoopCalls()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 

@@ -18,6 +18,7 @@ from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
+from promptcache.server.loop_calls import LoopCalls
 from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
@@ -289,7 +290,7 @@ def test_slow_reader_is_cancelled() -> None:
     service = ScriptedService()
 
     async def read_nothing() -> tuple[int, RowItem]:
-        events = RowEvents(60, MAX_UNREAD)
+        events = RowEvents(LoopCalls(), 60, MAX_UNREAD)
         events.watch([service.submit("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
         tell = events.listener(0)
         for _ in range(MAX_UNREAD + 1):
