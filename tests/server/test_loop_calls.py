@@ -16,34 +16,32 @@ from promptcache.server.run import DrainingServer
 _NUM_THREADS, _NUM_CALLS = 4, 2000
 
 
-def test_calls_of_each_thread_run_in_order() -> None:
+@pytest.mark.parametrize("num_rounds", [1, 3])
+def test_calls_of_each_thread_run_in_order(num_rounds: int) -> None:
     """Every call from several threads runs once, in the event loop, and those of a thread in their order."""
     found: list[tuple[int, int]] = []
 
     async def run() -> None:
-        calls, loop_thread, ended = LoopCalls(), threading.get_ident(), asyncio.Event()
+        calls, loop_thread = LoopCalls(), threading.get_ident()
 
         def called(thread: int, number: int) -> None:
             assert threading.get_ident() == loop_thread
             found.append((thread, number))
-            if len(found) == _NUM_THREADS * _NUM_CALLS:
-                ended.set()
 
         def add_all(thread: int) -> None:
             for number in range(_NUM_CALLS):
                 calls.add(called, thread, number)
 
-        threads = [threading.Thread(target=add_all, args=[thread]) for thread in range(_NUM_THREADS)]
-        for each in threads:
-            each.start()
-        await asyncio.wait_for(ended.wait(), 20)
-        await asyncio.to_thread(lambda: [each.join() for each in threads])
+        for finished in range(num_rounds):
+            await asyncio.gather(*(asyncio.to_thread(add_all, thread) for thread in range(_NUM_THREADS)))
+            async with asyncio.timeout(10):
+                while len(found) < (finished + 1) * _NUM_THREADS * _NUM_CALLS:
+                    await asyncio.sleep(0.001)
 
     asyncio.run(run())
 
-    assert sorted(found) == [(thread, number) for thread in range(_NUM_THREADS) for number in range(_NUM_CALLS)]
     for thread in range(_NUM_THREADS):
-        assert [number for each, number in found if each == thread] == [*range(_NUM_CALLS)]
+        assert [number for each, number in found if each == thread] == [*range(_NUM_CALLS)] * num_rounds
 
 
 def test_calls_that_wait_take_one_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
