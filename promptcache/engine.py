@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import (
     BYTES,
+    BYTES_ABOVE_0,
     FUNCTION,
     TEXT,
     InvalidGeneration,
@@ -407,7 +408,7 @@ class Engine(Unpicklable):
             As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
             runs ends the batch.
         """
-        BYTES.check("batch_bytes", batch_bytes, InvalidValue)
+        BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
         options = read_options(generation, max_new_tokens)
         check_for_batch(options)
         requests = [

@@ -15,7 +15,7 @@ from click.exceptions import Exit
 from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.output import write_json, write_text
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import BYTES, InvalidValue, Kind
 from promptcache.language import Repair
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -33,6 +33,10 @@ class Size(click.ParamType[int]):
 
     name = "SIZE"
 
+    def __init__(self, kind: Kind = BYTES) -> None:
+        """Create the type of the sizes of a kind."""
+        self._kind = kind
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of bytes."""
         if isinstance(value, int):
@@ -40,7 +44,10 @@ class Size(click.ParamType[int]):
         parts = _SIZE.fullmatch(value)
         if parts is None or parts[2].lower() not in _UNITS:
             self.fail(f"{value!r} is no size; write it like 500MB, 8GB or 2GiB", param, ctx)
-        return int(float(parts[1]) * _UNITS[parts[2].lower()])
+        size = int(min(float(parts[1]) * _UNITS[parts[2].lower()], 2**63))
+        if not self._kind.takes(size):
+            self.fail(f"{value!r} is not allowed: {self._kind.words} is expected", param, ctx)
+        return size
 
 
 class RepairType(click.ParamType[Repair]):

@@ -38,7 +38,7 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import BYTES_ABOVE_0, SECONDS, InvalidValue
 from promptcache.language import CheckedSchema
 from promptcache.tokenizer import local_folder
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from promptcache.server import ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
-_MAX_SECONDS = 366 * 24 * 3600
 _CONFIG = f"{__name__}.config"
 """The path of `--config` in the data of a context."""
 
@@ -103,14 +102,14 @@ def _place(ctx: click.Context, name: str) -> str | None:
 
 
 class _Seconds(click.ParamType[float]):
-    """A time above 0 that timers can wait for: not infinite."""
+    """A time that timers can wait for."""
 
     name = "SECONDS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = click.FLOAT.convert(value, param, ctx)
-        if not 0 < seconds <= _MAX_SECONDS:
-            self.fail(f"{value} is not allowed: a number above 0, at most {_MAX_SECONDS:,} (a year)", param, ctx)
+        if not SECONDS.takes(seconds):
+            self.fail(f"{value} is not allowed: {SECONDS.words} is expected", param, ctx)
         return seconds
 
 
@@ -120,6 +119,10 @@ def _seconds(name: str, default: float, words: str) -> Callable[[Decorated], Dec
 
 def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
     return click.option(name, metavar="N", type=click.IntRange(min=1), default=default, help=words)
+
+
+def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, metavar="SIZE", type=Size(BYTES_ABOVE_0), default=default, help=words)
 
 
 @click.command("serve", cls=_ServeCommand, context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
@@ -155,12 +158,12 @@ def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorat
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
 @_count("--max-rows", 32, "Requests that are computed together.")
 @_count("--step-tokens", 64, "Tokens of prompts in one forward pass.")
-@click.option("--tail-bytes", metavar="SIZE", type=Size(), default=2**30, help="Maximum KV of running requests.")
+@_size("--tail-bytes", 2**30, "Maximum KV of running requests.")
 @_count("--max-waiting", 256, "Requests that may wait.")
 @_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
 @_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
 @_count("--max-connections", 512, "Connections above which idle ones are closed, and requests refused.")
-@click.option("--max-body", metavar="SIZE", type=Size(), default=2**20, help="Maximum size of a request.")
+@_size("--max-body", 2**20, "Maximum size of a request.")
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
 @_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")

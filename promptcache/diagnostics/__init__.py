@@ -32,10 +32,13 @@ from promptcache.diagnostics.excerpts import ExcerptPart, excerpt, excerpt_piece
 from promptcache.diagnostics.records import Diagnostic, Severity, Span, as_data, in_order
 from promptcache.diagnostics.suggest import did_you_mean, num_slips, suggest
 from promptcache.diagnostics.values import (
+    ABOVE_0,
     BYTES,
+    BYTES_ABOVE_0,
     FLAG,
     FUNCTION,
     PATH,
+    SECONDS,
     TEXT,
     TEXTS,
     Kind,
@@ -51,12 +54,15 @@ from promptcache.diagnostics.values import (
 from promptcache.diagnostics.words import counted, first_line, listed, millinats_text, size_text
 
 __all__ = [
+    "ABOVE_0",
     "BYTES",
+    "BYTES_ABOVE_0",
     "CODES",
     "FLAG",
     "FUNCTION",
     "MAX_FAULTS",
     "PATH",
+    "SECONDS",
     "TEXT",
     "TEXTS",
     "Cancelled",

@@ -22,6 +22,7 @@ from promptcache.diagnostics.records import Span
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 _LENGTH = 60
+_YEAR_S = 366 * 24 * 3600
 
 
 class _Repr(reprlib.Repr):
@@ -155,7 +156,17 @@ def number(least: float, most: float = sys.float_info.max) -> Kind:
     return Kind(f"a number {limits}", partial(_is_number, least, most))
 
 
-BYTES = Kind("a whole number of bytes from 0 on, below 2**63,", whole(0, 2**63 - 1).takes)
+def _bytes_from(least: int) -> Kind:
+    return Kind(f"a whole number of bytes from {least} on, below 2**63,", whole(least, 2**63 - 1).takes)
+
+
+BYTES = _bytes_from(0)
+BYTES_ABOVE_0 = _bytes_from(1)
+ABOVE_0 = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0)
+SECONDS = Kind(
+    f"a number above 0, at most {_YEAR_S:,} (a year),",  # timers cannot wait for any time
+    lambda value: ABOVE_0.takes(value) and number(0, _YEAR_S).takes(value),
+)
 TEXT = Kind("text without lone surrogates", is_text)
 TEXTS = Kind(
     "a list of texts",

@@ -19,6 +19,7 @@ from typing import TypeVar
 import torch
 
 from promptcache.diagnostics import (
+    ABOVE_0,
     FUNCTION,
     TEXT,
     CorruptEncoding,
@@ -46,7 +47,6 @@ _FACTS = Kind(
     ),
 )
 _SECONDS = number(0)
-_SPEED = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0)
 _MAX_CLAIMS = 64  # at once; each has an open file, or a thread that renews its lease
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Pace:
             ("encode_tokens_per_s", self.encode_tokens_per_s),
             *((f"load_bytes_per_s of {tier}", each) for tier, each in self.load_bytes_per_s.items()),
         ):
-            _SPEED.check(name, figure, StoreError)
+            ABOVE_0.check(name, figure, StoreError)
         for tier, figure in self.latency_s.items():
             _SECONDS.check(f"latency_s of {tier}", figure, StoreError)
 

@@ -161,7 +161,7 @@ def _check(question: ServerRequest, state: ServerState) -> None:
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     for param, value, most in (
         (name, body.limit, state.settings.max_new_tokens),
-        ("n", body.n, max(1, limits.max_waiting)),  # each answer is a request that waits first
+        ("n", body.n, limits.max_waiting),  # each answer is a request that waits first
     ):
         if value is not None and value > most:
             message = f"{param}={value} is more than {most}, the limit of this server"

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from promptcache.diagnostics import ServiceClosed
+from promptcache.diagnostics import (
+    BYTES_ABOVE_0,
+    SECONDS,
+    TEXT,
+    InvalidValue,
+    ServiceClosed,
+    instance,
+    one_of,
+    whole,
+)
 from promptcache.kv import Codec, Store
 from promptcache.language import CheckedSchema, Schema
 from promptcache.layout import Layout, Plan
@@ -104,6 +113,20 @@ class ServedEngine(Protocol):
         """Start the service that answers requests."""
 
 
+_KINDS = {
+    "model": TEXT,
+    "keys": instance("an ApiKeys", ApiKeys),
+    "keep": one_of(Codec),
+    "limits": instance("a ServiceLimits", ServiceLimits),
+    "max_new_tokens": whole(1, unit="tokens"),
+    "request_timeout_s": SECONDS,
+    "max_body_bytes": BYTES_ABOVE_0,
+    "max_connections": whole(1, unit="connections"),
+    "client_timeout_s": SECONDS,
+    "drain_s": SECONDS,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Settings of a server.
@@ -120,6 +143,9 @@ class ServerSettings:
         client_timeout_s: Time that a client has to send the head of a request, to send its body, and to read some of
             its answer.
         drain_s: How long running requests may go on after SIGTERM.
+
+    Raises:
+        InvalidValue: A setting is not a value of its kind.
     """
 
     model: str
@@ -132,6 +158,10 @@ class ServerSettings:
     max_connections: int = 512
     client_timeout_s: float = 30.0
     drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            kind.check(name, getattr(self, name), InvalidValue)
 
 
 class ServerState:

@@ -232,6 +232,7 @@ def test_schemas_and_replicas_are_replaced_under_load(url: str) -> None:
     [
         ({"num_replica": 2}, r"args\.num_replica is not known; there are model, schemas"),
         ({"settings": {"model": "demo", "limits": {"max_row": 2}}}, r"args\.settings\.limits\.max_row is not known"),
+        ({"settings": {"model": "demo", "max_body_bytes": 0}}, r"args\.settings: .*max_body_bytes=0 is not allowed"),
         ({"num_replicas": "two"}, r"args\.num_replicas: .* integer"),
         ({"store": {"folder": "kv", "timeout_s": "soon"}}, r"args\.store\.timeout_s"),
     ],

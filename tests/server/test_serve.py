@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import queue
 import re
@@ -26,6 +27,7 @@ from click.testing import CliRunner
 
 from promptcache import Engine, StoreConfig
 from promptcache.cli.app import app
+from promptcache.diagnostics import InvalidValue
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, TRAVEL, wait_until
@@ -93,6 +95,11 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
         (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
         (["--max-rows", "0"], 2, "0 is not in the range"),
+        (["--tail-bytes", "0"], 2, "'--tail-bytes': '0' is not allowed: a whole number of bytes from 1 on"),
+        (["--max-body", "0.4 B"], 2, "'--max-body': '0.4 B' is not allowed: a whole number of bytes from 1 on"),
+        (["--max-body", "9" * 400], 2, "is not allowed: a whole number of bytes from 1 on, below 2**63"),
+        (["--memory", "9999999 TB"], 2, "'--memory': '9999999 TB' is not allowed: a whole number of bytes from 0 on"),
+        (["--memory", "0", "--limit", "0"], 0, ""),
         (["--drain", "inf"], 2, "'--drain': inf is not allowed: a number above 0"),
         (["--drain", "1e10"], 2, "1e10 is not allowed: a number above 0, at most 31,622,400 (a year)"),
         (["--request-timeout", "nan"], 2, "'--request-timeout': nan is not allowed"),
@@ -170,8 +177,32 @@ def test_values_that_are_not_allowed_are_reported_with_their_place(
 
 
 @pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("model", None),
+        ("keys", {"alice"}),
+        ("keep", "int2"),
+        ("limits", {}),
+        ("max_new_tokens", 0),
+        ("request_timeout_s", 0),
+        ("max_body_bytes", 0),
+        ("max_connections", 0),
+        ("client_timeout_s", -1),
+        ("drain_s", math.inf),
+    ],
+)
+def test_settings_of_a_server_that_could_answer_nothing_are_refused(setting: str, value: object) -> None:
+    """A setting that is not a value of its kind is refused by name, and so is a limit of nothing."""
+    given: dict[str, Any] = {"model": "demo", setting: value}
+
+    with pytest.raises(InvalidValue, match=f"^{setting}=.* is expected$"):
+        ServerSettings(**given)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("max_body = 0", "Invalid value for '--max-body' from --config types.toml: '0' is not allowed"),
         ("max_rows = [1]", "'max_rows' is a list; text, a number, true or false is expected"),
         ("ray = {a = 1}", "'ray' is a table; text,"),
         ("schema = [[1]]", "'schema' is a list; text,"),

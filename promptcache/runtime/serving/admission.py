@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from promptcache.diagnostics import BYTES, InvalidValue, number, whole
+from promptcache.diagnostics import ABOVE_0, BYTES_ABOVE_0, InvalidValue, whole
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.serving.tails import tail_size
 
 _KINDS = {
     "max_rows": whole(1, unit="rows"),
     "step_tokens": whole(1, CHUNK_TOKENS, unit="tokens"),
-    "tail_bytes": BYTES,
-    "max_waiting": whole(0, unit="requests"),
-    "max_waiting_tokens": whole(0, unit="tokens"),
-    "queue_timeout_s": number(0),
+    "tail_bytes": BYTES_ABOVE_0,
+    "max_waiting": whole(1, unit="requests"),
+    "max_waiting_tokens": whole(1, unit="tokens"),
+    "queue_timeout_s": ABOVE_0,
 }
 
 

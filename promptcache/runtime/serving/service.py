@@ -212,7 +212,7 @@ class _Loop:
         with self._changed:
             self.check_open()
             num, tokens = self.scheduler.num_waiting, self.scheduler.num_waiting_tokens
-            if num >= max(1, limits.max_waiting):
+            if num >= limits.max_waiting:
                 raise QueueFull(f"{num} requests wait, and the limit is {limits.max_waiting}: try later", "queue_full")
             if num and tokens + job.num_tokens > limits.max_waiting_tokens:
                 raise QueueFull(

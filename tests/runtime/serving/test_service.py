@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 from unittest.mock import Mock
 
@@ -156,7 +157,7 @@ def test_a_service_that_is_interrupted_before_its_thread_starts_ends(monkeypatch
         ServiceLimits,
         max_rows=st.integers(1, 5),
         step_tokens=st.integers(1, 40),
-        tail_bytes=st.integers(0, 400).map(lambda number: number * MODEL.shape.token_bytes),
+        tail_bytes=st.integers(1, 400).map(lambda number: number * MODEL.shape.token_bytes),
     ),
     history=st.booleans(),
     far_tokens=st.none() | st.integers(0, 200),
@@ -876,11 +877,12 @@ def test_a_replaced_schema_keeps_running_requests() -> None:
         made.close()
 
 
-@pytest.mark.parametrize("name", ["max_rows", "step_tokens", "tail_bytes", "max_waiting", "queue_timeout_s"])
-def test_limits_are_checked(name: str) -> None:
-    """A limit that is no number of its kind is refused by name."""
-    with pytest.raises(InvalidValue, match=name):
-        ServiceLimits(**{name: -1})
+@pytest.mark.parametrize("name", [each.name for each in fields(ServiceLimits)])
+@pytest.mark.parametrize("value", [-1, 0])
+def test_limits_are_checked(name: str, value: int) -> None:
+    """A limit of nothing is refused by name: no request could be answered."""
+    with pytest.raises(InvalidValue, match=f"^{name}={value} is not allowed"):
+        ServiceLimits(**{name: value})
 
 
 @pytest.mark.parametrize("kind", [int, Completion, Cancelled])
