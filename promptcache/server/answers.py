@@ -20,12 +20,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from promptcache.diagnostics import PromptCacheError, QueueFull
+from promptcache.layout import Plan
 from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
     Completion,
     IncrementalText,
     PromptSource,
     TokenLogprobs,
+    check_room,
+    prefilled,
+    read_options,
 )
 from promptcache.server.errors import ApiError, as_api_error
 from promptcache.server.events import MAX_UNREAD, ClientGone, RowEvents, RowItem
@@ -155,6 +159,26 @@ async def respond(request: Request, question: ServerRequest) -> Response:
     return EventStream(answer.stream(), answer.events.close)
 
 
+def planned(question: ServerRequest, state: ServerState) -> Plan:
+    """Return the plan of a request. The model does not run.
+
+    Raises:
+        ApiError: The request is refused.
+        PromptCacheError: As `respond`, for a prompt or an option that is not valid.
+    """
+    _check(question, state)
+    options = read_options(question.body.generation, _max_new_tokens(question.body, state))
+    plan = state.engine.plan(question.prompt, repair=question.repair)
+    check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
+    return plan if question.reuse else prefilled(plan)
+
+
+def _max_new_tokens(body: GenerationBody, state: ServerState) -> int | None:
+    """Return the limit of an answer. None means the default, or less if the context ends earlier."""
+    most = state.settings.max_new_tokens
+    return body.limit if body.limit is not None or most >= DEFAULT_NEW_TOKENS else most
+
+
 def _check(question: ServerRequest, state: ServerState) -> None:
     """Refuse what this server can never answer."""
     body, limits = question.body, state.settings.limits
@@ -225,14 +249,13 @@ class _Answer:
 
     def _submit(self, row: int) -> ServedTicket:
         body = self._question.body
-        default = self._state.settings.max_new_tokens
         generation = body.generation
         if body.seed is not None:
             generation["seed"] = body.seed + row
         return self._state.service.submit(
             self._question.prompt,
             self.events.listener(row),
-            max_new_tokens=body.limit if body.limit is not None or default >= DEFAULT_NEW_TOKENS else default,
+            max_new_tokens=_max_new_tokens(body, self._state),
             repair=self._question.repair,
             salt=self._salt,
             logprobs=self._question.logprobs,

@@ -27,19 +27,7 @@ router = APIRouter()
 async def chat(request: Request) -> Response:
     """Answer a chat, with modules of a schema before it or without."""
     body = await read_body(request, ChatBody)
-    state: ServerState = request.app.state.server
-    prompt, schema = chat_prompt(body, state)
-    return await respond(
-        request,
-        ServerRequest(
-            endpoint=Endpoint.CHAT,
-            prompt=prompt,
-            schema=schema,
-            body=body,
-            repair=body.prompt_cache.repair,
-            logprobs=body.num_logprobs,
-        ),
-    )
+    return await respond(request, chat_request(body, request.app.state.server))
 
 
 @router.post("/v1/completions")
@@ -62,13 +50,26 @@ async def completions(request: Request) -> Response:
     )
 
 
-def chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str | None]:
-    """Return the prompt of a chat, and the name of its schema. Diagnostics of the prompt carry JSON paths.
+def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
+    """Return the request of a chat. Diagnostics of its prompt carry JSON paths.
 
     Raises:
         ApiError: There is no such model or schema, or two schemas are named.
         InvalidValue: A message is not supported; names its place.
     """
+    prompt, schema = _chat_prompt(body, state)
+    return ServerRequest(
+        endpoint=Endpoint.CHAT,
+        prompt=prompt,
+        schema=schema,
+        body=body,
+        repair=body.prompt_cache.repair,
+        logprobs=body.num_logprobs,
+    )
+
+
+def _chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str | None]:
+    """Return the prompt of a chat, and the name of its schema."""
     asked = body.prompt_cache
     named = state.schema_of(body.model)
     if named is not None and asked.schema_name not in (None, named):

@@ -20,13 +20,13 @@ from promptcache.diagnostics import (
     UnknownSchema,
     as_data,
 )
-from promptcache.language import CHAT_SCHEMA, Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import CHAT_SCHEMA, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
-from promptcache.runtime import PromptSource, SchemaState, prefilled, schema_state
-from promptcache.server.answers import Endpoint, ServerRequest, respond
+from promptcache.runtime import SchemaState, schema_state
+from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
-from promptcache.server.chat import chat_prompt
+from promptcache.server.chat import chat_request
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
@@ -39,19 +39,7 @@ router = APIRouter()
 async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
     body = await read_body(request, PromptBody, document="prompt")
-    parsed = await _parsed(body, request.app.state.server)
-    return await respond(
-        request,
-        ServerRequest(
-            endpoint=Endpoint.PROMPTS,
-            prompt=parsed,
-            schema=parsed.schema,
-            body=body,
-            repair=body.repair,
-            logprobs=body.num_logprobs,
-            reuse=body.reuse,
-        ),
-    )
+    return await respond(request, await _document_request(body, request.app.state.server))
 
 
 @router.post("/v1/check")
@@ -77,30 +65,30 @@ async def layout(request: Request) -> Response:
 
 @router.post("/v1/plan")
 async def plan(request: Request) -> dict[str, Any]:
-    """Return what a prompt would reuse and prefill. The model does not run."""
+    """Return what a prompt would reuse and prefill. A request that would not be answered is refused."""
     state: ServerState = request.app.state.server
-    source: PromptSource
     data = await read_data(request, document="prompt")
     if "messages" in data:
-        chat = checked_body(ChatBody, data)
-        source, _ = chat_prompt(chat, state)
-        repair, limit, reuse = chat.prompt_cache.repair, chat.limit, True
+        question = chat_request(checked_body(ChatBody, data), state)
     else:
-        body = checked_body(PromptBody, data)
-        source, repair, limit, reuse = await _parsed(body, state), body.repair, body.limit, body.reuse
-    made = await run_in_threadpool(lambda: state.engine.plan(source, repair=repair))
-    if not reuse:
-        made = prefilled(made)
-    check_positions(made, state.engine.model.context_length, limit or 1)
-    return _plan_data(made)
+        question = await _document_request(checked_body(PromptBody, data), state)
+    return _plan_data(await run_in_threadpool(planned, question, state))
 
 
-async def _parsed(body: PromptBody, state: ServerState) -> Prompt:
-    """Return the prompt of a body, whose schema is the one that the model id names, if it names one."""
+async def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
+    """Return the request of a document, whose schema is the one that the model id names, if it names one."""
     parsed = await run_in_threadpool(parse_prompt, body.prompt)
     if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
-    return parsed
+    return ServerRequest(
+        endpoint=Endpoint.PROMPTS,
+        prompt=parsed,
+        schema=parsed.schema,
+        body=body,
+        repair=body.repair,
+        logprobs=body.num_logprobs,
+        reuse=body.reuse,
+    )
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:

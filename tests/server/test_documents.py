@@ -6,11 +6,15 @@ import asyncio
 import pkgutil
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import httpx
 import pytest
 
 from promptcache import Engine
-from tests.server.conftest import QUESTION, TRAVEL, Served
+from promptcache.runtime import ServiceLimits
+from promptcache.server import ServerSettings, create_app
+from tests.server.conftest import CHAT, QUESTION, TRAVEL, Served, in_process
 
 PROMPT = f'<prompt schema="travel"><miami/><user>{QUESTION["content"]}</user></prompt>'
 XML = {"content-type": "application/xml"}
@@ -165,20 +169,50 @@ def test_plans_and_answers_have_one_schema_and_reuse(served: Served) -> None:
     assert chat["schema"] is None
 
 
+def test_plans_refuse_what_answers_refuse(engine: Engine) -> None:
+    """A limit, a number of answers or an option that a request may not have is the same error for its plan."""
+    limits = ServiceLimits(max_rows=2, max_waiting=3)
+    settings = ServerSettings(model="demo", limits=limits, max_new_tokens=4050)
+    refused: list[dict[str, Any]] = [
+        {"max_tokens": 4051},
+        {"max_tokens": 1, "max_completion_tokens": 4051},
+        {"max_tokens": 4050},  # with the prompt, more than the model has
+        {"n": 4},
+        {"temperature": 1e-6},
+        {"repetition_penalty": 1e-6},
+        {"logit_bias": {"1": 1}},
+    ]
+
+    async def ask(client: httpx.AsyncClient) -> list[tuple[httpx.Response, httpx.Response]]:
+        pairs = [("/v1/chat/completions", CHAT), ("/v1/prompts", {"prompt": PROMPT})]
+        return [
+            (
+                await client.post(endpoint, json={**body, **changes}),
+                await client.post("/v1/plan", json={**body, **changes}),
+            )
+            for endpoint, body in pairs
+            for changes in refused
+        ]
+
+    found = in_process(create_app(engine, settings), ask)
+
+    assert {answer.status_code for answer, _ in found} == {400}
+    assert [(plan.status_code, plan.json()) for _, plan in found] == [(400, answer.json()) for answer, _ in found]
+
+
 def test_prompts_with_too_many_positions(served: Served) -> None:
     """A prompt that no answer fits behind is a fault for `check` (PC504), and is refused by `plan` and `prompts`."""
     long = PROMPT.replace("<user>", f"<user>{'word ' * 5000}")
     with served.http() as client:
         checked = client.post("/v1/check", content=long, headers=XML).json()
         answers = [client.post(each, content=long, headers=XML) for each in ("/v1/plan", "/v1/prompts")]
-        room = client.post("/v1/plan", json={"prompt": PROMPT, "max_tokens": 4000})
 
     assert (checked["kind"], checked["valid"]) == ("prompt", False)
     (fault,) = checked["diagnostics"]
     assert (fault["code"], fault["severity"], fault["line"]) == ("PC504", "error", 1)
     assert "the model has 4096" in fault["message"]
     assert [each.status_code for each in answers] == [400, 400]
-    assert {each.json()["error"]["code"] for each in (*answers, room)} == {"context_length_exceeded"}
+    assert {each.json()["error"]["code"] for each in answers} == {"context_length_exceeded"}
     assert answers[0].json()["error"]["message"] == fault["message"]
 
 
