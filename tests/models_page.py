@@ -63,6 +63,7 @@ TAIL = """
   and KV is copied into a plain cache for each request.
 - *pinned*: RoPE frequencies that depend on the length of the input are fixed at those for the engine's context length
   (`context_length=`, by default what the model declares). Otherwise a module's KV would depend on its neighbours.
+- An engine sets `return_dict` of the model's configuration to True: in transformers 5.23, most models fail without it.
 - The attention of Gemma 2 computes its softmax in float32 even in a float64 model. This is the distance in its last column.
 - Sliding windows count positions, not cache slots. The gap of an absent module counts.
 - Real weights: SmolLM2-135M-Instruct, a Llama of 135 M parameters, has distances of 1.6e-06 to 2.5e-06 in float32, and of 1.8e-02 to 2.8e-02 in

@@ -143,6 +143,27 @@ def test_longrope_answers_continue_beyond_the_original_length() -> None:
     assert made.sequences[0] == tokens
 
 
+@pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
+def test_a_configuration_that_asks_for_tuples_changes_nothing(family: str) -> None:
+    """With `return_dict=False` a model has the same KV and answers, and transformers' own `generate` works."""
+    expected = model_of(family, torch.float32)
+    hf = random_model(family, torch.float32)
+    hf.config.return_dict = False
+    model = Model(hf)
+    choose_linking(model)
+    plan = plan_for(PROMPT)
+
+    answers = [
+        generate(each, linked(plan, each), eos_ids=(), max_new_tokens=3, options={"do_sample": False}).sequences
+        for each in (expected, model)
+    ]
+
+    assert answers[0] == answers[1]
+    assert model.fingerprint == expected.fingerprint
+    tokens = torch.tensor([[5, 6, 7]])
+    assert torch.equal(*(each.hf.generate(tokens, max_new_tokens=3, do_sample=False) for each in (expected, model)))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_interface_models_link_without_copying(family: str) -> None:
     """Only families marked so in the list are linked by concatenation."""

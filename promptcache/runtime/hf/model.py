@@ -41,8 +41,8 @@ class Model:
     """A causal language model of transformers, ready to encode and to link.
 
     Attributes:
-        hf: The transformers model. It is changed in place: length-dependent RoPE is pinned, and its attention is
-            replaced.
+        hf: The transformers model. It is changed in place: length-dependent RoPE is pinned, its attention is replaced,
+            and its outputs have names.
         facts: Facts from its configuration.
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
@@ -62,6 +62,9 @@ class Model:
         check_kind(hf)
         check_weights(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
+        for part in hf.modules():
+            if isinstance(part, PreTrainedModel):
+                part.config.return_dict = True  # in transformers 5.23, most models read the layers' output by name
         self.hf: Any = hf
         self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
