@@ -67,8 +67,7 @@ class HubTokenizer:
 
         Args:
             tokenizer_json: As the tokenizers library writes it (`backend_tokenizer.to_str()`).
-            config: Special tokens such as `bos_token` (text or token object) and `add_bos_token`, as in
-                `tokenizer_config.json`.
+            config: Special tokens such as `bos_token` (text or token object), as in `tokenizer_config.json`.
             chat_template: Jinja2 source, or several by name of which "default" is taken, or None.
             eos_token_ids: Where generation stops according to the model's configuration.
 
@@ -143,8 +142,6 @@ class _Parts:
         self.eos = self.special_tokens.get("eos_token", "")
         declared_bos = self.special_tokens.get("bos_token", "")
         self.prefix_ids = _prefix_ids(self._markup)
-        if config.get("add_bos_token") is not None:
-            self.prefix_ids = self.markup_ids(declared_bos) if config["add_bos_token"] else ()
         self.bos = "".join(self._markup.id_to_token(token_id) or "" for token_id in self.prefix_ids) or declared_bos
 
     def to_text_tokenizer(self) -> TextTokenizer:
@@ -193,7 +190,10 @@ def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _prefix_ids(markup: Backend) -> tuple[int, ...]:
-    """Return the tokens that the post-processor of the tokenizer puts before a text."""
+    """Return the tokens that the post-processor of the tokenizer puts before a text.
+
+    `add_bos_token` in `tokenizer_config.json` changes nothing: transformers 5 ignores it beside a `tokenizer.json`.
+    """
     bare = markup.encode("x", add_special_tokens=False).ids
     whole = markup.encode("x").ids
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)

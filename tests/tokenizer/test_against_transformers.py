@@ -141,6 +141,41 @@ def test_a_loaded_tokenizer_has_the_fingerprint_of_its_folder(
     assert loaded.fingerprint == read.fingerprint
 
 
+@pytest.mark.parametrize("kind", [None, "PreTrainedTokenizerFast", "LlamaTokenizerFast", "GPT2Tokenizer"])
+@pytest.mark.parametrize("edit", ["as written", "without a post-processor"])
+@pytest.mark.parametrize("add", [None, True, False])
+def test_what_comes_first_is_what_transformers_puts_there(
+    kind: str | None, edit: str, add: bool | None, tmp_path: Path
+) -> None:
+    """A folder's text begins as in transformers, whatever `add_bos_token` and `tokenizer_class` of it say."""
+    from transformers import AutoTokenizer
+
+    config = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": kind, "add_bos_token": add}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(EDITS[edit](json.loads(small.llama_like()))))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({name: value for name, value in config.items() if value is not None})
+    )
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+
+    bare = theirs("the fox", add_special_tokens=False).input_ids
+    for ours in (HubTokenizer.from_folder(tmp_path), adapt_tokenizer(theirs)):
+        assert [*ours.bos_ids, *bare] == theirs("the fox").input_ids
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_a_caller_of_transformers_decides_what_comes_first(add: bool, tmp_path: Path) -> None:
+    """`add_bos_token` as an argument, or set later, changes the loaded tokenizer, and ours with it."""
+    from transformers import AutoTokenizer
+
+    (tmp_path / "tokenizer.json").write_text(small.llama_like())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    given = AutoTokenizer.from_pretrained(tmp_path, add_bos_token=add)
+    changed = AutoTokenizer.from_pretrained(tmp_path, add_bos_token=not add)
+    changed.add_bos_token = add
+
+    assert [adapt_tokenizer(each).bos_ids for each in (given, changed)] == [(1,) if add else ()] * 2
+
+
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use"), ("tool_use",)])
 def test_named_templates_are_chosen_as_in_transformers(names: tuple[str, ...], tmp_path: Path) -> None:
     """Of several templates the default is taken. Without one they are refused, as transformers refuses to use them."""

@@ -116,17 +116,16 @@ def test_added_whitespace_is_text():
     ("tokenizer_json", "config", "template", "bos"),
     [
         (small.byte_level(), {"bos_token": "<|endoftext|>"}, None, ""),
-        (small.byte_level(), {"bos_token": "<|endoftext|>", "add_bos_token": True}, None, "<|endoftext|>"),
         (small.llama_like(), LLAMA, None, "<s>"),
         (small.llama_like(), {}, None, "<s>"),
-        (small.llama_like(), LLAMA | {"add_bos_token": False}, None, ""),
-        (small.llama_like(), LLAMA | {"add_bos_token": False}, CASES["llama 2"].source, "<s>"),
+        (small.edited(small.llama_like(), post_processor=None), LLAMA, None, ""),
+        (small.edited(small.llama_like(), post_processor=None), LLAMA, CASES["llama 2"].source, "<s>"),
         (small.unigram(), {"bos_token": "<s>"}, None, ""),
         (small.word_piece(), {}, None, "[CLS]"),
     ],
 )
 def test_bos_is_what_the_model_puts_first(tokenizer_json, config, template, bos):
-    """BOS comes from `add_bos_token`, the post-processor, or the start of a rendered conversation; some models have none."""
+    """BOS comes from the post-processor, or the start of a rendered conversation; some models have none."""
     tokenizer = HubTokenizer.from_parts(tokenizer_json, config, template)
 
     assert tokenizer.detokenize(tokenizer.bos_ids) == bos
@@ -176,7 +175,7 @@ def test_fingerprint_covers_vocabulary_template_and_special_tokens():
     tokenizers = [
         HubTokenizer.from_parts(small.llama_like(), {}),
         HubTokenizer.from_parts(small.llama_like(), {"eos_token": "</s>"}),
-        HubTokenizer.from_parts(small.llama_like(), {"add_bos_token": False}),
+        HubTokenizer.from_parts(small.edited(small.llama_like(), post_processor=None), {}),
         HubTokenizer.from_parts(small.llama_like(), {}, small.CHATML),
         HubTokenizer.from_parts(small.edited(small.llama_like(), normalizer=None), {}),
     ]

@@ -97,7 +97,6 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
             f"{type(tokenizer).__name__} has no fast (Rust) tokenizer behind it; convert it to a tokenizer.json first"
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
-    config |= {key: value for key, value in tokenizer.init_kwargs.items() if key.startswith("add_")}
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template)
 
 
