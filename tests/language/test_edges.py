@@ -153,7 +153,7 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
         ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "a joined text"),
         ("{{ x|sum(start=[]) }}", "sum adds only numbers"),
         ("{{ ('f' * 9999)|int(base=16) }}", "a number of more than"),
-        ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "characters"),
+        ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "bytes"),
         ("{{ x }}", "a list cannot be written"),
     ],
 )

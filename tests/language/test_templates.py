@@ -162,7 +162,10 @@ FAULTS = {
     "{{ data }}": ("PC602", "data", "join or tojson"),
     "{{ text|upper ~ data }}": ("PC602", "text|upper ~ data", "join or tojson"),
     "{{ text|uper }}": ("PC601", "uper", "did you mean 'upper'?"),
-    "{{ items|map('uper')|list }}": ("PC601", "list", "did you mean 'upper'?"),
+    "{{ items|map('uper')|list }}": ("PC601", "items|map('uper')|list", "did you mean 'upper'?"),
+    "{{ data.nmae.x|default('a') }}": ("PC603", "nmae", "did you mean 'name'?"),
+    "{{ data.nmae.x is defined }}": ("PC603", "nmae", "did you mean 'name'?"),
+    "{{ items|sum }}": ("PC606", "items|sum", ""),
     "{{ text is definde }}": ("PC601", "is definde", "did you mean 'defined'?"),
     "{{ text.uper() }}": ("PC602", "uper()", "did you mean 'upper'?"),
     "{{ text|safe }}": ("PC601", "safe", ""),
@@ -192,6 +195,38 @@ def test_faults_are_reported_at_their_place_in_the_template(template: str, expec
     (found,) = caught.value.diagnostics
     assert (found.code, found.span.line, cut(text, found.span)) == (code, 3, words)
     assert advice in (found.help or "")
+
+
+FAULTY_VALUES = {
+    "empty": ('<schema name="s">\n <module name="{{ v }}">x</module></schema>', "", "PC201", "{{ v }}"),
+    "two empty ones": ('<schema name="s">\n <module name="{{ v }}{{ v }}">x</module></schema>', "", "PC201", "{{ v }}"),
+    "nothing at all": ("{{ v }}", "", "PC001", "{{ v }}"),
+    "no text": ("{% if v %}<schema/>{% endif %}", "", "PC001", ""),
+    "lone surrogate": ('<schema name="s">\n a{{ v }}b</schema>', "a\ud800", "PC006", "{{ v }}"),
+    "no character of XML": ('<schema name="s">\n a{{ v }}b</schema>', "a\0", "PC001", "{{ v }}"),
+    "byte order mark": ('{{ v }}<schema name="s"><modul/></schema>', "\ufeff", "PC101", "modul"),
+    "many characters": (
+        '<schema name="s">\n{% for _ in v %}{{ v }}{% endfor %}</schema>',
+        "a" * 4000,
+        "PC604",
+        "{{ v }}",
+    ),
+    "many bytes": ('<schema name="s">\n{% for _ in v %}{{ v }}{% endfor %}</schema>', "是" * 2000, "PC604", "{{ v }}"),
+    "many texts": (f"<s>{{% for _ in v %}}{'text ' * 900}{{% endfor %}}</s>", "a" * 2000, "PC604", "text " * 900),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_VALUES)
+def test_faulty_values_have_the_place_of_their_tag(fault: str, tmp_path: Path) -> None:
+    """A value that a document cannot have, or that is empty or too large, is reported where the template writes it."""
+    template, value, code, words = FAULTY_VALUES[fault]
+    path = tmp_path / "s.xml.j2"
+    path.write_text(template)
+    with pytest.raises(SchemaError) as caught:
+        check_schema(Schema.from_file(path, context={"v": value}))
+    (found,) = caught.value.diagnostics
+    assert (found.code, cut(template, found.span)) == (code, words)
+    assert found.span.line == template[: template.index(words)].count("\n") + 1
 
 
 @pytest.mark.parametrize(

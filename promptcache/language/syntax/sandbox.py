@@ -285,6 +285,8 @@ def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
     for output in list(tree.find_all(nodes.Output)):
         for index, child in enumerate(output.nodes):
             output.nodes[index] = _filtered(child, PIECE, number)
+            if isinstance(child, nodes.Filter | nodes.Test):  # Jinja2 places it at its name, behind its value
+                output.nodes[index].lineno = min(each.lineno for each in child.find_all(nodes.Node) if each.lineno)
             number += 1
     prepared = _Rewriter().visit(tree)
     assert isinstance(prepared, nodes.Template), "no rule is for the root"

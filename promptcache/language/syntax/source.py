@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import unescape
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +79,9 @@ class Piece(NamedTuple):
     verbatim: bool
 
 
+_start = attrgetter("start")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateOrigin:
     """Template of a rendered document, with the pieces that map the document to the template."""
@@ -88,12 +92,15 @@ class TemplateOrigin:
     def span(self, start: int, stop: int) -> Span:
         """Return the span of the template that produced the characters `[start, stop)` of the document."""
         first, last = self._piece(start), self._piece(max(start, stop - 1))
+        if start == stop:  # a value that wrote nothing is the first of the pieces that begin here
+            index = bisect_left(self.pieces, start, key=_start)
+            first = last = next((piece for piece in self.pieces[index : index + 1] if piece.start == start), first)
         begin = first.written + (start - first.start if first.verbatim else 0)
         end = last.written + stop - last.start if last.verbatim else last.written_stop
         return self.template.span(begin, max(begin, end))
 
     def _piece(self, offset: int) -> Piece:
-        return self.pieces[max(0, bisect_right(self.pieces, offset, key=lambda piece: piece.start) - 1)]
+        return self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

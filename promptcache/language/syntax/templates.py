@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic
+from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic, source_of
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 5_000
@@ -60,8 +60,7 @@ def render_template(
         code, message, advice = rendering.explain(fault)
         start, stop = rendering.place(fault)
         raise error([diagnostic(code, message, template.span(start, stop), advice)]) from None
-    document = decode(rendered, source, error)
-    return replace(document, origin=TemplateOrigin(template=template, pieces=pieces)) if pieces else document
+    return replace(source_of(rendered, source), origin=TemplateOrigin(template=template, pieces=pieces))
 
 
 _CAUGHT = (
@@ -100,13 +99,13 @@ class _Rendering:
             self._sandbox.spend()
             places.append(self._sandbox.lexer.pieces[self._sandbox.piece])
             texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
-            size += len(text)
+            size += len(text.encode())
             if size > MAX_BYTES:
-                raise TemplateFault(f"the template writes more than {MAX_BYTES} characters")
+                raise TemplateFault(f"the template writes more than {MAX_BYTES} bytes")
         texts = _outside_sections(texts, [verbatim for _, _, verbatim in places])
         starts = accumulate(map(len, texts), initial=0)
-        pieces = (Piece(start, *place) for start, place, text in zip(starts, places, texts, strict=False) if text)
-        return "".join(texts), tuple(pieces)
+        pieces = tuple(Piece(start, *place) for start, place in zip(starts, places, strict=False))
+        return "".join(texts), pieces or (Piece(0, 0, 0, True),)
 
     def explain(self, fault: Exception) -> tuple[str, str, str | None]:
         """Return the code, message and help for the exception that stopped the rendering."""
@@ -128,6 +127,8 @@ class _Rendering:
                 return "PC602", str(fault.message), None
             case RecursionError():
                 return "PC604", "the template is nested too deeply", None
+            case UnicodeEncodeError():
+                return "PC006", "this value has a lone surrogate, which UTF-8 cannot represent", None
             case TemplateError() if found := _NO_FILTER.match(str(fault)):
                 known = self._sandbox.filters if found[1] == "filter" else self._sandbox.tests
                 message = f"the {found[1]} '{found[2]}' is not available in templates of documents"
@@ -145,7 +146,12 @@ class _Rendering:
         return f"available: {few(known)}" if known else None
 
     def place(self, fault: Exception) -> tuple[int, int]:
-        """Return the range of a fault in the template: a name, or an expression up to the end of its tag or line."""
+        """Return the range of a fault in the template.
+
+        It is a name, or an expression up to the end of its tag or line. A fault of what was written last has its tag.
+        """
+        if self._template is not None and _innermost(self._template, fault.__traceback__) is None:
+            return self._sandbox.lexer.pieces[self._sandbox.piece][:2]
         start = self._offset(fault)
         ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
         stop = min((end for end in ends if end >= 0), default=len(self._text))
@@ -173,7 +179,7 @@ class _Rendering:
         elif isinstance(fault, TemplateFault) and fault.offset is not None:
             offset = fault.offset
         elif self._template is not None:
-            offset = _innermost(self._template, fault.__traceback__)
+            offset = _innermost(self._template, fault.__traceback__) or 0
         blank = len(self._text) - len(self._text[offset:].lstrip())
         return min(max(offset, blank), max(len(self._text) - 1, 0))
 
@@ -221,9 +227,9 @@ def _check_size(text: str) -> None:
         raise TemplateFault(f"a template has at most {limits}")
 
 
-def _innermost(template: Template, trace: TracebackType | None) -> int:
-    """Return the offset of the innermost expression of the template in a traceback."""
-    offset = 0
+def _innermost(template: Template, trace: TracebackType | None) -> int | None:
+    """Return the offset of the innermost expression of the template in a traceback; None without any."""
+    offset = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:
             offset = template.get_corresponding_lineno(trace.tb_lineno) - 1  # the lexer counts offsets as lines
