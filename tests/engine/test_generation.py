@@ -445,6 +445,7 @@ def test_scores_of_beams_belong_to_their_sequences() -> None:
 def test_a_batch_and_a_stream_return_what_was_asked_for() -> None:
     """Answers of a batch and of a stream have their own output objects, as alone."""
     asked = {"max_new_tokens": 6, "output_logits": True, "output_hidden_states": True, **GREEDY}
+    ENGINE.generate_batch([PROMPT, LONGER])  # history is the same for all from here on: hidden states show it
     alone = [ENGINE.generate(prompt, eos_token_id=PLAIN[3], **asked).output for prompt in (PROMPT, LONGER)]
 
     together = ENGINE.generate_batch([PROMPT, LONGER], eos_token_id=PLAIN[3], **asked)

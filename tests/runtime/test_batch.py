@@ -240,7 +240,8 @@ def test_small_pieces_that_the_same_rows_see_are_one(history_bytes: int) -> None
     first, again = (engine.generate_batch(prompts, max_new_tokens=2, eos_token_id=[]) for _ in range(2))
 
     shared_bytes = engine.plan(prompts[1]).num_reused_tokens * engine.model.shape.token_bytes
-    assert [each.usage.copied_bytes for each in first] == [shared_bytes, 0, 0]
+    copied = [each.usage.copied_bytes for each in first]  # a row may join before one whose KV is still fetched
+    assert sorted(copied) == [0, 0, shared_bytes]
     assert [each.usage.copied_bytes for each in again] == [0, 0, 0]
     assert bool(history_bytes) is any(each.usage.num_history_tokens for each in again)
 
