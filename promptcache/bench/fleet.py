@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
-from promptcache.kv import GreedyDual
+from promptcache.kv import GreedyDual, cost_at
 from promptcache.scale.routing import by_hash, by_load
 
 CHUNK_TOKENS = 2048
 """Tokens of prompts in one forward pass in which nothing is decoded, as in `runtime`."""
 
 _WARM_UP = 0.3  # the fraction of requests before those that count
+_PAUSE_S = 3600.0  # between rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class Traffic:
         num_used: Modules of each request.
         skew: The most used schema is asked 2 ** skew times as often as the second one; modules likewise.
         rate: Requests per second, to all replicas.
+        num_rounds: The requests come in as many parts. Before each one, all requests of the others have ended.
     """
 
     num_requests: int
@@ -80,6 +82,11 @@ class Traffic:
     answer_tokens: int
     skew: float
     seed: int
+    num_rounds: int = 1
+
+    def round_of(self, number: int) -> int:
+        """Return the round of a request, counted from 0."""
+        return number * self.num_rounds // self.num_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +180,9 @@ def traffic_of(traffic: Traffic) -> Iterator[FleetRequest]:
     draw, now = random.Random(traffic.seed), 0.0
     schemas = list(accumulate(_zipf(traffic.num_schemas, traffic.skew)))
     modules = _zipf(traffic.num_modules, traffic.skew)
-    for _ in range(traffic.num_requests):
+    for number in range(traffic.num_requests):
+        if number and traffic.round_of(number) > traffic.round_of(number - 1):
+            now += _PAUSE_S
         now += draw.expovariate(traffic.rate)
         schema = bisect(schemas, draw.random() * schemas[-1])
         keys = [math.log(1 - draw.random()) / weight for weight in modules]  # the largest are a weighted sample
@@ -193,8 +202,14 @@ class ModuleMemory:
         self._keys = GreedyDual()
         self._in_use: Counter[str] = Counter()
 
-    def use(self, keys: Sequence[str], nbytes: int) -> int:
-        """Use modules, and add those that are missing; return their number. All stay until `release`."""
+    def use(self, costs: Mapping[str, float], nbytes: int) -> int:
+        """Use modules, and add those that are missing; return their number. All stay until `release`.
+
+        Args:
+            costs: The keys of the modules, with what encoding them costs.
+            nbytes: Bytes of each.
+        """
+        keys = tuple(costs)
         self._in_use.update(keys)
         missing = [key for key in keys if key not in self._keys]
         for key in keys:
@@ -204,7 +219,7 @@ class ModuleMemory:
             victims = self._keys.victims(math.ceil(needed), lambda each: self._in_use[each] > 0)
             if victims is not None:
                 self._keys.evict(victims)
-                self._keys.add(key, nbytes, nbytes)
+                self._keys.add(key, nbytes, costs[key])
         return len(missing)
 
     def release(self, keys: Iterable[str]) -> None:
@@ -329,7 +344,8 @@ class _FleetReplica:
         """Fetch the modules of a request that are not in memory, after those of earlier requests."""
         tokens = self._traffic.module_tokens
         nbytes = math.ceil(tokens * self._costs.token_bytes)
-        request.num_misses = self._memory.use(_keys(request), nbytes)
+        costs = [cost_at(tokens, (module + 1) * tokens - 1) for module in request.modules]
+        request.num_misses = self._memory.use(dict(zip(_keys(request), costs, strict=True)), nbytes)
         if request.num_misses:
             now = self._fetches_until = max(now, self._fetches_until) + request.num_misses * self._costs.miss_s(tokens)
         self._num_fetched += 1

@@ -11,9 +11,10 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,7 @@ from promptcache.diagnostics import ServiceError
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.language import Schema, print_schema
+from promptcache.runtime import WarmReport
 from promptcache.server import ServerSettings, create_app, serve
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by", "from", "at")
@@ -117,26 +119,31 @@ def running(settings: ReplicaSettings, count: int) -> Iterator[list[str]]:
         yield [f"http://127.0.0.1:{port}" for port in ports]
 
 
-def measure(homes: Sequence[str], traffic: Traffic) -> list[AnsweredRequest]:
+def measure(homes: Sequence[str], traffic: Traffic, after_round: Callable[[], object]) -> list[AnsweredRequest]:
     """Send the requests of a traffic at their times, and return what became of them, in order of arrival.
 
     Args:
         homes: The URL of the replica of each schema.
+        after_round: Called after each round, while the replicas are idle.
     """
 
-    async def run() -> list[AnsweredRequest]:
+    async def run(requests: Sequence[tuple[int, FleetRequest]]) -> list[AnsweredRequest]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         async with httpx.AsyncClient(timeout=_ANSWER_S, limits=limits) as client:
-            started = time.perf_counter()
+            started = time.perf_counter() - requests[0][1].arrived_at
 
             async def send(number: int, request: FleetRequest) -> AnsweredRequest:
                 await asyncio.sleep(started + request.arrived_at - time.perf_counter())
                 text = words(f"{traffic.seed}/{number}", traffic.new_tokens)
                 return await _ask(client, homes[request.schema], request, text, traffic.answer_tokens)
 
-            return list(await asyncio.gather(*(send(*each) for each in enumerate(traffic_of(traffic)))))
+            return list(await asyncio.gather(*(send(*each) for each in requests)))
 
-    return asyncio.run(run())
+    answers: list[AnsweredRequest] = []
+    for _, requests in groupby(enumerate(traffic_of(traffic)), lambda each: traffic.round_of(each[0])):
+        answers += asyncio.run(run([*requests]))
+        after_round()
+    return answers
 
 
 async def _ask(
@@ -164,62 +171,107 @@ async def _ask(
     )
 
 
-def calibrate(settings: ReplicaSettings, traffic: Traffic, rounds: int = 12) -> tuple[EngineCosts, Traffic]:
-    """Measure the costs of one replica on this machine.
+class Calibration:
+    """Measures the costs of one replica on this machine, as often as wanted.
 
     Encoding and loading are measured in this process, and the others over HTTP.
 
-    Returns:
-        The costs, and the traffic with the tokens that its texts have for this model.
+    Attributes:
+        traffic: With the tokens that its texts have for this model.
     """
-    encode_s, load_s, bytes_per_s, module_tokens, token_bytes = _module_costs(settings, traffic)
+
+    def __init__(self, settings: ReplicaSettings, traffic: Traffic, url: str) -> None:
+        """Encode modules.
+
+        Args:
+            settings: Of the replica.
+            traffic: Its texts, in words.
+            url: Of the replica, which has memory for all modules.
+        """
+        self._settings = settings
+        self._words = traffic
+        self._url = url
+        self._engine = settings.engine()
+        _, encoded = self._warm(self._engine)
+        self._encode_token_s = encoded.seconds / encoded.num_encoded_tokens
+        _, (answered, *_) = self._both_lengths(rounds=1)
+        self.traffic = replace(
+            traffic,
+            module_tokens=round(encoded.num_encoded_tokens / _NUM_MODULES),
+            new_tokens=answered.num_new,
+        )
+
+    def costs(self, rounds: int = 12) -> EngineCosts:
+        """Return the costs as they are now.
+
+        Args:
+            rounds: Requests of each length for the costs of a prompt. Half as many measure the costs of a step.
+        """
+        traffic = self.traffic
+        load_s, bytes_per_s = self._load_costs()
+        short, long = self._both_lengths(rounds)
+        step_words = replace(self._words, module_tokens=traffic.module_tokens)
+        step_s, row_s, read_s = _step_costs(self._url, step_words, _requests_apart(traffic), max(1, rounds // 2))
+        mean = statistics.fmean
+        token_s = (mean(each.prefill_s for each in long) - mean(each.prefill_s for each in short)) / (
+            long[0].num_new - short[0].num_new
+        )
+        pass_s = step_s + read_s * traffic.num_used * traffic.module_tokens
+        rest_s = mean(each.ttft_s for each in long) - pass_s - token_s * long[0].num_new
+        return EngineCosts(
+            request_s=max(0.0, rest_s),
+            step_s=step_s,
+            row_s=row_s,
+            read_token_s=read_s,
+            prefill_token_s=max(0.0, token_s),
+            encode_token_s=self._encode_token_s,
+            load_s=load_s,
+            load_bytes_per_s=bytes_per_s,
+            token_bytes=self._engine.model.shape.token_bytes,
+        )
+
+    def _warm(self, engine: Engine) -> Sequence[WarmReport]:
+        """Encode or load a schema with short modules, and one with modules of the traffic's length."""
+        sizes = (max(1, self._words.module_tokens // _SHORTER), self._words.module_tokens)
+        for number, size in enumerate(sizes):
+            engine.add_schema(schema(f"calibration-{number}", _NUM_MODULES, size))
+        return engine.warm()
+
+    def _load_costs(self) -> tuple[float, float]:
+        """Return the seconds to load a module besides its bytes, and loaded bytes per second."""
+        store = StoreConfig(folder=self._settings.folder / "kv", memory_bytes=self._settings.memory_bytes)
+        short, long = self._warm(Engine(self._engine.model, self._engine.tokenizer, store=store, history_bytes=0))
+        more_bytes = long.nbytes - short.nbytes
+        seconds = max(1e-9, long.seconds - short.seconds)
+        return max(0.0, short.seconds - short.nbytes * seconds / more_bytes) / _NUM_MODULES, more_bytes / seconds
+
+    def _both_lengths(self, rounds: int) -> tuple[list[AnsweredRequest], list[AnsweredRequest]]:
+        """Ask with short and with whole texts in turn, one request at a time, after one of each that warms up.
+
+        Before each one the replica is idle, as between requests that arrive at random: what it needs is not in the
+        caches of the processor then.
+        """
+        lengths = (max(1, self._words.new_tokens // _SHORTER), self._words.new_tokens)
+        found: tuple[list[AnsweredRequest], list[AnsweredRequest]] = ([], [])
+        request = _requests_apart(self._words)[0]
+
+        async def run() -> None:
+            async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
+                for number in range(rounds + 1):
+                    for length, answers in zip(lengths, found, strict=True):
+                        await asyncio.sleep(_IDLE_S)
+                        answers.append(await _ask(client, self._url, request, words(f"length/{number}", length), 2))
+
+        asyncio.run(run())
+        return found[0][1:], found[1][1:]
+
+
+@contextmanager
+def calibrating(settings: ReplicaSettings, traffic: Traffic) -> Iterator[Calibration]:
+    """Start a replica for a calibration, and yield this. The folder gets the schemas of the traffic."""
     write_schemas(settings.folder, traffic)
-    requests = _requests_apart(traffic)
     with running(settings, 1) as (url,):
-        short, long = _both_lengths(url, traffic, requests[0], rounds)
-        step_s, row_s, read_s = _step_costs(url, replace(traffic, module_tokens=module_tokens), requests)
-    median = statistics.median
-    token_s = (median(each.prefill_s for each in long) - median(each.prefill_s for each in short)) / (
-        long[0].num_new - short[0].num_new
-    )
-    pass_s = step_s + read_s * traffic.num_used * module_tokens
-    rest_s = median(each.ttft_s for each in long) - pass_s - token_s * long[0].num_new
-    costs = EngineCosts(
-        request_s=max(0.0, rest_s),
-        step_s=step_s,
-        row_s=row_s,
-        read_token_s=read_s,
-        prefill_token_s=max(0.0, token_s),
-        encode_token_s=encode_s,
-        load_s=load_s,
-        load_bytes_per_s=bytes_per_s,
-        token_bytes=token_bytes,
-    )
-    return costs, replace(traffic, module_tokens=module_tokens, new_tokens=long[0].num_new)
-
-
-def _module_costs(settings: ReplicaSettings, traffic: Traffic) -> tuple[float, float, float, int, float]:
-    """Return the seconds to encode a token, to load a module, loaded bytes per second, and tokens and bytes of each."""
-    sizes = (max(1, traffic.module_tokens // _SHORTER), traffic.module_tokens)
-    encoding = settings.engine()
-    for number, size in enumerate(sizes):
-        encoding.add_schema(schema(f"calibration-{number}", _NUM_MODULES, size))
-    _, long = encoding.warm()
-    loading = Engine(
-        encoding.model,
-        encoding.tokenizer,
-        store=StoreConfig(folder=settings.folder / "kv", memory_bytes=settings.memory_bytes),
-        history_bytes=0,
-    )
-    for number, size in enumerate(sizes):
-        loading.add_schema(schema(f"calibration-{number}", _NUM_MODULES, size))
-    short_load, long_load = loading.warm()
-    more_bytes = long_load.nbytes - short_load.nbytes
-    seconds = max(1e-9, long_load.seconds - short_load.seconds)
-    load_s = max(0.0, short_load.seconds - short_load.nbytes * seconds / more_bytes) / _NUM_MODULES
-    tokens = round(long.num_encoded_tokens / _NUM_MODULES)
-    token_bytes = encoding.model.shape.token_bytes
-    return long.seconds / long.num_encoded_tokens, load_s, more_bytes / seconds, tokens, token_bytes
+        yield Calibration(settings, traffic, url)
 
 
 def _requests_apart(traffic: Traffic) -> list[FleetRequest]:
@@ -229,36 +281,14 @@ def _requests_apart(traffic: Traffic) -> list[FleetRequest]:
     return [FleetRequest(0.0, row % traffic.num_schemas, modules, traffic.new_tokens) for row in range(_ROWS)]
 
 
-def _both_lengths(
-    url: str, traffic: Traffic, request: FleetRequest, rounds: int
-) -> tuple[list[AnsweredRequest], list[AnsweredRequest]]:
-    """Ask with short and with whole texts in turn, one request at a time, after one of each that warms up.
-
-    Before each one the replica is idle, as between requests that arrive at random: what it needs is not in the caches
-    of the processor then.
-    """
-    lengths = (max(1, traffic.new_tokens // _SHORTER), traffic.new_tokens)
-    found: tuple[list[AnsweredRequest], list[AnsweredRequest]] = ([], [])
-
-    async def run() -> None:
-        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
-            for number in range(rounds + 1):
-                for length, answers in zip(lengths, found, strict=True):
-                    await asyncio.sleep(_IDLE_S)
-                    answers.append(await _ask(client, url, request, words(f"length/{number}", length), 2))
-
-    asyncio.run(run())
-    return found[0][1:], found[1][1:]
-
-
-def _step_costs(url: str, traffic: Traffic, requests: list[FleetRequest]) -> tuple[float, float, float]:
+def _step_costs(url: str, traffic: Traffic, requests: list[FleetRequest], rounds: int) -> tuple[float, float, float]:
     """Return the seconds of a forward pass, of a row that it decodes, and of a token of modules that it reads.
 
     One row, as many equal rows, and rows with modules of their own differ in one of these each.
     """
     count = len(requests)
     alone = requests[:1]
-    one, equal, mixed = (_decode_s(url, traffic, each) for each in (alone, alone * count, requests))
+    one, equal, mixed = (_decode_s(url, traffic, each, rounds) for each in (alone, alone * count, requests))
     num_read = traffic.module_tokens * traffic.num_used
     num_more = traffic.module_tokens * num_distinct(requests) - num_read
     row_s = max(0.0, equal - one) / (count - 1)
@@ -266,7 +296,7 @@ def _step_costs(url: str, traffic: Traffic, requests: list[FleetRequest]) -> tup
     return max(_LEAST_STEP_S, one - row_s - num_read * read_s), row_s, read_s
 
 
-def _decode_s(url: str, traffic: Traffic, requests: Sequence[FleetRequest]) -> float:
+def _decode_s(url: str, traffic: Traffic, requests: Sequence[FleetRequest], rounds: int) -> float:
     """Return the seconds of one step that decodes the requests together.
 
     Answers of two lengths differ in such steps only: each has the same part in which requests join.
@@ -284,7 +314,7 @@ def _decode_s(url: str, traffic: Traffic, requests: Sequence[FleetRequest]) -> f
         return statistics.median(each.decode_s for each in asyncio.run(run(num_tokens)))
 
     decode_s(_DECODED[0])
-    return statistics.median(decode_s(_DECODED[1]) - decode_s(_DECODED[0]) for _ in range(5)) / (
+    return statistics.fmean(decode_s(_DECODED[1]) - decode_s(_DECODED[0]) for _ in range(rounds)) / (
         _DECODED[1] - _DECODED[0]
     )
 

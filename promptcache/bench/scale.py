@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,8 +22,14 @@ from promptcache.bench.fleet import (
     percentile,
     simulate,
 )
-from promptcache.bench.harness import BenchReport, Progress, silent
+from promptcache.bench.harness import BenchReport, OtherWork, Progress, silent
 from promptcache.diagnostics import InvalidValue
+
+_CHECK_ROUNDS = 4
+"""Rounds of the requests to real replicas. Costs are measured between them."""
+
+_CHECK_SAMPLES = 6
+"""Requests of each length for each of these measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +88,13 @@ def measured_costs(
     Returns:
         The costs, and the sizes with the tokens that modules and questions have for this model.
     """
-    from promptcache.bench.replicas import ReplicaSettings, calibrate
+    from promptcache.bench.replicas import ReplicaSettings, calibrating
 
     progress("a replica on this machine", 0, 1)
     with TemporaryDirectory() as folder:
         settings = ReplicaSettings(model=model, folder=Path(folder), threads=threads)
-        costs, traffic = calibrate(settings, sizes.one)
+        with calibrating(settings, sizes.one) as calibration:
+            costs, traffic = calibration.costs(), calibration.traffic
     one = replace(sizes.one, module_tokens=traffic.module_tokens, new_tokens=traffic.new_tokens)
     return costs, replace(sizes, one=one)
 
@@ -146,57 +154,80 @@ def _row(num: int, policy: str, totals: FleetTotals, costs: EngineCosts, traffic
 def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Progress = silent) -> BenchReport:
     """Compare the simulation with one and with two real replicas on this machine, under the same requests.
 
-    Each replica has memory for half of the modules, so that some are loaded from the store. Costs are measured before
-    and after the requests, because the speed of a machine changes.
+    Each replica has memory for half of the modules, so that some are loaded from the store. The requests come in
+    rounds. Costs are measured before and after each round, by a replica of their own, because the speed of a machine
+    changes.
     """
-    from promptcache.bench.replicas import ReplicaSettings, calibrate, measure, running
-
-    cells, rows = [], []
+    rows = []
     for step, num in enumerate((1, 2)):
         progress(f"{num} real replicas", step, 2)
         with TemporaryDirectory() as folder:
-            words = sizes.traffic(num)
-            settings = ReplicaSettings(model=model, folder=Path(folder), threads=threads)
-            before, base = calibrate(settings, words)
-            num_modules = base.num_schemas * base.num_modules
-            memory = math.ceil(num_modules / num / 2 * base.module_tokens * before.token_bytes)
-            limits = ReplicaLimits(memory_bytes=memory)
-            one = replace(base, num_schemas=sizes.one.num_schemas)
-            rate = sizes.busy * num * busiest_rate(before, one, limits)
-            orders = HashOrders(num)
-            with running(replace(settings, memory_bytes=memory), num) as urls:
-                homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
-                answers = measure(homes, replace(words, rate=rate))
-        with TemporaryDirectory() as folder:
-            after, _ = calibrate(replace(settings, folder=Path(folder)), words)
-        costs = EngineCosts(**{name: (each + asdict(after)[name]) / 2 for name, each in asdict(before).items()})
-        traffic = replace(base, rate=rate)
-        totals = simulate(costs, traffic, limits, "hashing", orders)
-        counted = answers[len(answers) - len(totals.counted) :]
-        ttfts = sorted(each.ttft_s for each in counted)
-        hits = sum(each.num_hits for each in counted) / sum(each.num_modules for each in counted)
-        pairs = {
-            "TTFT p50, ms": (1e3 * percentile(ttfts, 0.5), 1e3 * percentile(totals.ttfts, 0.5)),
-            "TTFT p90, ms": (1e3 * percentile(ttfts, 0.9), 1e3 * percentile(totals.ttfts, 0.9)),
-            "TTFT mean, ms": (1e3 * sum(ttfts) / len(ttfts), 1e3 * sum(totals.ttfts) / len(totals.ttfts)),
-            "hits, %": (100 * hits, 100 * totals.hit_rate),
-        }
-        for name, (real, simulated) in pairs.items():
-            cells.append((str(num), name, f"{real:.1f}", f"{simulated:.1f}", f"{simulated / real:.2f}"))
-        rows.append(
-            {
-                "replicas": num,
-                "measured": {name: pair[0] for name, pair in pairs.items()},
-                "simulated": {name: pair[1] for name, pair in pairs.items()},
-                "costs": asdict(costs),
-                "traffic": asdict(traffic),
-                "limits": asdict(limits),
-            }
-        )
+            rows.append(_check_row(num, sizes, model, Path(folder), threads))
+    others = ", ".join(f"{row['other_work']:.0%}" for row in rows)
     return BenchReport(
         name="scale",
-        title="Real replicas on this machine, and their simulation",
+        title=f"Real replicas on this machine, and their simulation. Other programs used {others} of its cores",
         columns=("replicas", "figure", "measured", "simulated", "simulated / measured"),
-        cells=tuple(cells),
+        cells=tuple(
+            (
+                str(row["replicas"]),
+                name,
+                f"{real:.1f}",
+                f"{row['simulated'][name]:.1f}",
+                f"{row['simulated'][name] / real:.2f}",
+            )
+            for row in rows
+            for name, real in row["measured"].items()
+        ),
         rows=tuple(rows),
     )
+
+
+def _check_row(num: int, sizes: ScaleSizes, model: str, folder: Path, threads: int | None) -> dict[str, Any]:
+    """Return measured and simulated figures of as many replicas."""
+    from promptcache.bench.replicas import ReplicaSettings, calibrating, measure, running
+
+    others = OtherWork()
+    settings = ReplicaSettings(model=model, folder=folder, threads=threads)
+    words = replace(sizes.traffic(num), num_rounds=_CHECK_ROUNDS)
+    orders = HashOrders(num)
+    with calibrating(settings, words) as calibration:
+        found, base = [calibration.costs(_CHECK_SAMPLES)], calibration.traffic
+        num_modules = base.num_schemas * base.num_modules
+        memory = math.ceil(num_modules / num / 2 * base.module_tokens * found[0].token_bytes)
+        limits = ReplicaLimits(memory_bytes=memory)
+        one = replace(base, num_schemas=sizes.one.num_schemas)
+        rate = sizes.busy * num * busiest_rate(found[0], one, limits)
+        with running(replace(settings, memory_bytes=memory), num) as urls:
+            homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
+            sent = replace(words, rate=rate)
+            answers = measure(homes, sent, lambda: found.append(calibration.costs(_CHECK_SAMPLES)))
+    costs, traffic = _mean(found), replace(base, rate=rate)
+    totals = simulate(costs, traffic, limits, "hashing", orders)
+    counted = answers[len(answers) - len(totals.counted) :]
+    ttfts = sorted(each.ttft_s for each in counted)
+    hit_rate = sum(each.num_hits for each in counted) / sum(each.num_modules for each in counted)
+    return {
+        "replicas": num,
+        "other_work": others.share,
+        "measured": _check_figures(ttfts, hit_rate),
+        "simulated": _check_figures(totals.ttfts, totals.hit_rate),
+        "costs": asdict(costs),
+        "traffic": asdict(traffic),
+        "limits": asdict(limits),
+    }
+
+
+def _check_figures(ttfts: Sequence[float], hit_rate: float) -> dict[str, float]:
+    """Return the figures of a table from sorted seconds."""
+    return {
+        "TTFT p50, ms": 1e3 * percentile(ttfts, 0.5),
+        "TTFT p90, ms": 1e3 * percentile(ttfts, 0.9),
+        "TTFT mean, ms": 1e3 * statistics.fmean(ttfts),
+        "hits, %": 100 * hit_rate,
+    }
+
+
+def _mean(found: Sequence[EngineCosts]) -> EngineCosts:
+    names = [each.name for each in fields(EngineCosts)]
+    return EngineCosts(**{name: statistics.fmean(getattr(each, name) for each in found) for name in names})

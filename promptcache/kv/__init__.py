@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
-from promptcache.kv.eviction import GreedyDual
+from promptcache.kv.eviction import GreedyDual, cost_at
 from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
@@ -67,6 +67,7 @@ __all__ = [
     "checked_source",
     "codec_named",
     "config_of",
+    "cost_at",
     "expand_home",
     "go_on",
     "open_blob_tiers",

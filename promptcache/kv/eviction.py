@@ -27,7 +27,12 @@ Cost: TypeAlias = Callable[[Recipe], float]
 
 def encoding_cost(recipe: Recipe) -> float:
     """Return the cost of an encoding in token equivalents. Tokens at higher positions cost more."""
-    return recipe.num_tokens * (1 + recipe.last_position / CONTEXT_FREE_TOKENS)
+    return cost_at(recipe.num_tokens, recipe.last_position)
+
+
+def cost_at(num_tokens: int, last_position: int) -> float:
+    """Return `encoding_cost` of an encoding of this many tokens that ends at this position."""
+    return num_tokens * (1 + last_position / CONTEXT_FREE_TOKENS)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from promptcache.bench.fleet import (
     router,
     simulate,
 )
-from promptcache.kv import MemoryStore
+from promptcache.kv import MemoryStore, cost_at
 from promptcache.scale import Replica, route
 from tests.kv.stored import recipe, shape
 
@@ -208,17 +208,17 @@ def test_the_router_keeps_schemas_at_their_replicas_while_it_is_quiet() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True), max_size=40), st.integers(1, 12))
 def test_simulated_memory_holds_what_a_store_holds(requests: list[list[int]], room: int) -> None:
-    """One request after the other finds the same modules in `MemoryStore`, whatever the budget has room for."""
+    """One request after the other finds the same modules in `MemoryStore`, whatever the room and the costs."""
     kv = shape()
     memory, store = ModuleMemory(room * 3), MemoryStore(kv, budget_bytes=room * 3 * kv.token_bytes)
     tensor = torch.zeros((kv.num_layers, kv.num_kv_heads, 3, kv.head_dim))
     for numbers in requests:
-        recipes = [recipe(f"module {number}") for number in numbers]
+        recipes = [recipe(f"module {number}", first=500 * number) for number in numbers]  # some cost more than others
         keys = [each.key for each in recipes]
         held = {key: found.run for key, found in store.get_many(keys).items()}
         missing = [each for each in recipes if held[each.key] is None]
 
-        assert memory.use(keys, 3) == len(missing)
+        assert memory.use({each.key: cost_at(3, each.last_position) for each in recipes}, 3) == len(missing)
         held |= {each.key: store.put(each, tensor, tensor) for each in missing}
         memory.release(keys)
         del held
