@@ -26,7 +26,7 @@ test-thorough: $(STAMP)  ## more examples of every law
 	PROMPTCACHE_EXAMPLES=thorough $(PYTEST) $(WORKERS) -m "law and $(USUAL)"
 
 test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,ray]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt accelerate --editable ".[dev,ray]"
 	PROMPTCACHE_EXAMPLES=slow $(PYTEST) $(WORKERS) -m "(law or slow) and not gpu and not network"
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier

@@ -37,7 +37,7 @@ _BATCHES = ("--continuous-batching", "--cb-num-blocks", "256")
 """Without a number of blocks, transformers takes 60 % of the machine's memory."""
 
 _SERVER = ("fastapi", "prometheus_client", "uvicorn")
-_SERVING = ("fastapi", "openai", "pydantic", "typer", "uvicorn", "transformers.cli")
+_SERVING = ("accelerate", "fastapi", "openai", "pydantic", "typer", "uvicorn", "transformers.cli")
 
 _REQUEST_S = 600.0
 _END_TOKEN = "<|endoftext|>"  # transformers adds it to the tokenizers of some model types that lack it

@@ -141,14 +141,17 @@ def test_a_target_that_answers_nothing_ends_the_benchmark(
         compare_serving(setup, settings(TargetName.SCHEDULER))
 
 
-def test_targets_without_their_packages_are_skipped(setup: LoadSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["accelerate", "openai"])
+def test_targets_without_their_packages_are_skipped(
+    setup: LoadSetup, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     """The report says which package is missing and what brings it, and the other targets are measured."""
-    monkeypatch.setattr(targets, "find_spec", lambda name: None if name == "openai" else name)
+    monkeypatch.setattr(targets, "find_spec", lambda name: None if name == package else name)
     assert missing(TargetName.HTTP) is None
 
     report = compare_serving(setup, settings(TargetName.SCHEDULER, TargetName.TRANSFORMERS))
 
-    reason = "needs 'openai': pip install 'transformers[serving]'"
+    reason = f"needs '{package}': pip install 'transformers[serving]'"
     assert report.rows[0]["skipped"] == {"transformers": reason}
     assert report.cells[-1][1:3] == ("transformers", f"not measured: {reason}")
     assert {row["target"] for row in report.rows[1:]} == {"scheduler"}
@@ -220,6 +223,7 @@ def test_ray_serve_answers_the_same_requests() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(missing(TargetName.TRANSFORMERS) is not None, reason=str(missing(TargetName.TRANSFORMERS)))
 @pytest.mark.parametrize("sampled", [(), ("--sampled",)], ids=["greedy", "sampled"])
 def test_transformers_serve_answers_the_same_requests(sampled: tuple[str, ...]) -> None:
     """Both settings of `transformers serve` answer with all tokens, although the tokenizer has an end token."""
