@@ -68,6 +68,9 @@ def test_log_has_one_line_for_each_request_and_no_text(served: Served, caplog: p
     """A line is JSON with the id and the counts; neither prompt nor answer nor key is in it."""
     secret = {**CHAT, "messages": [{"role": "user", "content": "xyzzy: what is the best dish of Miami?"}]}
     with caplog.at_level(logging.INFO, "promptcache.server"), served.http() as client:
+        client.get("/livez", headers={"x-request-id": "zero"})
+        wait_until(lambda: "zero" in caplog.text)
+        caplog.clear()  # lines of requests before this test
         client.post("/v1/chat/completions", json=secret, headers={"x-request-id": "one"})
         client.post("/v1/chat/completions", json={**secret, "temperature": "xyzzy"}, headers={"x-request-id": "two"})
         wait_until(lambda: "two" in caplog.text)  # a line is written after its answer
