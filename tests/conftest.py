@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+import ssl
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -55,6 +58,14 @@ def _one_thread_each() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_once() -> Iterator[None]:
+    """Every HTTP client reads the certificates of all authorities, which takes 20 ms, also for plain HTTP."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
