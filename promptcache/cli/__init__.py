@@ -4,6 +4,8 @@ Shared files: `options`, `completion`, `exits` (exit codes and errors), `output`
 `files` and `sources` (documents and written files), `request` (a prompt with its schema), `engine` (model and store).
 """
 
+import atexit
+import gc
 import signal
 import sys
 from types import FrameType
@@ -12,9 +14,14 @@ from typing import NoReturn
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
+_OBJECTS_BEFORE_COLLECTION = 10_000
+"""More than Python's 700: importing torch and transformers makes very many objects, and hardly any is garbage."""
+
 
 def main() -> None:
     """Run the command line and exit; Ctrl-C ends it without a traceback, also while modules are imported."""
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, 10, 10)
+    atexit.register(gc.freeze)  # memory is about to be freed; a last collection of all objects of torch takes 0.8 s
     interrupted = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
