@@ -1,4 +1,4 @@
-"""The page in a browser: Debian's chromium on a server without keys of clients. Skipped where there is no browser."""
+"""The page in a browser: Chromium on a server without keys of clients. Skipped where there is no browser."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from tests.server.conftest import TRAVEL, Served, running, wait_until
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first one has no windows, and opens a page in less than half the time of the others."""
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 REASON = (
     "playwright is not installed"
     if find_spec("playwright") is None
-    else "no chromium is installed (apt-get install chromium)"
+    else "no chromium is installed (apt-get install chromium-headless-shell)"
 )
 PAGE = Path(__file__).parents[2] / "promptcache" / "server" / "page"
 GRAMMAR = Path(__file__).parents[2] / "grammar" / "promptcache.rng"
