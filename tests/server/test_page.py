@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -587,9 +588,12 @@ def test_an_edit_while_a_schema_is_saved_stays_unsaved(visit: Callable[..., Any]
             page.wait_for_timeout(50)
         write(page, "schema", schema.format("Nera"))
         assert client.put("/v1/schemas/notes", content=schema.format("Alba"), headers=headers).status_code == 201
+        answers: list[str] = []
+        page.on("response", lambda each: answers.append(f"{each.request.method} {urlsplit(each.url).path}"))
         held[0].fulfill(status=201, content_type="application/json", body="{}")
         until(page, "document.querySelector('#schemas').value === 'notes'")
-        page.wait_for_timeout(1500)  # the page checks the text again after a pause
+        saved, drawn = "GET /v1/schemas/notes", "POST /v1/layout.svg"  # the page then checks the text, and draws it
+        wait(page, lambda: saved in answers and drawn in answers[answers.index(saved) :])
 
         assert page.is_visible("#save")
         assert page.inner_text("#schema-note").startswith("Edited here only")
