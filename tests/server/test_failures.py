@@ -69,6 +69,16 @@ def answer(engine: Engine) -> tuple[object, ...]:
     return (*made.token_ids, made)
 
 
+@pytest.fixture(scope="module")
+def refusing(engine: Engine) -> Iterator[tuple[Served, FailingService]]:
+    """A server over a service that refuses the next requests with its `errors`."""
+    service = FailingService(())
+    patch = pytest.MonkeyPatch()
+    for server in running(scripted(engine, service, patch)):
+        patch.undo()  # servers of other tests have other services
+        yield server, service
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
@@ -82,18 +92,19 @@ def answer(engine: Engine) -> tuple[object, ...]:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_each_refusal_is_a_class_of_openai(
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
+    refusing: tuple[Served, FailingService],
     error: Exception,
     kind: type[openai.APIStatusError],
     code: str,
     stream: bool,
 ) -> None:
     """Without retries the client raises its class with our code, also for a stream."""
-    for server in running(scripted(engine, ScriptedService(error), monkeypatch)):
-        with pytest.raises(kind) as caught:
-            server.openai().chat.completions.create(**ASK, stream=stream)
+    server, service = refusing
+    service.errors.append(error)
+    with pytest.raises(kind) as caught:
+        server.openai().chat.completions.create(**ASK, stream=stream)
 
+    assert service.errors == []
     assert caught.value.code == code
     assert "secret" not in str(caught.value)
 

@@ -33,6 +33,12 @@ def impatient(engine: Engine) -> Iterator[Served]:
     yield from running(create_app(engine, settings), send_buffer=4096)
 
 
+@pytest.fixture(scope="module")
+def patient(engine: Engine) -> Iterator[Served]:
+    """A server with the time limits of `serve`, which are longer than these tests wait."""
+    yield from running(create_app(engine, ServerSettings(model="demo")))
+
+
 def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
     """Return a raw connection."""
     place = urlsplit(served.url)
@@ -153,6 +159,7 @@ def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(
     body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
     with ExitStack() as stack, caplog.at_level("INFO", "promptcache.server"):
         for server in running(app, send_buffer=4096):
+            server.server.last_bytes_s = 0.2
             connection = stack.enter_context(connect(server, receive_buffer=2048))
             connection.sendall(head(len(body)) + body)
             wait_until(lambda server=server: server.state.service.counts.num_running == 8)  # type: ignore[misc]
@@ -230,9 +237,9 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_requests_get_an_error_object(impatient: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_requests_get_an_error_object(patient: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has no text."""
-    with connect(impatient) as connection:
+    with connect(patient) as connection:
         connection.sendall(MALFORMED[name])
         answer = HTTPResponse(connection)
         answer.begin()
@@ -258,9 +265,9 @@ def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
     assert_json(caplog)
 
 
-def test_a_proposed_upgrade_is_ignored(impatient: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_proposed_upgrade_is_ignored(patient: Served, caplog: pytest.LogCaptureFixture) -> None:
     """A GET that proposes WebSocket is answered as any other, and the connection can be used again."""
-    with connect(impatient) as connection:
+    with connect(patient) as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         answer = HTTPResponse(connection)
         answer.begin()
