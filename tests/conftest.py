@@ -53,11 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread_each() -> None:
-    """Two workers on two cores: threads of one would only take time from the other."""
+def _one_thread_each() -> Iterator[None]:
+    """Two workers on two cores: threads of one, or of its processes, would only take time from the other."""
     import torch
 
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
