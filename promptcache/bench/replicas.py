@@ -10,11 +10,13 @@ import json
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import cycle, groupby, islice
 from pathlib import Path
 
 import httpx
@@ -36,6 +38,7 @@ _ROWS = 8
 _IDLE_S = 0.25
 _LEAST_STEP_S = 1e-6  # noise could give less
 _NUM_MODULES = 8
+_MANY = 10**6  # requests to other replicas; far fewer are sent
 _SHORTER = 8  # how much shorter modules and prompts are that show the costs which do not depend on length
 
 
@@ -92,8 +95,14 @@ def schema(name: str, num_modules: int, num_words: int) -> Schema:
 
 
 def words(seed: str, count: int) -> str:
-    """Return random words; the same for the same seed."""
-    return " ".join(random.Random(seed).choices(_WORDS, k=count))
+    """Return words in random order; the same for the same seed.
+
+    Texts of one length have the same words and the same first word, so they have one number of tokens, as in the
+    simulation.
+    """
+    first, *others = islice(cycle(_WORDS), count)
+    random.Random(seed).shuffle(others)
+    return " ".join([first, *others])
 
 
 def write_schemas(folder: Path, traffic: Traffic) -> None:
@@ -180,17 +189,17 @@ class Calibration:
         traffic: With the tokens that its texts have for this model.
     """
 
-    def __init__(self, settings: ReplicaSettings, traffic: Traffic, url: str) -> None:
+    def __init__(self, settings: ReplicaSettings, traffic: Traffic, urls: Sequence[str]) -> None:
         """Encode modules.
 
         Args:
             settings: Of the replica.
             traffic: Its texts, in words.
-            url: Of the replica, which has memory for all modules.
+            urls: Of the replica, which has memory for all modules, and of others on this machine.
         """
         self._settings = settings
         self._words = traffic
-        self._url = url
+        self._url, *self._others = urls
         self._engine = settings.engine()
         _, encoded = self._warm(self._engine)
         self._encode_token_s = encoded.seconds / encoded.num_encoded_tokens
@@ -201,12 +210,18 @@ class Calibration:
             new_tokens=answered.num_new,
         )
 
-    def costs(self, rounds: int = 12) -> EngineCosts:
+    def costs(self, rounds: int = 12, others_rate: float = 0.0) -> EngineCosts:
         """Return the costs as they are now.
 
         Args:
             rounds: Requests of each length for the costs of a prompt. Half as many measure the costs of a step.
+            others_rate: Requests per second that each of the other replicas gets meanwhile.
         """
+        load = replace(self._words, rate=others_rate * len(self._others), num_requests=_MANY, num_rounds=1)
+        with _load(self._others, load):
+            return self._costs(rounds)
+
+    def _costs(self, rounds: int) -> EngineCosts:
         traffic = self.traffic
         load_s, bytes_per_s = self._load_costs()
         short, long = self._both_lengths(rounds)
@@ -267,11 +282,44 @@ class Calibration:
 
 
 @contextmanager
-def calibrating(settings: ReplicaSettings, traffic: Traffic) -> Iterator[Calibration]:
-    """Start a replica for a calibration, and yield this. The folder gets the schemas of the traffic."""
+def calibrating(settings: ReplicaSettings, traffic: Traffic, num_replicas: int = 1) -> Iterator[Calibration]:
+    """Start replicas for a calibration, and yield this. The folder gets the schemas of the traffic.
+
+    Args:
+        num_replicas: The one that is measured, and others that are busy meanwhile.
+    """
     write_schemas(settings.folder, traffic)
-    with running(settings, 1) as (url,):
-        yield Calibration(settings, traffic, url)
+    with running(settings, num_replicas) as urls:
+        yield Calibration(settings, traffic, urls)
+
+
+@contextmanager
+def _load(urls: Sequence[str], traffic: Traffic) -> Iterator[None]:
+    """Send requests of a traffic to replicas in turn, at its rate, until the context ends."""
+    if not traffic.rate:
+        yield
+        return
+    ended = threading.Event()
+
+    async def send() -> None:
+        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
+            started, asked = time.perf_counter(), []
+            for number, request in enumerate(traffic_of(traffic)):
+                await asyncio.sleep(started + request.arrived_at - time.perf_counter())
+                if ended.is_set():
+                    break
+                text = words(f"load/{number}", traffic.new_tokens)
+                one = _ask(client, urls[number % len(urls)], request, text, traffic.answer_tokens)
+                asked.append(asyncio.create_task(one))
+            await asyncio.gather(*asked)
+
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(asyncio.run, send())
+        try:
+            yield
+        finally:
+            ended.set()
+        sending.result()
 
 
 def _requests_apart(traffic: Traffic) -> list[FleetRequest]:

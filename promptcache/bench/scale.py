@@ -155,8 +155,8 @@ def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Pr
     """Compare the simulation with one and with two real replicas on this machine, under the same requests.
 
     Each replica has memory for half of the modules, so that some are loaded from the store. The requests come in
-    rounds. Costs are measured before and after each round, by a replica of their own, because the speed of a machine
-    changes.
+    rounds. Costs are measured before and after each round, because the speed of a machine changes: those of a further
+    replica, while others are as busy as in a round, because replicas on one machine slow each other down.
     """
     rows = []
     for step, num in enumerate((1, 2)):
@@ -191,18 +191,20 @@ def _check_row(num: int, sizes: ScaleSizes, model: str, folder: Path, threads: i
     settings = ReplicaSettings(model=model, folder=folder, threads=threads)
     words = replace(sizes.traffic(num), num_rounds=_CHECK_ROUNDS)
     orders = HashOrders(num)
-    with calibrating(settings, words) as calibration:
-        found, base = [calibration.costs(_CHECK_SAMPLES)], calibration.traffic
-        num_modules = base.num_schemas * base.num_modules
-        memory = math.ceil(num_modules / num / 2 * base.module_tokens * found[0].token_bytes)
+    with calibrating(settings, words, num) as calibration:
+        idle, base = calibration.costs(_CHECK_SAMPLES), calibration.traffic
+        module_bytes = math.ceil(base.module_tokens * idle.token_bytes)
+        memory = math.ceil(base.num_schemas * base.num_modules / num / 2) * module_bytes
         limits = ReplicaLimits(memory_bytes=memory)
         one = replace(base, num_schemas=sizes.one.num_schemas)
-        rate = sizes.busy * num * busiest_rate(found[0], one, limits)
-        with running(replace(settings, memory_bytes=memory), num) as urls:
+        rate = sizes.busy * busiest_rate(idle, one, limits)  # of each
+        # A schema has a few tokens outside of modules, which the simulation leaves out: they have the room of a module.
+        with running(replace(settings, memory_bytes=memory + module_bytes), num) as urls:
             homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
-            sent = replace(words, rate=rate)
-            answers = measure(homes, sent, lambda: found.append(calibration.costs(_CHECK_SAMPLES)))
-    costs, traffic = _mean(found), replace(base, rate=rate)
+            found = [calibration.costs(_CHECK_SAMPLES, rate)]
+            sent = replace(words, rate=rate * num)
+            answers = measure(homes, sent, lambda: found.append(calibration.costs(_CHECK_SAMPLES, rate)))
+    costs, traffic = _mean(found), replace(base, rate=rate * num)
     totals = simulate(costs, traffic, limits, "hashing", orders)
     counted = answers[len(answers) - len(totals.counted) :]
     ttfts = sorted(each.ttft_s for each in counted)
