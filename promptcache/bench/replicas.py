@@ -218,7 +218,7 @@ class Calibration:
             others_rate: Requests per second that each of the other replicas gets meanwhile.
         """
         load = replace(self._words, rate=others_rate * len(self._others), num_requests=_MANY, num_rounds=1)
-        with _load(self._others, load):
+        with _busy(self._others, load):
             return self._costs(rounds)
 
     def _costs(self, rounds: int) -> EngineCosts:
@@ -294,7 +294,7 @@ def calibrating(settings: ReplicaSettings, traffic: Traffic, num_replicas: int =
 
 
 @contextmanager
-def _load(urls: Sequence[str], traffic: Traffic) -> Iterator[None]:
+def _busy(urls: Sequence[str], traffic: Traffic) -> Iterator[None]:
     """Send requests of a traffic to replicas in turn, at its rate, until the context ends."""
     if not traffic.rate:
         yield

@@ -42,7 +42,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
 
 _IGNORED = (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
-    *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"),
+    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_breakpoint", "cache_control", "parallel_tool_calls"),
 )
 """Parameters that never change an answer."""
 

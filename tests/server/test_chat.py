@@ -176,6 +176,8 @@ def test_parameters_that_change_nothing_are_accepted(served: Served) -> None:
         "metadata": {"a": "b"},
         "store": False,
         "prompt_cache_key": "k",
+        "prompt_cache_breakpoint": {"mode": "explicit"},
+        "cache_control": {"type": "ephemeral"},
         "tools": [],
         "tool_choice": "auto",
         "response_format": {"type": "text"},
@@ -191,6 +193,17 @@ def test_parameters_that_change_nothing_are_accepted(served: Served) -> None:
 
     assert response.status_code == 200, response.text
     assert response.json()["usage"]["completion_tokens"] == 2
+
+
+def test_marks_for_caching_change_nothing(served: Served) -> None:
+    """A message or a part with the marks of other servers is the same message."""
+    marks = {"cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {"mode": "explicit"}}
+    part = {"type": "text", "text": QUESTION["content"], **marks}
+    bodies = [CHAT, {**CHAT, "messages": [{"role": "user", "content": [part], **marks}]}]
+    with served.http() as client:
+        plain, marked = (client.post("/v1/plan", json=body) for body in bodies)
+
+    assert (marked.status_code, marked.json()) == (200, plain.json())
 
 
 def test_markup_in_messages_is_text(served: Served, engine: Engine) -> None:
