@@ -508,8 +508,8 @@ def prompt(
 @_number("--schemas", 10, "Schemas for each replica.")
 @_number("--modules", 8, "Modules of each schema.")
 @_number("--used", 4, "Modules of each request.")
-@_number("--module-tokens", 256, "Tokens of each module.")
-@_number("--new", 32, "Tokens of a request's own text.")
+@_number("--module-tokens", 256, "Tokens of each module; words, where costs are measured.")
+@_number("--new", 32, "Tokens of a request's own text; words, where costs are measured.")
 @_number("--tokens", 64, "Tokens of each answer.")
 @click.option(
     "--skew", type=click.FloatRange(0, 4), default=1.1, help="Zipf exponent of schemas and modules; 0 is none."
