@@ -194,12 +194,12 @@ def _check_row(num: int, sizes: ScaleSizes, model: str, folder: Path, threads: i
     with calibrating(settings, words, num) as calibration:
         idle, base = calibration.costs(_CHECK_SAMPLES), calibration.traffic
         module_bytes = math.ceil(base.module_tokens * idle.token_bytes)
-        memory = math.ceil(base.num_schemas * base.num_modules / num / 2) * module_bytes
+        # Half of the modules, and room for the few tokens outside of them.
+        memory = (1 + math.ceil(base.num_schemas * base.num_modules / num / 2)) * module_bytes
         limits = ReplicaLimits(memory_bytes=memory)
         one = replace(base, num_schemas=sizes.one.num_schemas)
         rate = sizes.busy * busiest_rate(idle, one, limits)  # of each
-        # A schema has a few tokens outside of modules, which the simulation leaves out: they have the room of a module.
-        with running(replace(settings, memory_bytes=memory + module_bytes), num) as urls:
+        with running(replace(settings, memory_bytes=memory), num) as urls:
             homes = [urls[next(orders.order(schema))] for schema in range(base.num_schemas)]
             found = [calibration.costs(_CHECK_SAMPLES, rate)]
             sent = replace(words, rate=rate * num)
