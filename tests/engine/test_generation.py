@@ -16,7 +16,8 @@ from transformers.generation import utils as generation_utils
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.language import Prompt
-from promptcache.runtime import PrefixCache
+from promptcache.layout import continued
+from promptcache.runtime import PrefixCache, reference_logits
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -284,6 +285,40 @@ def test_a_concatenated_model_answers_chats_as_without_a_cache(options: dict[str
     plain = random_model("gptj (concatenated)", torch.float64)
     made = plain.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=[*CONCATENATED.end_ids], **given)
     assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss", "gptj (concatenated)"])
+def test_sequences_of_one_prompt_are_those_of_single_ones(family: str) -> None:
+    """Several sequences over an argument between cached tokens are as single ones, also through `link`."""
+    engine = engine_of(random_model(family, torch.float64))
+    options = {"max_new_tokens": 6, "eos_token_id": None}
+    several = {"do_sample": True, "top_k": 1, "num_return_sequences": 3, **options}  # `top_k=1` is greedy
+    single = engine.generate(PROMPT, **options, **GREEDY)
+
+    answer = engine.generate(PROMPT, **several)
+
+    assert {answer.text, *answer.alternatives} == {single.text}
+    if engine.model.linking.takes_rows:
+        linked = engine.link(PROMPT)
+        num_given = linked["input_ids"].shape[1]
+        rows = engine.model.hf.generate(**linked, **several)[:, num_given:].tolist()
+        assert rows == [list(single.token_ids)] * 3
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss", "gptj (concatenated)"])
+def test_scores_of_beams_are_those_of_the_reference(family: str) -> None:
+    """The score of each beam is the mean log-probability of its tokens by the reference."""
+    engine = engine_of(random_model(family, torch.float64))
+    plan = engine.plan(PROMPT)
+
+    answer = engine.generate(
+        PROMPT, num_beams=3, num_return_sequences=3, max_new_tokens=5, eos_token_id=None, output_scores=True, **GREEDY
+    )
+
+    for sequence, score in zip(answer.output.sequences.tolist(), answer.output.sequences_scores.tolist(), strict=True):
+        logits = reference_logits(continued(plan, sequence[:-1]).tokens, engine.model)[-len(sequence) :]
+        expected = logits.float().log_softmax(-1)[range(len(sequence)), sequence].mean()
+        assert score == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_rows_with_less_room_are_as_alone() -> None:

@@ -172,7 +172,7 @@ class KernelPlan:
 
     def _attend_some_rows(self, grouped: torch.Tensor, layer: int, some: _SomeRows, scale: float) -> PartialAttention:
         """Attend from some rows to keys that they share."""
-        chosen = self._queries.by_row(grouped).index_select(2, some.rows.rows)  # [1, Hkv, E, T * G, D]
+        chosen = self._queries.by_row(grouped).index_select(2, some.rows.rows)  # [1, Hkv, E, G, D]
         results = [
             self._attend_masked(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
             for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
@@ -198,7 +198,7 @@ class KernelPlan:
             if mask is None:
                 yield _AllRows(views, 0, None)
             elif mask.rows is None:
-                yield _AllRows(views, mask.first_query * self._queries.num_groups, self._grouped_mask(mask))
+                yield _AllRows(views, mask.first_query * self._queries.token_size, self._grouped_mask(mask))
 
     def _of_some_rows(self, calls: Sequence[KernelCall], device: torch.device) -> Iterator[_SomeRows]:
         """Yield the calls in which some rows attend, in groups of limited size."""

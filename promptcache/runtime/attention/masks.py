@@ -62,10 +62,11 @@ class SegmentMask:
     Queries from `first_query` on attend to keys `[start, stop)`, or to those of them that `mask` marks.
 
     Attributes:
-        first_query: 0 if there are several batch rows.
+        first_query: Counted among the tokens of a batch row.
         start, stop: Tokens of the segment; the queries attend to no others.
-        mask: Bool `[T', S]` or `[R, T', S]` on the host, True where a query attends to a key; None means everywhere.
-        rows: Indices of the R batch rows that attend; None means all.
+        mask: Bool on the host, True where a query attends to a key; None means everywhere. `[T', S]` for all batch
+            rows, or `[R, 1, S]` for rows of single tokens.
+        rows: Indices of the R batch rows that attend, of single tokens; None means all.
     """
 
     first_query: int

@@ -48,7 +48,7 @@ class PartialAttention(NamedTuple):
     Attributes:
         out: `[K, Hkv, M', D]`; K is 1 unless all queries of all rows attend.
         lse: `[K, Hkv, M']`, the log-sum-exp of the scores.
-        rows: Some rows, with all of their tokens: M' = E * T * G. None means the last queries of all rows.
+        rows: Some rows of single tokens: M' = E * G. None means the last queries of all rows.
     """
 
     out: torch.Tensor
@@ -104,8 +104,8 @@ def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:
     """Return the log-sum-exp `[K, Hkv, M]` of all queries; minus infinity for queries that do not attend."""
     lse, rows = partial.lse, partial.rows
     if rows is not None:
-        places = lse.new_full((queries.num_kv_heads, rows.num_places, queries.row_size), -torch.inf)
-        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, queries.row_size))
+        places = lse.new_full((queries.num_kv_heads, rows.num_places, queries.num_groups), -torch.inf)
+        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, queries.num_groups))
         return places.view(queries.num_kv_heads, -1, queries.size).transpose(0, 1)
     if lse.shape[2] == queries.size:
         return lse
@@ -120,8 +120,8 @@ def _add_weighted(
     """Add the partial outputs to `merged`, in place, each times its weight of `[K, Hkv, M]`."""
     rows = partial.rows
     if rows is not None:
-        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, queries.row_size)
-        weight = by_place.index_select(1, rows.places)[None, ..., None]  # [1, Hkv, E, T * G, 1]
+        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, queries.num_groups)
+        weight = by_place.index_select(1, rows.places)[None, ..., None]  # [1, Hkv, E, G, 1]
         out = partial.out.reshape(*weight.shape[:-1], -1)
         queries.by_row(merged).index_add_(2, rows.rows, out * weight)
         return

@@ -99,11 +99,13 @@ def segment_masks(
     if not draw(st.integers(0, 4)):
         return None
     start = draw(st.just(0) | st.integers(0, length))
-    rows = draw(st.none() | st.sets(st.integers(0, queries.batch - 1), min_size=1))
-    first_query = draw(st.integers(0, queries.num_tokens - 1)) if queries.batch == 1 and rows is None else 0
+    is_single = queries.num_tokens == 1
+    rows = draw(st.none() | st.sets(st.integers(0, queries.batch - 1), min_size=1)) if is_single else None
+    first_query = draw(st.integers(0, queries.num_tokens - 1))
     num_rows, num_queries = queries.batch if rows is None else len(rows), queries.num_tokens - first_query
-    shapes = [(num_queries, length - start), (num_rows, num_queries, length - start)]
-    masked = draw(st.none() | st.sampled_from(shapes if rows is None else shapes[1:]))
+    shapes = [(num_queries, length - start)] if rows is None else []
+    shapes += [(num_rows, 1, length - start)] if is_single else []
+    masked = draw(st.none() | st.sampled_from(shapes))
     return SegmentMask(
         first_query=first_query,
         start=start,
