@@ -18,6 +18,9 @@ from promptcache.runtime.hf.options import setting
 _FIRST_CANDIDATES = 1024
 """Tokens that are sorted for top-p at first. All tokens are sorted only if these have not enough probability."""
 
+_ROUNDING = 2.0**-16
+"""Scores whose difference is at most this share of them are equal: their rounding depends on the size of a batch."""
+
 SAMPLED = frozenset(
     {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "min_new_tokens", "eos_token_id", "seed"}
 )
@@ -166,27 +169,49 @@ def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[S
 
 
 def candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens `[R, K]` that may be chosen, most probable first, and their weights.
+    """Return the tokens `[R, K]` that may be chosen, in order of their IDs, and their weights.
+
+    Tokens that are as probable as the last one that top-k and top-p keep are kept, too. So neither the order of equal
+    scores nor rounding decides which of them are chosen, and a row does not depend on its neighbors.
 
     Args:
         scores: Logits `[R, V]` over the temperature.
     """
     size = scores.shape[1]
-    if settings.top_k:
-        size = min(size, settings.top_k)
-    elif settings.top_p < 1.0:
-        size = min(size, _FIRST_CANDIDATES)
-    values, tokens = scores.topk(size)
+    every_token = torch.arange(size, device=scores.device).expand(scores.shape)
+    if not settings.top_k and settings.top_p >= 1.0:
+        return every_token, scores.softmax(-1)
+    first = settings.top_k + 1 if settings.top_k else _FIRST_CANDIDATES
+    values, tokens = scores.topk(min(size, first))
+    weights = _kept_weights(scores, values, settings)
+    if values.shape[1] < size and bool((weights[:, -1] > 0).any()):  # more tokens may be kept
+        values, tokens = scores.sort(-1, descending=True)
+        weights = _kept_weights(scores, values, settings)
+        return every_token, torch.empty_like(weights).scatter_(-1, tokens, weights)
+    tokens, order = tokens.sort(-1)
+    return tokens, weights.gather(-1, order)
+
+
+def _kept_weights(scores: torch.Tensor, values: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
+    """Return the weights `[R, K]` of tokens; 0 for those that top-k or top-p leaves out.
+
+    Args:
+        scores: `[R, V]`.
+        values: The K largest scores of each row, in descending order.
+    """
+    if 0 < settings.top_k < values.shape[1]:
+        values = _without_less_than(values, values[:, settings.top_k - 1 : settings.top_k])
     total = (values if settings.top_k else scores).logsumexp(-1, keepdim=True)
     weights = (values - total).exp()
-    if settings.top_p < 1.0:
-        if not settings.top_k and size < scores.shape[1] and bool((weights.sum(-1) < settings.top_p).any()):
-            values, tokens = scores.sort(-1, descending=True)
-            weights = (values - total).exp()
-        is_left_out = weights.cumsum(-1) - weights >= settings.top_p
-        is_left_out[:, 0] = False  # as in transformers, also if top-p is 0
-        weights = weights.masked_fill(is_left_out, 0.0)
-    return tokens, weights
+    if settings.top_p >= 1.0:
+        return weights
+    num_kept = (weights.cumsum(-1) - weights < settings.top_p).sum(-1, keepdim=True).clamp(min=1)  # as in transformers
+    return (_without_less_than(values, values.gather(-1, num_kept - 1)) - total).exp()
+
+
+def _without_less_than(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """Return scores `[R, K]`, minus infinity where they are less than `least` `[R, 1]` by more than rounding."""
+    return values.masked_fill(values < least - _ROUNDING * least.abs(), -torch.inf)
 
 
 def _drawn(tokens: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
@@ -195,7 +220,8 @@ def _drawn(tokens: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> 
     -1 for a row without a weight above 0, or with one that is not a number.
     """
     sums = weights.to(torch.float64).cumsum(-1)
-    places = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)
-    last = (weights > 0).sum(-1, keepdim=True) - 1
-    chosen = tokens.gather(1, torch.minimum(places, last).clamp(min=0))[:, 0]
-    return torch.where(sums[:, -1] > 0, chosen, -1)
+    all_of_row = sums[:, -1:]
+    places = torch.searchsorted(sums, draws[:, None] * all_of_row, right=True)
+    last = (sums < all_of_row).sum(-1, keepdim=True)
+    chosen = tokens.gather(1, torch.minimum(places, last))[:, 0]
+    return torch.where(all_of_row[:, 0] > 0, chosen, -1)
