@@ -26,7 +26,7 @@ class ModelInputs(Unpicklable, Mapping[str, Any]):
     """Inputs of the model for one prompt: `model.generate(**inputs)` or `model(**inputs)`.
 
     The keys are `input_ids` and `position_ids` `[1, N]`, `attention_mask` and `past_key_values`. They serve one
-    generation: the cache grows with it, and reading any of the other inputs afterwards is an error.
+    generation: the cache grows with it. Afterwards each input can still be read, and `**inputs` is an error.
 
     Attributes:
         next_position: Position of the first generated token. Each later one has the next position.
@@ -55,8 +55,6 @@ class ModelInputs(Unpicklable, Mapping[str, Any]):
         }
 
     def __getitem__(self, name: str) -> Any:
-        if name != _CACHE:
-            self._check_unused()
         return self._inputs[name]
 
     def __iter__(self) -> Iterator[str]:

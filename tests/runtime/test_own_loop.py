@@ -137,7 +137,7 @@ def test_linked_inputs_have_what_generate_takes() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
 def test_inputs_serve_one_generation(family: str) -> None:
-    """Used inputs are refused, and stored KV and other inputs of the prompt are not changed by a generation."""
+    """Used inputs can be read and not fed again. A generation changes neither stored KV nor other inputs."""
     engine = engine_of(family)
     for link in (engine.link, engine.to_dynamic_cache):
         other, inputs = link(PROMPT), link(PROMPT)
@@ -148,6 +148,7 @@ def test_inputs_serve_one_generation(family: str) -> None:
         with pytest.raises(InvalidValue, match="these inputs were used"):
             engine.model.hf(**inputs)
         assert inputs["past_key_values"].get_seq_length() > 0
+        assert inputs["input_ids"].shape == inputs["position_ids"].shape == other["input_ids"].shape
         assert generated(engine.model, other) == expected
         assert generated(engine.model, link(PROMPT)) == expected
 
