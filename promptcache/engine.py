@@ -364,8 +364,8 @@ class Engine(Unpicklable):
                 probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
                 other processors.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
-            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors and
-                penalties see the tokens that the prompt adds, also those of history, but not those of cached modules.
+            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
+                penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.

@@ -193,7 +193,7 @@ SUB_ROOMS = {
         "promptcache.layout",
         *(
             f"promptcache.runtime.{name}"
-            for name in ("answer", "attention", "coalesce", "completion", "encode", "executor")
+            for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
         ),
         *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
         *(f"promptcache.runtime.{name}" for name in ("segments", "serving")),

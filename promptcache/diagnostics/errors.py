@@ -9,7 +9,8 @@ PromptCacheError
 ├── UnknownSchema            a prompt names a schema that the engine does not have
 ├── ModelError
 │   ├── ModelNotFound        no such folder or hub id, or files missing in it
-│   └── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
+│   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
+│   └── NotFinite            the model computes infinities or NaN for a text; also a FloatingPointError
 ├── ContextLengthExceeded    positions or generated tokens beyond those of the model
 ├── ServiceError
 │   ├── QueueFull            too many requests wait
@@ -101,6 +102,10 @@ class ModelNotFound(ModelError):
 
 class UnsupportedModel(ModelError):
     """A model or tokenizer whose computation this library cannot reproduce. The message has its name and the reason."""
+
+
+class NotFinite(ModelError, FloatingPointError):
+    """The model computes keys, values or logits that are not finite, as after an overflow in float16."""
 
 
 class ContextLengthExceeded(PromptCacheError):

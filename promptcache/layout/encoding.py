@@ -144,6 +144,14 @@ class RequestTokens:
     token_ids: tuple[int, ...]
     position_ids: tuple[int, ...]
 
+    @property
+    def used_ids(self) -> tuple[int, ...]:
+        """IDs of all tokens in use, stored and new, in position order: the prompt of a model without a cache."""
+        used = [*zip(self.position_ids, self.token_ids, strict=True)]
+        for part in self.parts:
+            used += zip(part.position_ids, part.token_ids, strict=True)
+        return tuple(token_id for _, token_id in sorted(used))
+
 
 def _int64_bytes(numbers: Sequence[int]) -> bytes:
     """Return numbers as signed little-endian 64-bit integers."""

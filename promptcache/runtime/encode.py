@@ -15,6 +15,7 @@ from promptcache.diagnostics import StoreError
 from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, apply_codec
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
+from promptcache.runtime.finite import are_finite
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import segments_of
 
@@ -133,6 +134,9 @@ def compute(
 
     Args:
         held: KV of all encodings in the context of the batch.
+
+    Raises:
+        NotFinite: Some of the KV is not finite. In one causal pass, its tokens may have spoiled those before them.
     """
     longest = batch[0]
     for chain in batch:
@@ -143,6 +147,10 @@ def compute(
     chunk_tokens = max(1, CHUNK_TOKENS // len(batch))
     cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens)
     own = [model.linking.own_kv(layer, positions) for layer in cache.layers]
+    if not are_finite(states for layer in own for states in layer):
+        raise model.not_finite(
+            f"the keys or values of the text at positions {longest.position_ids[0]} to {longest.position_ids[-1]}"
+        )
     for row, chain in enumerate(batch):
         start = 0
         for encoding in chain.links:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import torch
 
+from promptcache.diagnostics import NotFinite
 from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
@@ -274,11 +275,30 @@ class Executor:
             found = {each: lookup.run for each, lookup in again.items() if lookup.run is not None}
             if found:
                 return Encoded(runs=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
-            runs = {
-                each: stored(self.store, self.recipe(each), kv, faults.append)
-                for each, kv in compute(self.model, free, held)
-            }
+            runs = self._computed(free, held, faults)
         return Encoded(runs=runs, lookups={}, faults=tuple(faults))
+
+    def _computed(
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str]
+    ) -> dict[Encoding, KVHandle]:
+        """Compute the chains of a batch in one forward pass and store their encodings.
+
+        If some KV is not finite, each encoding is computed by itself, so that only the faulty one is not stored.
+        """
+        try:
+            return {
+                each: stored(self.store, self.recipe(each), kv, faults.append)
+                for each, kv in compute(self.model, batch, held)
+            }
+        except NotFinite:
+            encodings = [link for chain in batch for link in chain.links]
+            if len(encodings) == 1:
+                raise
+        runs: dict[Encoding, KVHandle] = {}
+        for each in encodings:
+            alone = Chain(context=each.context, links=(each,))
+            runs.update(self._computed([alone], {**held, **runs}, faults))
+        return runs
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         keys = {each: self.key(each) for each in encodings}

@@ -1,8 +1,8 @@
 """Generation from linked KV: transformers decodes, given new tokens, positions and a cache.
 
 The contract with `generate` holds for transformers 5.4 to 5.23. It gets all own tokens of a request, with explicit
-position IDs and a mask of ones. So processors, penalties and criteria see them all. It prefills those that the cache
-does not count yet.
+position IDs and a mask of ones, and prefills those that the cache does not count yet. Processors, penalties, criteria
+and streamers get the whole prompt, tokens of cached modules included.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from promptcache.runtime.finite import has_finite_logits
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.options import (
     REFUSALS,
@@ -24,6 +26,7 @@ from promptcache.runtime.hf.options import (
     refused,
     setting,
 )
+from promptcache.runtime.hf.whole_prompt import WholePrompt
 from promptcache.runtime.link import Linked
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
 
@@ -112,7 +115,10 @@ def generate(
     chosen = dict(options)
     if setting("temperature", options, model) == 0:  # greedy, as in a shared forward pass; transformers refuses it
         chosen |= {"do_sample": False, "temperature": 1.0}
-    recorder = StopRecorder(pop_stopping_criteria(chosen, model))
+    prompt = WholePrompt(linked.tokens, model)
+    recorder = StopRecorder([*map(prompt.criterion, pop_stopping_criteria(chosen, model))])
+    if chosen.get("streamer") is not None:
+        chosen["streamer"] = prompt.streamer(chosen["streamer"])
     ends = end_ids(options, eos_ids)
     chosen["eos_token_id"] = list(ends) or None
     pad_id = chosen.get("pad_token_id")
@@ -122,7 +128,8 @@ def generate(
     if has_beams and isinstance(pad_id, int):
         chosen["pad_token_id"] = model.num_known_tokens  # padding of beams differs from all tokens
     kept = None if logprobs is None else LogprobRecorder(logprobs)
-    generator = model.linking.generator(model, linked.positions)
+    checks = [] if setting("remove_invalid_values", options, model) else [partial(_check_finite, model)]
+    generator = prompt.generator(model.linking.generator(model, linked.positions), checks)
     hf = generator if kept is None else kept.watched(generator, cache)
     try:
         with model.without_autocast():
@@ -155,6 +162,13 @@ def generate(
         output=None if isinstance(made, torch.Tensor) else _without_cache(made, new_ids),
         logprobs=None if kept is None else kept.tokens(new_ids),
     )
+
+
+def _check_finite(model: Model, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Logits processor: raise `NotFinite` for a row of logits with NaN or infinity; minus infinity is allowed."""
+    if not bool(has_finite_logits(scores).all()):
+        raise model.not_finite("the logits of this request")
+    return scores
 
 
 def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:

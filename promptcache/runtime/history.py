@@ -21,6 +21,7 @@ import torch
 from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, MemoryStore, Store, TieredStore
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.locks import new_lock
+from promptcache.runtime.finite import num_finite
 
 DEFAULT_HISTORY_BYTES = 256 * 2**20
 """Default limit of history in a store without a memory budget."""
@@ -176,12 +177,14 @@ class History:
     def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
 
+        The first token whose KV is not finite ends what is copied.
+
         Args:
             recalled: The result of `recall` for the request.
             answer_ids: The generated tokens.
             own_kv: KV of the tokens `recalled.missing`, then of generated tokens. The last ones may be absent.
         """
-        num_computed = own_kv[0][0].shape[1]
+        num_computed = num_finite(own_kv)
         all_ids = (*recalled.tokens.token_ids, *answer_ids)
         num_copied = at = 0
         with self._lock:
@@ -201,8 +204,9 @@ class History:
         Args:
             stretch: As `recall` returned it.
             token_ids: From its start.
-            own_kv: KV of at least these tokens.
+            own_kv: KV of at least these tokens. The first one that is not finite ends what is copied.
         """
+        token_ids = token_ids[: num_finite(own_kv)]
         with self._lock:
             num_copied = self._extend(stretch, token_ids, own_kv, stretch.num_found)
             self._forget_taken()

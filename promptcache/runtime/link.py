@@ -31,8 +31,7 @@ class Linked:
 
     Attributes:
         cache: A transformers cache that holds `positions.num_cached` tokens.
-        token_ids: The own tokens of the request, in position order.
-        position_ids: As long as `token_ids`, strictly increasing. Generation continues after the last one.
+        tokens: The request. Generation continues after its last token.
         missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
         copied_bytes: Bytes of KV that were copied: coalesced small segments, or all segments if the model links by
             concatenation.
@@ -40,10 +39,19 @@ class Linked:
 
     cache: Any
     positions: RequestPositions
-    token_ids: tuple[int, ...]
-    position_ids: tuple[int, ...]
+    tokens: RequestTokens
     missing: tuple[int, ...]
     copied_bytes: int
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The own tokens of the request, in position order."""
+        return self.tokens.token_ids
+
+    @property
+    def position_ids(self) -> tuple[int, ...]:
+        """Their positions, strictly increasing."""
+        return self.tokens.position_ids
 
     @property
     def new_token_ids(self) -> tuple[int, ...]:
@@ -84,8 +92,7 @@ def link(
     return Linked(
         cache=model.cache(positions),
         positions=positions,
-        token_ids=tokens.token_ids,
-        position_ids=tokens.position_ids,
+        tokens=tokens,
         missing=missing,
         copied_bytes=num_copied * model.shape.token_bytes,
     )

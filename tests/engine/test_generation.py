@@ -17,7 +17,7 @@ from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCache
 from promptcache.engine import Engine
 from promptcache.language import Prompt
 from promptcache.layout import continued
-from promptcache.runtime import PrefixCache, reference_logits
+from promptcache.runtime import PrefixCache, reference_logits, used_tokens
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -29,6 +29,7 @@ SCHEMA = """<schema name="travel">You plan trips.
 <union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
 </schema>"""
 PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
+FULL = '<prompt schema="travel"><plan days="n days  "/>Where to?</prompt>'
 LONGER = '<prompt schema="travel"><miami/>Tell me more about all of it, please.</prompt>'
 GREEDY: dict[str, Any] = {"do_sample": False}
 
@@ -244,23 +245,92 @@ def test_processors_see_the_tokens_of_one_row(options: dict[str, Any]) -> None:
 CONCATENATED = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
 
 
+SEGMENTED = engine_of(tiny_model())
+
+
+class Put(list[list[int]]):
+    """A streamer that keeps what it gets."""
+
+    def put(self, value: torch.Tensor) -> None:
+        """Keep tokens."""
+        self.append(value.reshape(-1).tolist())
+
+    def end(self) -> None:
+        """Keep nothing more."""
+
+
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}])
-@pytest.mark.parametrize("prompt", [PROMPT, [{"role": "user", "content": "Where to?"}]])
-def test_processors_see_the_own_tokens_of_a_concatenated_model(prompt: Any, options: dict[str, Any]) -> None:
-    """A processor gets the tokens that the prompt adds and the generated ones, without those of modules."""
+@pytest.mark.parametrize("repair", ["none", "slots", "first-4", "all"])
+@pytest.mark.parametrize("prompt", [PROMPT, [{"role": "user", "content": "Where to?"}]], ids=["modules", "chat"])
+@pytest.mark.parametrize("engine", [SEGMENTED, CONCATENATED], ids=["segmented", "concatenated"])
+def test_what_reads_tokens_gets_the_whole_prompt(
+    engine: Engine, prompt: Any, repair: str, options: dict[str, Any]
+) -> None:
+    """Processors, criteria and streamers get all tokens in position order, of cached modules too, with any repair."""
     seen: list[torch.Tensor] = []
+    asked: list[torch.Tensor] = []
+    streamer = Put()
 
     def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         seen.append(input_ids)
         return scores
 
-    answer = CONCATENATED.generate(
-        prompt, max_new_tokens=3, min_new_tokens=3, logits_processor=[processor], **{**GREEDY, **options}
+    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        asked.append(input_ids)
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    answer = engine.generate(
+        prompt,
+        repair=repair,
+        max_new_tokens=3,
+        min_new_tokens=3,
+        logits_processor=[processor],
+        stopping_criteria=[criterion],
+        **({} if options else {"streamer": streamer}),
+        **{**GREEDY, **options},
     )
 
-    own = answer.plan.tokens.token_ids
-    assert [row[: len(own)].tolist() for rows in seen for row in rows] == [list(own)] * sum(map(len, seen))
-    assert [rows.shape[1] - len(own) for rows in seen] == [0, 1, 2]
+    whole = [token.token_id for token in used_tokens(answer.plan.tokens)]
+    for found, lengths in ((seen, [0, 1, 2]), (asked, [1, 2, 3])):
+        assert [row[: len(whole)].tolist() for rows in found for row in rows] == [whole] * sum(map(len, found))
+        assert [rows.shape[1] - len(whole) for rows in found] == lengths
+    if not options:
+        assert streamer == [whole, *([each] for each in answer.token_ids)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.8},
+        {"no_repeat_ngram_size": 2},
+        {"encoder_repetition_penalty": 1.7},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[104, 101], [32]]},
+        {"sequence_bias": {(116, 111): 9.0, (101,): 2.0}},
+        {"prefix_allowed_tokens_fn": lambda _, ids: sorted({*ids.tolist()})},
+        {"repetition_penalty": 1.4, "num_beams": 3},
+        {"repetition_penalty": 1.4, "prompt_lookup_num_tokens": 3},
+        {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 101},
+        {"forced_eos_token_id": 101, "min_new_tokens": 4},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("engine", [SEGMENTED, CONCATENATED], ids=["segmented", "concatenated"])
+def test_penalties_are_those_of_transformers_over_the_whole_text(engine: Engine, options: dict[str, Any]) -> None:
+    """Where a prompt is exact and has no gaps, options that read tokens give the answer of transformers."""
+    given = {"max_new_tokens": 8, **options, **GREEDY}
+
+    found = engine.generate(FULL, **given)
+
+    ids = torch.tensor([[token.token_id for token in used_tokens(found.plan.tokens)]])
+    plain = {"eos_token_id": [*engine.end_ids], **given}
+    stock = copy.deepcopy(engine.model.hf)
+    stock.set_attn_implementation("eager")
+    made = stock.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **plain)
+    assert found.level == "exact"
+    assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
+    rows = engine.generate_batch([FULL, FULL], **given)
+    assert [each.token_ids for each in rows] == [found.token_ids] * 2
 
 
 @pytest.mark.parametrize(

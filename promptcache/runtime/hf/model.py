@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from promptcache.diagnostics import UnsupportedModel, first_line, shown, whole
+from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions
@@ -110,6 +110,12 @@ class Model:
                 f"{self.facts.name} has {self.num_known_tokens} tokens, and its tokenizer returned token "
                 f"{max(token_ids)}: the tokenizer belongs to another model"
             )
+
+    def not_finite(self, what: str) -> NotFinite:
+        """Return the error for numbers of this model that are not finite."""
+        is_half = self.shape.dtype is torch.float16
+        fix = "load it in bfloat16 or float32, with dtype=…" if is_half else "check its weights"
+        return NotFinite(f"{self.facts.name} computes {what} as infinities or NaN: {fix}")
 
     def cache(self, positions: Positions) -> Cache:
         """Return a cache over the segments of `positions` with an empty tail."""

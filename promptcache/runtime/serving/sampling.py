@@ -78,7 +78,7 @@ class SampledRow:
     """One row to sample.
 
     Attributes:
-        seen: The own tokens of the request so far, `[T]`; penalties read them.
+        seen: The tokens of prompt and answer so far, `[T]`; penalties read them.
         num_new: How many of them were generated.
     """
 

@@ -6,7 +6,6 @@ One thread at a time uses a scheduler. Requests that a row cannot express, such 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.finite import has_finite_logits
 from promptcache.runtime.generate import end_ids
 from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.hf.options import number_of, pop_stopping_criteria
@@ -58,7 +58,7 @@ class Job:
     Attributes:
         settings: None if no row can express the options; then the request is answered alone.
         is_seeded: Whether the caller gave the seed of the generator.
-        own_ids: Memory `[1, T]` for all own tokens of the request, those of the whole answer included.
+        seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty or a criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         fetching: Its KV, while another thread reads or encodes it.
@@ -79,7 +79,7 @@ class Job:
     fetched: Fetched | None = None
     recalled: Recalled | None = None
     row: Row | None = None
-    own_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
+    seen_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
     pending: deque[int] = field(default_factory=deque)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -94,8 +94,13 @@ class Job:
 
     @property
     def seen(self) -> torch.Tensor:
-        """All own tokens so far, a view `[1, T]`."""
-        return self.own_ids[:, : len(self.request.plan.tokens.token_ids) + len(self.token_ids)]
+        """All tokens of prompt and answer so far, a view `[1, T]`; empty if nothing reads them."""
+        return self.seen_ids[:, : self.seen_ids.shape[1] - self.request.max_new_tokens + len(self.token_ids)]
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a penalty or a criterion reads the tokens."""
+        return bool(self.criteria) or (self.settings is not None and self.settings.repetition_penalty != 1.0)
 
     @property
     def reserved(self) -> int:
@@ -279,8 +284,9 @@ class Scheduler:
         self._fetching.remove(job)
         job.fetched, job.fetched_at = fetched, time.perf_counter()
         tokens = job.request.plan.tokens
-        own_ids = [*tokens.token_ids, *[0] * job.request.max_new_tokens]
-        job.own_ids = token_tensor(own_ids, self._executor.model.device)
+        if job.reads_tokens:
+            seen_ids = [*tokens.used_ids, *[0] * job.request.max_new_tokens]
+            job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
         job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
         job.row = self._batch.join(tokens, fetched.runs, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)
@@ -326,11 +332,11 @@ class Scheduler:
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        is_finite = logits.amax(-1) < math.inf  # the largest of numbers with NaN is NaN
+        is_finite = has_finite_logits(logits)
         if not is_finite.all():
             good = is_finite.tolist()
             for job in compress(jobs, [not each for each in good]):
-                self._end(job, FloatingPointError("the model returned logits that are not finite"))
+                self._end(job, self._executor.model.not_finite("the logits of this request"))
             jobs, logits = [*compress(jobs, good)], logits[is_finite]
             if not jobs:
                 return
@@ -350,7 +356,8 @@ class Scheduler:
         """Add a token to the answer of a job, and end it if the answer is complete."""
         job.first_token_at = job.first_token_at or time.perf_counter()
         job.token_ids.append(token_id)
-        job.seen[0, -1] = token_id
+        if job.reads_tokens:
+            job.seen[0, -1] = token_id
         try:
             job.listener(token_id if job.request.logprobs is None else job.logprobs[-1])
             stopped = any(bool(torch.as_tensor(each(job.seen, scores)).all()) for each in job.criteria)

@@ -1,0 +1,134 @@
+"""A text for which the model computes infinities or NaN ends its own request, and changes no other answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+
+from promptcache.diagnostics import NotFinite
+from promptcache.engine import Engine
+from promptcache.runtime import Model, PrefixCache
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.families import random_model
+
+SCHEMA = """<schema name="t"><module name="a">The house.</module>
+<module name="b" requires="a">The Angel.</module><module name="c">Of the sea.</module></schema>"""
+GOOD = '<prompt schema="t"><a/> hi</prompt>'
+BAD = '<prompt schema="t"><a/> hA</prompt>'  # shares " h" with the other one
+BAD_MODULE = '<prompt schema="t"><a/><b/> hi</prompt>'
+OPTIONS: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4, "eos_token_id": []}
+
+
+def engine_of(value: float, family: str = "llama", dtype: torch.dtype = torch.float64) -> Engine:
+    """Return an engine whose model has an embedding of `value` for the letter A."""
+    model = random_model(family, dtype)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[ord("A")] = value
+    made = Engine(Model(model), ByteTokenizer())
+    made.add_schema(SCHEMA)
+    return made
+
+
+def by_generate(engine: Engine, prompt: str) -> tuple[int, ...]:
+    """Ask by `generate`."""
+    return engine.generate(prompt, **OPTIONS).token_ids
+
+
+def by_batch(engine: Engine, prompt: str) -> tuple[int, ...]:
+    """Ask by `generate_batch`."""
+    return engine.generate_batch([prompt], **OPTIONS)[0].token_ids
+
+
+def by_service(engine: Engine, prompt: str) -> tuple[int, ...]:
+    """Ask a service, beside a good request."""
+    service = engine.service()
+    try:
+        asked = [Future[tuple[int, ...]]() for _ in range(2)]
+        for each, text in zip(asked, (GOOD, prompt), strict=True):
+            service.submit(text, lambda item, each=each: _receive(each, item), **OPTIONS)
+        asked[0].result(60)
+        return asked[1].result(60)
+    finally:
+        service.close()
+
+
+def _receive(asked: Future[tuple[int, ...]], item: Any) -> None:
+    if isinstance(item, BaseException):
+        asked.set_exception(item)
+    elif not isinstance(item, int):
+        asked.set_result(item.token_ids)
+
+
+@pytest.mark.parametrize("ask", [by_generate, by_batch, by_service])
+@pytest.mark.parametrize("bad", [BAD, BAD_MODULE])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
+def test_a_request_that_is_not_finite_changes_no_other(
+    family: str, value: float, bad: str, ask: Callable[[Engine, str], tuple[int, ...]]
+) -> None:
+    """The request ends with `NotFinite`. What it shares with others, history or modules of one pass, is as before."""
+    expected = by_generate(engine_of(value, family), GOOD)
+    engine = engine_of(value, family)
+
+    for _ in range(2):
+        with pytest.raises(NotFinite, match="infinities or NaN: check its weights"):
+            ask(engine, bad)
+        assert ask(engine, GOOD) == by_generate(engine, GOOD) == expected
+
+
+def test_only_the_module_that_is_not_finite_is_left_out() -> None:
+    """Modules that are encoded in one pass with it are kept, and `warm` names its positions."""
+    engine = engine_of(float("nan"))
+
+    with pytest.raises(NotFinite, match="at positions 11 to 21"):
+        engine.warm()
+
+    answer = engine.generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
+    alone = engine_of(float("nan")).generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
+    assert answer.token_ids == alone.token_ids
+    held = [engine.store.get(key).run for key in engine.keys("t")]
+    found = [run for run in held if run is not None]
+    assert all(run.keys.isfinite().all() and run.values.isfinite().all() for run in found)
+    assert len(found) == len(held) - 1  # not b
+
+
+def test_a_model_that_overflows_in_float16_says_so() -> None:
+    """Weights that are too large for float16 give an error that names other dtypes."""
+    engine = engine_of(0.0, dtype=torch.float16)
+    with torch.no_grad():
+        for layer in engine.model.hf.model.layers:
+            layer.mlp.up_proj.weight.mul_(5000)
+            layer.mlp.down_proj.weight.mul_(300)
+
+    with pytest.raises(NotFinite, match="load it in bfloat16 or float32, with dtype="):
+        engine.generate(BAD, **OPTIONS)
+
+
+def test_a_prefix_cache_keeps_no_kv_that_is_not_finite() -> None:
+    """Rows that share a beginning with a row that is not finite are as from a fresh cache."""
+    engine = engine_of(float("nan"))
+    bad, good = (torch.tensor([[*text.encode()]]) for text in ("The house of A", "The house of B"))
+
+    def logits(cache: PrefixCache, ids: torch.Tensor) -> torch.Tensor:
+        hit = cache.get(ids)
+        with torch.no_grad():
+            out = engine.model.hf(**hit.inputs)
+        cache.update(hit, out)
+        return hit.last_logits(out)[0]
+
+    expected = logits(PrefixCache(engine), good)
+    cache = PrefixCache(engine)
+
+    assert logits(cache, bad).isnan().all()
+    assert torch.allclose(logits(cache, good), expected, rtol=0, atol=1e-10)
+
+
+def test_values_that_are_not_finite_may_be_removed() -> None:
+    """With `remove_invalid_values` of transformers, the request is answered."""
+    engine = engine_of(float("nan"))
+
+    assert len(engine.generate(BAD, remove_invalid_values=True, **OPTIONS).token_ids) == 4
