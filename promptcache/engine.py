@@ -433,7 +433,7 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        check_for_stream(options)
+        check_for_stream(options, self.model)
         request = self._request(prompt, repair, options, started, logprobs, salt)
 
         def produce(queue: TokenQueue) -> Completion:

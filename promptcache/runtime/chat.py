@@ -117,7 +117,7 @@ class Chat(Unpicklable):
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
-        check_for_stream(generation)
+        check_for_stream(generation, self._engine.executor.model)
         before, request = self.turns, self._request(text, generation)
 
         def produce(queue: TokenQueue) -> Completion:

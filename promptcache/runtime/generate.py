@@ -55,25 +55,37 @@ class StopRecorder:
     """The caller's stopping criteria as one; records the time of the first new token and where each row was stopped.
 
     A row is one of several sequences. A stopped one is padded until the last one is done. Padding and tokens of the
-    model look the same in the result, so the position of the stop is recorded here.
+    model look the same in the result, so the position of the stop is recorded here. Assisted decoding adds several
+    tokens at once; the criteria are asked behind each of them.
     """
 
-    def __init__(self, criteria: Sequence[Callable[..., Any]]) -> None:
+    def __init__(self, criteria: Sequence[Callable[..., Any]], num_given: int) -> None:
+        """Create a recorder for rows that begin with `num_given` tokens of the prompt."""
         self.first_token_at: float | None = None
         self._criteria = tuple(criteria)
+        self._num_asked = num_given
         self._stops: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Apply every criterion to every row."""
+        """Apply every criterion to every row, behind each token that is new since the last call."""
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
-        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        for criterion in self._criteria:
-            done = done | criterion(input_ids, scores, **kwargs)
-        if self._criteria:
-            before = torch.zeros_like(done, dtype=torch.long) if self._stops is None else self._stops
-            self._stops = before.masked_fill((before == 0) & done, input_ids.shape[1])
+        stops = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
+        stops = stops if self._stops is None else self._stops
+        done = torch.zeros_like(stops, dtype=torch.bool)
+        for length in range(self._num_asked + 1, input_ids.shape[1] + 1) if self._criteria else ():
+            now = self.is_stopped(input_ids[:, :length], scores, **kwargs)
+            stops = stops.masked_fill((stops == 0) & now, length)
+            done = done | now
+        self._stops, self._num_asked = stops, input_ids.shape[1]
         return done
+
+    def is_stopped(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Return for each row whether a criterion stops it behind its last token."""
+        stopped = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for criterion in self._criteria:
+            stopped = stopped | criterion(input_ids, scores, **kwargs)
+        return stopped
 
     def stops(self, num_rows: int) -> tuple[int, ...]:
         """Return the length at which each row was stopped, prompt tokens included; 0 if it was not."""
@@ -116,7 +128,7 @@ def generate(
     if setting("temperature", options, model) == 0:  # greedy, as in a shared forward pass; transformers refuses it
         chosen |= {"do_sample": False, "temperature": 1.0}
     prompt = WholePrompt(linked.tokens, model)
-    recorder = StopRecorder([*map(prompt.criterion, pop_stopping_criteria(chosen, model))])
+    recorder = StopRecorder([*map(prompt.criterion, pop_stopping_criteria(chosen, model))], token_ids.shape[1])
     if chosen.get("streamer") is not None:
         chosen["streamer"] = prompt.streamer(chosen["streamer"])
     ends = end_ids(options, eos_ids)
@@ -150,8 +162,10 @@ def generate(
     new_ids = (made if isinstance(made, torch.Tensor) else made.sequences)[:, num_given:]
     if has_beams:
         is_padding = (new_ids >= model.num_known_tokens) | (new_ids < 0)  # -1 without an end token
-        stops = torch.where(is_padding.any(1), (~is_padding).sum(1), 0).tolist()
         new_ids = new_ids.masked_fill(is_padding, pad_id) if is_padding.any() else new_ids
+        whole = torch.cat([token_ids.expand(len(new_ids), -1), new_ids], dim=1)
+        is_stopped = is_padding.any(1) | recorder.is_stopped(whole, None)  # the last token may be the one that stops
+        stops = torch.where(is_stopped, (~is_padding).sum(1), 0).tolist()
     else:
         stops = [stop - num_given for stop in recorder.stops(len(new_ids))]
     cut = [_cut(row, ends, stop) for row, stop in zip(new_ids.tolist(), stops, strict=True)]

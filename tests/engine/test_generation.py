@@ -293,7 +293,7 @@ def test_what_reads_tokens_gets_the_whole_prompt(
     whole = [token.token_id for token in used_tokens(answer.plan.tokens)]
     for found, lengths in ((seen, [0, 1, 2]), (asked, [1, 2, 3])):
         assert [row[: len(whole)].tolist() for rows in found for row in rows] == [whole] * sum(map(len, found))
-        assert [rows.shape[1] - len(whole) for rows in found] == lengths
+        assert [*dict.fromkeys(rows.shape[1] - len(whole) for rows in found)] == lengths
     if not options:
         assert streamer == [whole, *([each] for each in answer.token_ids)]
 
@@ -355,6 +355,57 @@ def test_a_concatenated_model_answers_chats_as_without_a_cache(options: dict[str
     plain = random_model("gptj (concatenated)", torch.float64)
     made = plain.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=[*CONCATENATED.end_ids], **given)
     assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+def test_a_stop_inside_of_a_draft_ends_the_answer(stop: int) -> None:
+    """A criterion stops assisted decoding behind the same token as decoding token by token."""
+    expected = PLAIN[:stop]
+
+    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return (input_ids[:, -1] == expected[-1]) & (input_ids[:, -2] == expected[-2])
+
+    answers = [
+        ENGINE.generate(PROMPT, max_new_tokens=12, stopping_criteria=[criterion], **options, **GREEDY)
+        for options in ({}, {"assistant_model": tiny_model().hf}, {"num_beams": 1, "prompt_lookup_num_tokens": 4})
+    ]
+
+    assert facts(answers) == facts(answers[:1]) * 3
+    assert answers[0].finish_reason == FinishReason.STOP
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_beams_that_a_criterion_ends_at_the_limit_are_stopped(max_new_tokens: int) -> None:
+    """The reason is the criterion also if the answer has as many tokens as it may have, as without beams."""
+    num_given = len(used_tokens(ENGINE.plan(PROMPT).tokens))
+
+    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), input_ids.shape[1] - num_given == max_new_tokens)
+
+    for num_beams in (1, 2):
+        answer = ENGINE.generate(
+            PROMPT,
+            num_beams=num_beams,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=[],
+            stopping_criteria=[criterion],
+            **GREEDY,
+        )
+        assert (len(answer.token_ids), answer.finish_reason) == (max_new_tokens, FinishReason.STOP)
+
+
+def test_a_stream_of_several_sequences_is_refused() -> None:
+    """Their tokens would be mixed. A number in the model's own configuration counts, and chats refuse it as well."""
+    engine = engine_of(tiny_model())
+    several = {"do_sample": True, "num_return_sequences": 2}
+    chat = engine.chat()
+
+    for stream in (lambda **options: engine.stream(PROMPT, **options), lambda **options: chat.stream("Hi", **options)):
+        with pytest.raises(InvalidGeneration, match="one sequence; for 'num_return_sequences' above 1 use generate"):
+            stream(**several)
+    engine.model.hf.generation_config.update(**several)
+    with pytest.raises(InvalidGeneration, match="one sequence"):
+        engine.stream(PROMPT)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss", "gptj (concatenated)"])

@@ -197,14 +197,18 @@ def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
         raise InvalidGeneration(f"'logprobs' does not work with '{name}'{where}: leave one of them out")
 
 
-def check_for_stream(options: Mapping[str, Any]) -> None:
-    """Refuse a second streamer.
+def check_for_stream(options: Mapping[str, Any], model: Model) -> None:
+    """Refuse a second streamer, and several sequences, whose tokens would be mixed.
 
     Raises:
-        InvalidGeneration: The options have one.
+        InvalidGeneration: The options have one of these.
     """
     if options.get("streamer") is not None:
         raise InvalidGeneration("stream() is a streamer itself; give 'streamer' to generate()")
+    if number_of("num_return_sequences", options, model) > 1:
+        raise InvalidGeneration(
+            "stream() streams one sequence; for 'num_return_sequences' above 1 use generate(), or one stream for each"
+        )
 
 
 def setting(name: str, options: Mapping[str, Any], model: Model) -> Any:
