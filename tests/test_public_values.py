@@ -201,7 +201,10 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             "get": Call(function=store.get, valid=keys),
             "put": Call(function=store.put, valid=put),
             "delete": Call(function=store.delete, valid=keys),
-            **{name: Call(function=getattr(store, name)) for name in ("keys", "nbytes", "local_bytes", "faults")},
+            **{
+                name: Call(function=getattr(store, name))
+                for name in ("keys", "nbytes", "local_bytes", "faults", "probe")
+            },
             **{
                 name: Call(function=getattr(store, name), valid={"keys": [world.recipe.key]})
                 for name in ("get_many", "lacking", "absent", "forget", "pin", "unpin")

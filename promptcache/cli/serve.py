@@ -347,12 +347,14 @@ def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
     """Load the model and add the schemas.
 
     Raises:
-        PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model.
+        PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model. A store
+            that cannot be written is refused: every start of the server would encode all schemas.
     """
     store = optional_store(options["store"], options["limit"], memory_bytes=options["memory"])
     with progress() as show:
         show_loading(show, options["model"])
         engine = load_engine(options["model"], options["device"], options["dtype"], store)
+    engine.store.probe()
     for each in schemas:
         engine.add_schema(each.source, keep=options["keep"])
     return engine

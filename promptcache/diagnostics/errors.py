@@ -163,7 +163,18 @@ class CorruptEncoding(StoreError):
 
 
 class TierUnavailable(StoreError):
-    """A folder or remote store does not answer, is full, or is read-only. The message has its name and the reason."""
+    """A folder or remote store does not answer, is full, or is read-only. The message has its name and the reason.
+
+    Attributes:
+        reason: The reason alone. All operations that fail for one reason have the same.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.reason)
 
 
 MAX_FAULTS = 100

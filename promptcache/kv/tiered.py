@@ -96,13 +96,13 @@ class TierHealth:
     """
 
     def __init__(self) -> None:
-        self._failing: set[tuple[str, BlobTier]] = set()
+        self._failing: dict[tuple[str, BlobTier], str] = {}  # the reason
         self._lock = new_lock()
 
     def attempt(self, what: str, tier: BlobTier, action: Callable[[], _T], faults: FaultLog) -> _T | None:
         """Run an operation on a tier and return its result; on a fault, add it to `faults` and return None.
 
-        Every corrupt file is logged. An unavailable tier is logged at its first failure, and again only after it has
+        Every corrupt file is logged. An unavailable tier is logged once for each reason, and again only after it has
         worked in between.
 
         Args:
@@ -118,17 +118,21 @@ class TierHealth:
             faults.add(f"{tier.kind}: {fault}")
             return None
         except TierUnavailable as fault:
-            with self._lock:
-                is_new = (what, tier) not in self._failing
-                self._failing.add((what, tier))
-            if is_new:
-                _log.warning("%s", fault)
+            self.log(what, tier, fault)
             faults.add(f"{tier.kind}: {fault}")
             return None
         if self._failing:
             with self._lock:
-                self._failing.discard((what, tier))
+                self._failing.pop((what, tier), None)
         return result
+
+    def log(self, what: str, tier: BlobTier, fault: TierUnavailable) -> None:
+        """Log a fault of a tier, unless another operation of it fails for the same reason at present."""
+        with self._lock:
+            known = {reason for (_, failing), reason in self._failing.items() if failing is tier}
+            self._failing[what, tier] = fault.reason
+        if fault.reason not in known:
+            _log.warning("%s", fault)
 
 
 class TieredStore(Unpicklable, Store):
@@ -165,6 +169,9 @@ class TieredStore(Unpicklable, Store):
         self._notes: dict[str, Mapping[str, str]] = {}
         self._health = TierHealth()
         self._faults = FaultLog()
+        for tier in self.blob_tiers:
+            if tier.opening_fault is not None:
+                self._health.log("read", tier, tier.opening_fault)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories, *self.blob_tiers)))}>"
@@ -200,6 +207,15 @@ class TieredStore(Unpicklable, Store):
             stored = replace(to_stored(recipe, run.keys, run.values), facts=self._notes.get(recipe.key, {}))
             self._write(stored, self.blob_tiers, self._faults)
         return run
+
+    def probe(self) -> None:
+        """Return if every blob tier can be written now.
+
+        Raises:
+            TierUnavailable: One cannot.
+        """
+        for tier in self.blob_tiers:
+            tier.probe()
 
     def delete(self, key: str) -> bool:
         """Delete `key` in every tier.

@@ -83,6 +83,7 @@ class ReplicaActor:
 
     def __init__(self, options: RayOptions, packed: Sequence[str]) -> None:
         engine = Engine.from_pretrained(options.model, device=options.device, dtype=options.dtype, store=options.store)
+        engine.store.probe()
         self._service = ReplicaService(engine, options.served.limits, options.served.keep)
         self._service.warm(packed)
 

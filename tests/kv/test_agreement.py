@@ -84,6 +84,10 @@ class FailingTier(BlobTier):
         """Write, or fail."""
         return bool(self._ask("write", self._tier.write, stored))
 
+    def probe(self) -> None:
+        """Write, or fail."""
+        self._ask("write", self._tier.probe)
+
     def delete(self, key: str) -> bool:
         """As the wrapped tier."""
         return self._tier.delete(key)

@@ -309,6 +309,17 @@ def server_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]
             running.kill()
 
 
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The command ends with exit code 3 and the reason, before it listens."""
+    (tmp_path / "file").touch()
+
+    for store in ("ftp://127.0.0.1:1/x", str(tmp_path / "file" / "kept")):
+        code, errors = _serve("--schema", str(TRAVEL), "--port", "0", "--store", store)
+
+        assert code == 3, errors
+        assert f"{store}: cannot write: " in errors
+
+
 @pytest.mark.process
 def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
     """A server that waits for the encodings of another replica ends at SIGTERM, although it never gets them."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 
+from promptcache.diagnostics import TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.store import OnWait, Tier, go_on
 from promptcache.kv.types import KVShape
@@ -33,10 +34,12 @@ class BlobTier(ABC):
     Attributes:
         kind: Tier that a lookup reports.
         max_parallel_reads: Number of concurrent calls of `read` that are useful.
+        opening_fault: The fault with which the tier did not answer when it was opened; None if it did.
     """
 
     kind: Tier
     max_parallel_reads: int = 1
+    opening_fault: TierUnavailable | None = None
 
     @abstractmethod
     def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
@@ -57,6 +60,14 @@ class BlobTier(ABC):
 
         Returns:
             Whether the encoding is stored now. False: it does not fit into the budget beside pinned encodings.
+        """
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Return if the tier can be written now. Nothing is left behind.
+
+        Raises:
+            TierUnavailable: It cannot, with the reason.
         """
 
     @abstractmethod

@@ -122,6 +122,16 @@ class DiskTier(BlobTier):
                 incoming.publish(path)
         return True
 
+    def probe(self) -> None:
+        """Write and remove a small file."""
+        with self._folder.tier_errors("write"):
+            self._folder.create()
+            file = self._folder.incoming / f"probe.{os.getpid()}.{time.time_ns()}"
+            try:
+                file.write_bytes(b"probe")
+            finally:
+                file.unlink(missing_ok=True)
+
     def delete(self, key: str) -> bool:
         """Remove the file of `key`."""
         with self._folder.tier_errors("delete"):

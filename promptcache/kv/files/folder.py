@@ -124,7 +124,8 @@ class StoreFolder:
         try:
             yield
         except OSError as error:
-            raise TierUnavailable(f"{self.root}: cannot {operation}: {error.strerror or error}") from error
+            reason = str(error.strerror or error)
+            raise TierUnavailable(f"{self.root}: cannot {operation}: {reason}", reason) from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -117,6 +117,7 @@ class RemoteTier(BlobTier):
             is_open = self._folder is not None
             if isinstance(error, _WRONG_URL) or not (is_open or isinstance(error, OSError)):
                 raise StoreError(f"cannot use this URL as a store: {str(error) or type(error).__name__}") from error
+            self.opening_fault = fault
 
     def __str__(self) -> str:
         return self._name
@@ -161,6 +162,11 @@ class RemoteTier(BlobTier):
         self._bad.pop(stored.recipe.key, None)
         return True
 
+    def probe(self) -> None:
+        """Write and remove a small file."""
+        name = f"incoming/probe.{os.getpid()}.{time.time_ns()}.tmp"
+        self._run("write", lambda folder: _write_and_remove(folder, name))
+
     def delete(self, key: str) -> bool:
         """Remove the object of `key`."""
         name = file_name(key)
@@ -199,7 +205,8 @@ class RemoteTier(BlobTier):
         """Run an operation in its own thread, which is abandoned at the timeout."""
         if time.monotonic() < self._paused_until:
             raise TierUnavailable(
-                f"{self._name}: cannot {what}: {self._why_paused}; it is tried again after {self._retry_after_s:g} s"
+                f"{self._name}: cannot {what}: {self._why_paused}; it is tried again after {self._retry_after_s:g} s",
+                self._why_paused,
             )
         outcome: Future[_T] = Future()
         threading.Thread(target=self._work, args=(operation, outcome), daemon=True, name="promptcache remote").start()
@@ -212,7 +219,7 @@ class RemoteTier(BlobTier):
             why = str(error) or type(error).__name__
             if self._folder is None:
                 raise self._pause(what, why) from error
-            raise TierUnavailable(f"{self._name}: cannot {what}: {why}") from error
+            raise TierUnavailable(f"{self._name}: cannot {what}: {why}", why) from error
 
     def _work(self, operation: Callable[[_RemoteFolder], _T], outcome: Future[_T]) -> None:
         try:
@@ -227,7 +234,7 @@ class RemoteTier(BlobTier):
     def _pause(self, what: str, why: str) -> TierUnavailable:
         """Stop using the URL for a while; return the error to raise."""
         self._paused_until, self._why_paused = time.monotonic() + self._retry_after_s, why
-        return TierUnavailable(f"{self._name}: cannot {what}: {why}")
+        return TierUnavailable(f"{self._name}: cannot {what}: {why}", why)
 
 
 class _RunOnFolder(Protocol):
@@ -308,6 +315,13 @@ def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
         with suppress(OSError):
             folder.files.rm_file(temporary)
         raise
+
+
+def _write_and_remove(folder: _RemoteFolder, name: str) -> None:
+    if _renames(folder.files):
+        folder.files.makedirs(folder.path("incoming"), exist_ok=True)
+    folder.files.pipe_file(folder.path(name), b"probe")
+    folder.files.rm_file(folder.path(name))
 
 
 def _sweep(folder: _RemoteFolder) -> None:
