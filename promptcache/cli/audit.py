@@ -29,7 +29,7 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import write_json
 from promptcache.cli.request import read_for_model
-from promptcache.diagnostics import counted, millinats_text
+from promptcache.diagnostics import counted, millinats_text, shown_millinats
 from promptcache.language import Repair
 from promptcache.picture import audit_html
 
@@ -42,7 +42,6 @@ _MEANINGS = {
     "context": "text that modules have not seen",
 }
 _BAR = 24  # columns of the longest bar
-_LEAST_SHOWN = 0.00005  # nats that are not rounded to zero
 
 
 @click.command("audit")
@@ -129,6 +128,6 @@ def _table(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
     words_columns = max(len(words) for _, _, words in rows)
     most = max((value for _, value, _ in rows), default=0.0)
     for name, value, words in rows:
-        bar = "█" * round(_BAR * value / most) if value >= _LEAST_SHOWN else ""
+        bar = "█" * round(_BAR * value / most) if shown_millinats(value) > 0 else ""
         text = f"  {name:<{name_columns}}  {millinats_text(value):>8}  {words:<{words_columns}}"
         yield Text(f"{text}  {bar}".rstrip())

@@ -52,7 +52,7 @@ from promptcache.diagnostics.values import (
     tuple_of,
     whole,
 )
-from promptcache.diagnostics.words import counted, first_line, listed, millinats_text, size_text
+from promptcache.diagnostics.words import counted, first_line, listed, millinats_text, shown_millinats, size_text
 
 __all__ = [
     "ABOVE_0",
@@ -111,6 +111,7 @@ __all__ = [
     "one_of",
     "printable",
     "shown",
+    "shown_millinats",
     "size_text",
     "suggest",
     "tuple_of",

@@ -20,9 +20,14 @@ def size_text(nbytes: int) -> str:
     return f"{amount:,.4g} GiB"
 
 
+def shown_millinats(nats: float) -> float:
+    """Return nats as millinats with the one decimal that is shown; rounding gives no minus zero."""
+    return round(1000 * nats, 1) + 0.0
+
+
 def millinats_text(nats: float) -> str:
-    """Return nats as millinats with one decimal; rounding gives no minus zero."""
-    return f"{round(1000 * nats, 1) + 0.0:.1f}"
+    """Return nats as text in millinats."""
+    return f"{shown_millinats(nats):.1f}"
 
 
 def listed(names: Sequence[str], max_names: int) -> str:

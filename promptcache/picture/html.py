@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from promptcache.diagnostics import counted, millinats_text
+from promptcache.diagnostics import counted, millinats_text, shown_millinats
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
@@ -115,7 +115,7 @@ def _audit_picture(audit: Audit) -> etree._Element:
 
 
 def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
-    """Add a row with a bar for each number of nats; numbers below zero have no bar."""
+    """Add a row with a bar for each number of nats; numbers that are shown as zero or less have no bar."""
     if values:
         _add(root, "h2", title)
     most = max((*values.values(), 0.0))
@@ -123,7 +123,7 @@ def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -
         row = _add(root, "div", "", {"class": "row", "title": shown(name)})
         _add(row, "span", name, {"class": "name"})
         bar = _add(row, "span", "", {"class": "bar"})
-        if value > 0:
+        if shown_millinats(value) > 0:
             _add(bar, "i", "", {"class": "new", "style": f"left:0%;width:{number(100 * value / most)}%"})
         _add(row, "span", millinats_text(value), {"class": "num"})
 

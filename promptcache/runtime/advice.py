@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from promptcache.diagnostics import LanguageError, counted
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
 from promptcache.layout import Plan, Slot, lay_out, run_states
-from promptcache.runtime.audit import Advice, AdviceKind, Audit, Ladder, ModuleGain, TokenPiece
+from promptcache.runtime.audit import (
+    Advice,
+    AdviceKind,
+    Audit,
+    Ladder,
+    ModuleGain,
+    TokenPiece,
+    equal_gain,
+    largest_first,
+)
 from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.promotion import promote
@@ -57,10 +67,10 @@ def audit(
     ladder = Ladder(plan, executor, tokenizer, eos_ids, max_new_tokens)
     rungs = ladder.rungs()
     distance = rungs[-1].divergence
-    modules = sorted(ladder.modules(distance), key=lambda each: -each.gain)
+    modules = largest_first(ladder.modules(distance), lambda each: each.gain, distance)
     least = max(MIN_GAIN, MIN_GAIN_SHARE * distance)
     trials = _Trials(ladder, state, executor, tokenizer)
-    advice = [*trials.of_plans(distance, modules), *trials.of_texts(rungs[0].divergence)]
+    tried = (*trials.of_texts(rungs[0].divergence), *trials.of_plans(distance, modules))
     return Audit(
         schema=state.schema.name,
         level=plan.level,
@@ -69,8 +79,8 @@ def audit(
         num_places=ladder.num_places,
         answer=answer_text(tokenizer, ladder.answer_ids),
         rungs=rungs,
-        modules=tuple(modules),
-        advice=tuple(sorted((each for each in advice if each.gain >= least), key=lambda each: -each.gain)),
+        modules=modules,
+        advice=largest_first((each for each in tried if each.gain >= least), lambda each: each.gain, distance),
     )
 
 
@@ -97,18 +107,15 @@ class _Trials:
     def of_plans(self, distance: float, modules: Sequence[ModuleGain]) -> Iterator[Advice]:
         """Yield the gain of every change that leads to another plan, from a request with this distance.
 
-        Of several modules that one module may require, only the best one is advised.
+        Of several modules that one module may require, only the best one is advised, or the nearest of the best ones.
         """
         if distance < MIN_GAIN:
             return
-        best: dict[str, Advice] = {}
         for change in (*self._promotion(), *self._repairs(), *self._slots()):
             yield self._tried(change, distance)
-        for module, change in self._requirements(modules):
-            advice = self._tried(change, distance)
-            if module not in best or best[module].gain < advice.gain:
-                best[module] = advice
-        yield from best.values()
+        for _, group in groupby(self._requirements(modules, distance), key=itemgetter(0)):
+            requirements = [self._tried(change, distance) for _, change in group]
+            yield largest_first(requirements, lambda each: each.gain, distance)[0]
 
     def of_texts(self, distance: float) -> Iterator[Advice]:
         """Yield the gain of joining two texts that the schema cuts inside a token, from a rung with this distance."""
@@ -151,8 +158,9 @@ class _Trials:
             )
 
     def _repairs(self) -> Iterator[_Change]:
-        for name in REPAIRS:
-            plan = self._state.plan(self._plan.selection, self._tokenizer, Repair.parse(name))
+        """Yield settings of `repair`, those that compute the fewest tokens first."""
+        plans = {name: self._state.plan(self._plan.selection, self._tokenizer, Repair.parse(name)) for name in REPAIRS}
+        for name, plan in sorted(plans.items(), key=lambda each: each[1].num_new_tokens):
             num_tokens = plan.num_new_tokens - self._plan.num_new_tokens
             yield _Change(
                 kind=AdviceKind.REPAIR,
@@ -199,11 +207,11 @@ class _Trials:
                     used = given.get((slot.module, slot.parameter), len(slot.default_ids))
                     yield slot, max(used, len(slot.filler_ids), len(slot.default_ids))
 
-    def _requirements(self, modules: Sequence[ModuleGain]) -> Iterator[tuple[str, _Change]]:
+    def _requirements(self, modules: Sequence[ModuleGain], distance: float) -> Iterator[tuple[str, _Change]]:
         """Yield modules with an earlier module that they could require: those that gain most, with the nearest."""
         schema, layout, number = self._state.schema, self._state.layout, 0
         starts = {path: layout.modules[path].start for path in self._plan.selection.modules}
-        for module in (each.module for each in modules if each.module and each.gain > 0):
+        for module in (each.module for each in modules if each.module and each.gain > equal_gain(distance)):
             earlier = [path for path in starts if schema.modules[path].cache and starts[path] < starts[module]]
             for other in sorted(earlier, key=lambda path: -starts[path]):
                 if other in schema.guaranteed[module] or number == MAX_TRIALS:

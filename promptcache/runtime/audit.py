@@ -7,12 +7,12 @@ reduce them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +21,18 @@ from promptcache.layout import LayoutLeaf, LayoutNode, LeafKind, Level, Origin, 
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.tokenizer import Tokenizer
+
+EQUAL_GAIN = 0.0001
+"""Largest difference of two gains that count as equal, in nats: a tenth of a millinat, the last digit that is shown."""
+
+EQUAL_GAIN_SHARE = 0.01
+"""The same as a share of the request's distance.
+
+Rounding is far below in float32: kernels of several CPUs give gains of the demo model that differ by 5e-7 of the
+distance. What a gain on one prompt says about others is much coarser; see `MIN_GAIN_SHARE` of advice.
+"""
+
+_Item = TypeVar("_Item")
 
 
 class Cause(StrEnum):
@@ -32,13 +44,17 @@ class Cause(StrEnum):
 
 
 class AdviceKind(StrEnum):
-    """Kind of a change that reduces the distance."""
+    """Kind of a change that reduces the distance, the lowest price first.
 
+    A text in one piece costs nothing, and a promotion costs memory once. A repair costs time in each request. A shorter
+    slot and a required module restrict which prompts are valid.
+    """
+
+    TEXT = "text"
     PROMOTE = "promote"
-    REQUIRES = "requires"
     REPAIR = "repair"
     SLOT = "slot"
-    TEXT = "text"
+    REQUIRES = "requires"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -104,8 +120,11 @@ class Audit(Short):
         num_places: Number of compared places: the tokens of plain prefill's greedy answer.
         answer: The text of that answer.
         rungs: From plain prefill to the request. Their shares add up to `divergence`.
-        modules: The reused modules, the largest gain first.
-        advice: Changes that reduce the distance, the largest gain first.
+        modules: The reused modules, the largest gain first. Modules of equal gains are in the order of the prompt.
+        advice: Changes that reduce the distance, the largest gain first. Changes of equal gains are in the order of
+            `AdviceKind`, the lowest price first.
+
+    Gains are compared as `largest_first` does, which says what depends on the machine.
     """
 
     schema: str
@@ -125,8 +144,8 @@ class Audit(Short):
 
     @property
     def causes(self) -> tuple[Rung, ...]:
-        """The rungs, the largest share first."""
-        return tuple(sorted(self.rungs, key=lambda rung: -rung.share))
+        """The rungs, the largest share first; those of equal shares in the order of the ladder."""
+        return largest_first(self.rungs, lambda rung: rung.share, self.divergence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +250,33 @@ class Ladder:
 
     def _divergence(self, found: torch.Tensor) -> float:
         return 0.0 if found is self._plain else mean_divergence(found, self._plain)
+
+
+def equal_gain(distance: float) -> float:
+    """Return the largest difference of two gains that count as equal, for a request with this distance."""
+    return max(EQUAL_GAIN, EQUAL_GAIN_SHARE * distance)
+
+
+def largest_first(items: Iterable[_Item], gain: Callable[[_Item], float], distance: float) -> tuple[_Item, ...]:
+    """Return items in descending order of their gains; items of equal gains keep their order.
+
+    CPUs round differently, so the last digits of a gain say nothing. Two gains are equal if they differ by at most
+    `equal_gain(distance)`, or if a chain of other gains leads from one to the other in such steps.
+
+    Two items whose gains are equal but for rounding therefore have the same order on every machine. The order of two
+    others depends on rounding only if one of the steps between them is `equal_gain` but for rounding.
+
+    An item may precede an item with a larger gain: at most by `equal_gain` for each item of the chain.
+    """
+    ranked = sorted(enumerate(items), key=lambda each: -gain(each[1]))
+    groups: list[list[tuple[int, _Item]]] = []
+    last = 0.0
+    for index, item in ranked:
+        if not groups or last - gain(item) > equal_gain(distance):
+            groups.append([])
+        groups[-1].append((index, item))
+        last = gain(item)
+    return tuple(item for group in groups for _, item in sorted(group, key=itemgetter(0)))
 
 
 def mean_divergence(here: torch.Tensor, there: torch.Tensor) -> float:

@@ -77,13 +77,16 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
 
 
 def test_an_audit_shows_its_shares_as_bars() -> None:
-    """Causes and modules have a row, advice a row of a table; a share below zero has no bar."""
+    """Causes and modules have a row, advice a row of a table; a share that is shown as zero or less has no bar."""
     advice = SimpleNamespace(words="<b>promote", price="1 byte", gain=0.002)
     rungs = [
         Rung(cause=cause, divergence=0.004, agreement=1.0, share=share)
         for cause, share in zip(Cause, (0.004, 0.001, -0.001), strict=True)
     ]
-    modules = [ModuleGain(module=module, num_tokens=3, divergence=0.001, gain=0.003) for module in ("plan", "")]
+    modules = [
+        ModuleGain(module=module, num_tokens=3, divergence=0.001, gain=gain)
+        for module, gain in (("plan", 0.003), ("", 0.00004))
+    ]
     audit = SimpleNamespace(
         schema="trip",
         level="modular",
@@ -100,6 +103,7 @@ def test_an_audit_shows_its_shares_as_bars() -> None:
     assert [cell.text for cell in element.iter("td")] == ["2.0", "<b>promote", "1 byte"]
     bars = {name: [bar.get("style") for bar in row.iter("i")] for name, row in rows.items()}
     assert (bars["tokens"], bars["positions"], bars["context"]) == (["left:0%;width:100%"], ["left:0%;width:25%"], [])
+    assert (len(bars["plan"]), bars["(root)"]) == (1, [])
     assert "4.0 millinats from plain prefill · same answer · level modular" in element.text_content()
     assert set(vars(audit)) - {"same_answer"} <= Audit.__dataclass_fields__.keys()
 
