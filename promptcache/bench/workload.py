@@ -38,6 +38,10 @@ class LetterTokenizer:
         """Return the characters."""
         return "".join(map(chr, token_ids))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return a character in UTF-8."""
+        return chr(token_id).encode()
+
     def frame(self, role: Role) -> TurnFrame:
         """Return an empty frame."""
         return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")

@@ -69,6 +69,9 @@ class _LetterTokenizer:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return "".join((_LETTERS + "\n")[self._ids.index(token_id)] for token_id in token_ids)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.detokenize((token_id,)).encode()
+
     def frame(self, role: Role) -> TurnFrame:
         return TurnFrame(header_ids=(), footer_ids=(), header="", footer="")
 

@@ -13,19 +13,40 @@ _REPLACEMENT = "�"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredToken:
+    """A token with its log-probability.
+
+    Attributes:
+        content: The bytes that the token adds behind the one before it; perhaps a part of a character.
+    """
+
+    token_id: int
+    content: bytes
+    logprob: float
+
+    @property
+    def text(self) -> str:
+        """The text, with an escape for each byte that is a part of a character."""
+        return self.content.decode(errors="backslashreplace")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the token consists of whole characters."""
+        return self.text.encode() == self.content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerToken:
     """One token of an answer.
 
     Attributes:
         start: Number of characters of the answer before the token.
-        text: The text that the token adds behind the one before it; "�" for a part of a character.
-        top: The most probable tokens as texts, with their log-probabilities, the most probable first.
+        top: The most probable tokens, the most probable first.
     """
 
     start: int
-    text: str
-    logprob: float
-    top: tuple[tuple[str, float], ...]
+    chosen: ScoredToken
+    top: tuple[ScoredToken, ...]
 
 
 class AnswerLogprobs:
@@ -45,12 +66,10 @@ class AnswerLogprobs:
         """
         if token.token_id in self._tokenizer.control_ids:
             return
-        text = self._text(token.token_id)
         made = AnswerToken(
-            start=max(num_before, num_known - len(text)),
-            text=text,
-            logprob=token.logprob,
-            top=tuple((self._text(token_id), logprob) for token_id, logprob in token.top),
+            start=max(num_before, num_known - len(self._text(token.token_id))),
+            chosen=self._scored(token.token_id, token.logprob),
+            top=tuple(self._scored(token_id, logprob) for token_id, logprob in token.top),
         )
         self._before = [token.token_id]
         self._tokens.append(made)
@@ -62,6 +81,11 @@ class AnswerLogprobs:
         del self._tokens[:number]
         return taken
 
+    def _scored(self, token_id: int, logprob: float) -> ScoredToken:
+        text, own = self._text(token_id), self._tokenizer.token_bytes(token_id)
+        is_text = _REPLACEMENT not in own.decode(errors="replace") + text
+        return ScoredToken(token_id=token_id, content=text.encode() if is_text else own, logprob=logprob)
+
     def _text(self, token_id: int) -> str:
         before, text = (self._tokenizer.detokenize(each) for each in (self._before, [*self._before, token_id]))
         if text.startswith(before):
@@ -71,21 +95,35 @@ class AnswerLogprobs:
 
 def chat_logprobs(tokens: Sequence[AnswerToken]) -> dict[str, Any]:
     """Return `logprobs` of a choice of a chat."""
-    content = [
-        {**_entry(each.text, each.logprob), "top_logprobs": [_entry(*other) for other in each.top]} for each in tokens
-    ]
+    content = [{**_entry(each.chosen), "top_logprobs": list(map(_entry, each.top))} for each in tokens]
     return {"content": content, "refusal": None}
 
 
 def plain_logprobs(tokens: Sequence[AnswerToken]) -> dict[str, Any]:
     """Return `logprobs` of a choice of a completion. Each token is among its most probable ones, as OpenAI has it."""
     return {
-        "tokens": [each.text for each in tokens],
-        "token_logprobs": [each.logprob for each in tokens],
-        "top_logprobs": [{**dict(reversed(each.top)), each.text: each.logprob} for each in tokens],
+        "tokens": [_name(each.chosen) for each in tokens],
+        "token_logprobs": [each.chosen.logprob for each in tokens],
+        "top_logprobs": [_named((each.chosen, *each.top)) for each in tokens],
         "text_offset": [each.start for each in tokens],
     }
 
 
-def _entry(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": None if _REPLACEMENT in text else list(text.encode())}
+def _entry(token: ScoredToken) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.content)}
+
+
+def _name(token: ScoredToken) -> str:
+    return token.text if token.is_text else f"bytes:{token.text}"
+
+
+def _named(tokens: Sequence[ScoredToken]) -> dict[str, float]:
+    """Return log-probabilities by name. If a name is taken, the next token with it is named by its ID."""
+    names: dict[str, int] = {}
+    found = {}
+    for token in tokens:
+        name = _name(token)
+        if names.setdefault(name, token.token_id) != token.token_id:
+            name = f"token_id:{token.token_id}"
+        found[name] = token.logprob
+    return found

@@ -56,11 +56,11 @@ class ByteTokenizer:
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`: control tokens in their written form, broken UTF-8 as U+FFFD."""
-        parts = (
-            bytes((token_id,)) if token_id < _NUM_BYTES else self._controls[token_id - _NUM_BYTES].encode()
-            for token_id in token_ids
-        )
-        return b"".join(parts).decode("utf-8", errors="replace")
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the byte of a token, or the written form of a control token."""
+        return bytes((token_id,)) if token_id < _NUM_BYTES else self._controls[token_id - _NUM_BYTES].encode()
 
     def frame(self, role: Role) -> TurnFrame:
         """Return one header and one footer token."""

@@ -114,6 +114,10 @@ class HubTokenizer:
         """Return the text of `token_ids`, control tokens in their written form."""
         return self._text.detokenize(token_ids)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token, which may be a part of a character."""
+        return self._text.token_bytes(token_id)
+
     def frame(self, role: Role) -> TurnFrame:
         """Return the header and footer of a turn of `role`."""
         return self._frames[role]

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.tokenizer.rules import is_text, literal_pieces, unknown_piece
+from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 
 
 class TextTokenizer:
@@ -30,6 +31,7 @@ class TextTokenizer:
         self._controls = {token_id: form for form, token_id in controls.items() if form != unknown}
         self._control_ids = frozenset(self._controls)
         self._literals = {token_id: form for form, token_id in _find(backend, literal_pieces(rules)).items()}
+        self._decoders = decoders_of(rules)
         self._suspects = self._controls.keys() | self._literals.keys()
         self._backend = backend
         self._backend.encode_special_tokens = True
@@ -66,6 +68,12 @@ class TextTokenizer:
             else:
                 parts.append(self._backend.decode(list(group), skip_special_tokens=False))
         return "".join(parts)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token, which may be a part of a character."""
+        piece = None if token_id in self._controls else self._backend.id_to_token(token_id)
+        found = None if piece is None else piece_bytes(piece, self._decoders)
+        return self.detokenize((token_id,)).encode() if found is None else found
 
     def _forged(
         self, text: str, token_ids: Sequence[int], offsets: Sequence[tuple[int, int]]

@@ -49,6 +49,9 @@ class Tokenizer(Protocol):
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`, control tokens in their written form."""
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token in UTF-8, also those of a token that is a part of a character."""
+
     def frame(self, role: Role) -> TurnFrame:
         """Return the header and footer of a turn of `role`. They do not depend on the content or on other turns."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from openai.types.chat import ChatCompletionTokenLogprob
 from promptcache import Engine, Prompt
 from promptcache.runtime import IncrementalText, TokenLogprobs
 from promptcache.server.answers import _AnswerRow
-from promptcache.server.logprobs import AnswerLogprobs, chat_logprobs, plain_logprobs
+from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.tokenizer import Tokenizer
 from tests.server.conftest import QUESTION, Served
+from tests.tokenizer.test_hub_tokenizer import hub
 
 CHAT: dict[str, Any] = {
     "model": "demo@travel",
@@ -146,15 +149,42 @@ def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
 
     assert text == "a\ufffdbcd".partition(stop or "\0")[0]
     assert found["text_offset"] == list(range(len(text)))
-    assert "".join(found["tokens"]) == text
+    assert "".join(found["tokens"]) == text.replace("\ufffd", "bytes:\\xf0")
 
 
-def test_parts_of_a_character_have_no_bytes() -> None:
-    """A token that is a part of a character shows it as such, and has no bytes of its own."""
-    logprobs = AnswerLogprobs(ByteTokenizer())
-    for token_id in "aé".encode():
-        logprobs.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=((token_id, -1.0),)), 0, 0)
-    first, *others = chat_logprobs(logprobs.take())["content"]
+def _answer_logprobs(text: str, tops: Sequence[Sequence[int]], tokenizer: Tokenizer) -> tuple[AnswerToken, ...]:
+    logprobs = AnswerLogprobs(tokenizer)
+    for token_id, top in zip(tokenizer.tokenize(text), tops, strict=True):
+        scored = tuple((other, -float(place)) for place, other in enumerate(top, 1))
+        logprobs.add(TokenLogprobs(token_id=token_id, logprob=-0.5, top=scored), 0, 0)
+    return logprobs.take()
 
-    assert (first["token"], first["bytes"]) == ("a", [97])
-    assert [each["bytes"] for each in others] == [None, None]
+
+@pytest.mark.parametrize("kind", ["bytes", "byte level", "llama", "unigram"])
+def test_each_token_of_a_chat_has_its_bytes(kind: str) -> None:
+    """A character of several tokens has an entry for each of them, and all bytes together are the answer in UTF-8."""
+    text = "do it’s 🙂, né"
+    tokenizer = ByteTokenizer() if kind == "bytes" else hub(kind)
+    token_ids = tokenizer.tokenize(text)
+
+    made = chat_logprobs(_answer_logprobs(text, [[each] for each in token_ids], tokenizer))["content"]
+
+    assert len(made) == len(token_ids)
+    assert b"".join(bytes(each["bytes"]) for each in made) == text.encode()
+    assert [each["top_logprobs"][0]["bytes"] for each in made] == [each["bytes"] for each in made]
+    assert {r"\xf0", r"\xc3", r"\xa9"} <= {each["token"] for each in made}
+
+
+def test_tokens_of_a_completion_are_never_merged() -> None:
+    """Parts of characters, and tokens that are written alike, have an entry each among the most probable ones."""
+    tokenizer = hub("llama")
+    of_byte = {byte: tokenizer.tokenize(chr(byte) if byte < 128 else "é")[-1] for byte in (10, 0xA9)}
+    (written,) = tokenizer.tokenize("t")
+    as_byte = of_byte[10] + ord("t") - 10  # <0x74>
+    assert tokenizer.detokenize([as_byte]) == "t"
+
+    (made,) = plain_logprobs(_answer_logprobs("t", [[as_byte, of_byte[0xA9], of_byte[0xA9] - 1, written]], tokenizer))[
+        "top_logprobs"
+    ]
+
+    assert made == {"t": -4.0, f"token_id:{as_byte}": -1.0, r"bytes:\xa9": -2.0, r"bytes:\xa8": -3.0}
