@@ -17,6 +17,7 @@ from promptcache.layout import RequestTokens
 from promptcache.runtime.attention import PositionArray
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.hf.positioned_cache import PositionedCache, PositionedDynamicCache
 from promptcache.runtime.link import Linked
 
 _CACHE = "past_key_values"
@@ -91,7 +92,10 @@ def linked_inputs(tokens: RequestTokens, executor: Executor) -> ModelInputs:
     start = model.linking.prefill_before_generate(
         model, linked.cache, linked.token_ids, linked.positions, num_before=0, num_rows=1
     )
-    return _inputs(model, linked.cache, linked, start, linked.copied_bytes)
+    cache = PositionedCache(layers=linked.cache.layers)
+    counts_stored = cache.get_seq_length() > start
+    cache.place(_positions(linked) if counts_stored else linked.positions.of_own_tokens(0, len(linked.token_ids)))
+    return _inputs(model, cache, linked, start, linked.copied_bytes)
 
 
 @torch.no_grad()
@@ -107,15 +111,17 @@ def dynamic_cache_inputs(tokens: RequestTokens, executor: Executor) -> ModelInpu
     """
     model, linked = executor.model, executor.link(tokens)
     num_before = len(linked.token_ids) - 1
-    arrays = [segment.position_array() for segment in linked.positions.segments]
-    positions = np.concatenate([*arrays, linked.positions.of_own_tokens(0, num_before + 1)])
+    positions = _positions(linked)
     _check_windows(np.sort(positions), model)
     if num_before:
         token_ids = token_tensor(linked.token_ids[:num_before], model.device)
         position_ids = token_tensor(linked.position_ids[:num_before], model.device)
         model.encode(token_ids, position_ids, linked.cache, model.linking.mask(model, linked.positions, num_before))
     order = torch.from_numpy(np.argsort(positions[:-1])).to(model.device)
-    cache = model.dynamic_cache(_layers(model, linked, order) if len(order) else ())
+    cache = PositionedDynamicCache()  # it holds all tokens, also beyond a sliding window
+    for index, (keys, values) in enumerate(_layers(model, linked, order) if len(order) else ()):
+        cache.update(keys, values, index)
+    cache.place(np.sort(positions))
     return _inputs(model, cache, linked, num_before, len(order) * model.shape.token_bytes)
 
 
@@ -123,6 +129,12 @@ def _inputs(model: Model, cache: Any, linked: Linked, start: int, copied_bytes: 
     token_ids = token_tensor(linked.token_ids[start:], model.device)
     position_ids = token_tensor(linked.position_ids[start:], model.device)
     return ModelInputs(cache, token_ids, position_ids, copied_bytes)
+
+
+def _positions(linked: Linked) -> PositionArray:
+    """Return the positions of stored tokens, and of own tokens behind them."""
+    arrays = [segment.position_array() for segment in linked.positions.segments]
+    return np.concatenate([*arrays, linked.positions.of_own_tokens(0, len(linked.token_ids))])
 
 
 def _layers(model: Model, linked: Linked, order: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -18,6 +18,7 @@ from promptcache.engine import Engine
 from promptcache.language import CheckedSchema
 from promptcache.layout import RequestTokens
 from promptcache.runtime import Executor, Model, ModelInputs, dynamic_cache_inputs, linked_inputs
+from promptcache.runtime.hf.linking import CONCATENATED
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import default_model, distance, serve
 from tests import strategies
@@ -71,6 +72,32 @@ def looped(model: Model, inputs: ModelInputs, num_tokens: int = NUM_TOKENS) -> t
     return tuple(token_ids)
 
 
+@torch.no_grad()
+def looped_without_positions(
+    model: Model, inputs: ModelInputs, num_tokens: int = NUM_TOKENS, *, masked: bool = False
+) -> tuple[int, ...]:
+    """Return the greedy tokens of the loop that users of transformers write: no positions, perhaps a growing mask."""
+    new_ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    cache, token_ids = inputs["past_key_values"], list[int]()
+    while len(token_ids) < num_tokens:
+        masks = {"attention_mask": mask} if masked else {}
+        output = model.hf(input_ids=new_ids, past_key_values=cache, **masks)
+        new_ids = output.logits[:, -1:].argmax(-1)
+        token_ids.append(int(new_ids))
+        mask = torch.cat([mask, mask.new_ones((1, 1))], dim=1)
+    return tuple(token_ids)
+
+
+def counts_stored(engine: Engine, inputs: ModelInputs) -> bool:
+    """Return whether transformers counts the stored tokens of this cache."""
+    return engine.model.linking is CONCATENATED or isinstance(inputs["past_key_values"], DynamicCache)
+
+
+def missing_from(cache: Any, token_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return new tokens with the mask that tells `generate` that the cache has none of them."""
+    return {"input_ids": token_ids, "attention_mask": torch.ones(1, cache.get_seq_length() + token_ids.shape[1])}
+
+
 @pytest.mark.parametrize("prompt", [PROMPT, CACHED, LONG])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_own_loops_give_the_engines_answer(family: str, prompt: str) -> None:
@@ -80,9 +107,131 @@ def test_own_loops_give_the_engines_answer(family: str, prompt: str) -> None:
 
     assert generated(engine.model, engine.link(prompt)) == expected
     assert looped(engine.model, engine.link(prompt)) == expected
+    assert looped_without_positions(engine.model, engine.link(prompt)) == expected
+    assert looped_without_positions(engine.model, engine.link(prompt), masked=True) == expected
     if engine.model.facts.window is None:
         assert generated(engine.model, engine.to_dynamic_cache(prompt)) == expected
         assert looped(engine.model, engine.to_dynamic_cache(prompt)) == expected
+        assert looped_without_positions(engine.model, engine.to_dynamic_cache(prompt)) == expected
+        assert looped_without_positions(engine.model, engine.to_dynamic_cache(prompt), masked=True) == expected
+
+
+@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
+@pytest.mark.parametrize("prompt", [PROMPT, CACHED, '<prompt schema="travel">a</prompt>'])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gptj (concatenated)"])
+def test_generate_continues_a_generation(family: str, prompt: str, way: str) -> None:
+    """`generate` over the tokens that it made goes on with its answer; if the cache counts other tokens, it refuses."""
+    engine = engine_of(family)
+    expected = engine.generate(prompt, do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=[]).token_ids
+    inputs = getattr(engine, way)(prompt)
+    cache, hf = inputs["past_key_values"], engine.model.hf
+    options = {"do_sample": False, "eos_token_id": None, "past_key_values": cache}
+    num_given = inputs["input_ids"].shape[1]
+    made = hf.generate(**{**inputs, **options}, max_new_tokens=3)
+
+    if counts_stored(engine, inputs):
+        with pytest.raises(InvalidValue, match=r"no tokens are left to feed|position_ids begin with"):
+            hf.generate(input_ids=made, max_new_tokens=2, **options)
+        more = hf.generate(**missing_from(cache, made[:, -1:]), max_new_tokens=NUM_TOKENS - 3, **options)
+        made = torch.cat([made[:, :-1], more], dim=1)
+    else:
+        made = hf.generate(input_ids=made, max_new_tokens=2, **options)
+        made = hf.generate(
+            input_ids=made, attention_mask=torch.ones_like(made), max_new_tokens=NUM_TOKENS - 5, **options
+        )
+    assert tuple(made[0, num_given:].tolist()) == expected
+
+
+@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gptj (concatenated)"])
+def test_a_second_turn_continues_the_same_cache(family: str, way: str) -> None:
+    """A question behind the first answer gets the same answer with given positions, without, and from `generate`."""
+    engine = engine_of(family)
+    question = torch.tensor([list(b"and then?")])
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None}
+
+    def first_turn() -> tuple[Any, int, torch.Tensor]:
+        inputs = getattr(engine, way)(PROMPT)
+        made = engine.model.hf.generate(**inputs, **options, max_new_tokens=4)
+        new_ids = torch.cat([made[:, -1:], question], dim=1)  # the last token of an answer is not fed
+        return inputs["past_key_values"], inputs.next_position + 3, new_ids
+
+    cache, position, new_ids = first_turn()
+    expected = list[int]()
+    with torch.no_grad():
+        while len(expected) < 4:
+            stop = position + new_ids.shape[1]
+            output = engine.model.hf(
+                input_ids=new_ids, position_ids=torch.arange(position, stop)[None], past_key_values=cache
+            )
+            new_ids, position = output.logits[:, -1:].argmax(-1), stop
+            expected.append(int(new_ids))
+    cache, _, new_ids = first_turn()
+    made = engine.model.hf.generate(**missing_from(cache, new_ids), **options, past_key_values=cache, max_new_tokens=4)
+    assert made[0, new_ids.shape[1] :].tolist() == expected
+    cache, _, new_ids = first_turn()
+    found = list[int]()
+    with torch.no_grad():
+        while len(found) < 4:
+            new_ids = engine.model.hf(input_ids=new_ids, past_key_values=cache).logits[:, -1:].argmax(-1)
+            found.append(int(new_ids))
+    assert found == expected
+
+
+@pytest.mark.parametrize("way", ["link", "to_dynamic_cache"])
+def test_what_cannot_be_right_is_refused(way: str) -> None:
+    """Other positions, and masks of another length, raise an error; the cache is as before."""
+    engine = engine_of("llama")
+    inputs = getattr(engine, way)(PROMPT)
+    cache, num_new = inputs["past_key_values"], inputs["input_ids"].shape[1]
+    given = {"input_ids": inputs["input_ids"], "past_key_values": cache}
+    for wrong, message in (
+        ({"position_ids": inputs["position_ids"] + 1}, r"position_ids begin with \[\d+\], and the next \d+ positions"),
+        ({"attention_mask": torch.ones(1, num_new + cache.get_seq_length() + 1)}, r"attention_mask has \d+ columns"),
+        ({"attention_mask": torch.ones(1, cache.get_seq_length())}, r"attention_mask has \d+ columns"),
+    ):
+        held = cache.get_seq_length()
+        with pytest.raises(InvalidValue, match=message):
+            engine.model.hf(**given, **wrong)
+        assert cache.get_seq_length() == held
+    if way == "link":
+        with pytest.raises(InvalidValue, match="attention_mask has zeros"):
+            engine.model.hf(**given, attention_mask=torch.zeros(1, num_new))
+    expected = engine.generate(PROMPT, do_sample=False, max_new_tokens=4, eos_token_id=[]).token_ids
+    assert looped_without_positions(engine.model, inputs, 4) == expected
+
+
+def test_another_model_cannot_continue_gaps() -> None:
+    """Another model with the same weights refuses a cache with gaps, and continues one without, if it is a copy."""
+    engine, other = engine_of("llama"), random_model("llama", torch.float64)
+    full = '<prompt schema="travel"><plan days="nine days"/>?</prompt>'
+    expected = engine.generate(full, do_sample=False, max_new_tokens=1, eos_token_id=[]).token_ids
+
+    for inputs in (engine.link(PROMPT), engine.link(full), engine.to_dynamic_cache(PROMPT)):
+        with pytest.raises(InvalidValue, match=r"belongs to engine\.model\.hf"), torch.no_grad():
+            other(**inputs)
+    with torch.no_grad():
+        output = other(**engine.to_dynamic_cache(full))
+    assert (int(output.logits[0, -1].argmax()),) == expected
+
+
+@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"num_beams": 2}], ids=str)
+def test_options_of_generate_keep_positions(options: dict[str, Any]) -> None:
+    """Drafts that are rejected, and beams, continue at the positions of the cache."""
+    engine = engine_of("llama")
+    given = {"do_sample": False, "max_new_tokens": NUM_TOKENS}
+    expected = engine.generate(PROMPT, **given, **options, eos_token_id=[]).token_ids
+    inputs = engine.link(PROMPT)
+    num_given = inputs["input_ids"].shape[1]
+
+    made = engine.model.hf.generate(
+        input_ids=inputs["input_ids"],
+        past_key_values=inputs["past_key_values"],
+        eos_token_id=None,
+        **given,
+        **options,
+    )
+    assert tuple(made[0, num_given:].tolist()) == expected
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,6 +246,7 @@ def test_own_loops_give_the_answer_of_random_prompts(way: Way, data: st.DataObje
 
     assert generated(service.model, way(tokens, service.executor)) == expected
     assert looped(service.model, way(tokens, service.executor)) == expected
+    assert looped_without_positions(service.model, way(tokens, service.executor)) == expected
     with torch.no_grad():
         logits = service.model.hf(**way(tokens, service.executor)).logits[0]
     assert distance(logits, service.executor.logits(tokens)[-len(logits) :]) < service.tolerance
@@ -130,7 +280,7 @@ def test_linked_inputs_have_what_generate_takes() -> None:
         assert inputs["input_ids"].shape == inputs["position_ids"].shape == (1, num_new)
         assert inputs["attention_mask"].shape == (1, inputs["past_key_values"].get_seq_length() + num_new)
         assert inputs.next_position == plan.stop
-    assert type(copied["past_key_values"]) is DynamicCache
+    assert isinstance(copied["past_key_values"], DynamicCache)
     assert copied["past_key_values"].get_seq_length() == plan.num_reused_tokens + plan.num_new_tokens - 1
     assert copied.copied_bytes == engine.model.shape.token_bytes * copied["past_key_values"].get_seq_length()
 

@@ -6,13 +6,13 @@ All code that depends on transformers is in `runtime/hf`. This file knows no sch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
@@ -30,6 +30,7 @@ from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.packed import pack_linears
+from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.rope import pin_rope
 
 _LONGEST_DEFAULT = 1 << 17
@@ -75,6 +76,7 @@ class Model:
         embeddings: Any = hf.get_input_embeddings()
         self.num_known_tokens: int = embeddings.num_embeddings
         self.linking: Linking = self._install_attention()
+        watch_positions(hf)
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
@@ -243,17 +245,6 @@ class Model:
         """Return an empty cache of plain layers. The model's own choice would drop tokens beyond a sliding window."""
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
-
-    @staticmethod
-    def dynamic_cache(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
-        """Return a `DynamicCache` with keys and values `[1, Hkv, T, D]` of each layer, none if there are no layers.
-
-        It holds all tokens, also beyond a sliding window.
-        """
-        cache = DynamicCache()
-        for index, (keys, values) in enumerate(layers):
-            cache.update(keys, values, index)
-        return cache
 
     def _install_attention(self) -> Linking:
         if not type(self.hf)._can_set_attn_implementation():
