@@ -481,7 +481,8 @@ class Engine(Unpicklable):
     def load_chat(self, path: str | Path, *, salt: str | None = None) -> Chat:
         """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
 
-        Saved KV is used if model, tokenizer and modules are the same. Otherwise the next answer prefills the turns.
+        Saved KV is used if model, tokenizer, modules and texts are the same. Otherwise the next answer prefills the
+        turns. If the text of an answer was edited in the file, its tokens are those of the new text.
 
         Raises:
             InvalidValue: The file is not a saved chat, or cannot be read.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import Planner
 from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Tokenizer, answer_text
 
 _TURNS = whole(1, unit="questions")
 _SALT = TEXT | None
@@ -188,10 +190,11 @@ class Chat(Unpicklable):
         saved, tokenizer = read_chat(file), engine.tokenizer
         turns = saved.turns
         if saved.tokenizer != tokenizer.fingerprint:
-            turns = tuple(replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer))) for turn in turns)
+            turns = tuple(_tokenized_again(turn, tokenizer) for turn in turns)
         known = engine.executor.model.num_known_tokens
         if any(each >= known for turn in turns for each in turn.token_ids):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
+        turns = tuple(each if _is_as_saved(each, tokenizer) else _tokenized_again(each, tokenizer) for each in turns)
         try:
             chat = cls(engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt)
         except InvalidValue as error:
@@ -229,6 +232,15 @@ class Chat(Unpicklable):
         if self.turns is not before:
             raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
         self.turns = (*before, ChatTurn(question=question, answer=completion.text, token_ids=completion.token_ids))
+
+
+def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
+    """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
+    return whole_text(partial(answer_text, tokenizer), turn.token_ids) == turn.answer
+
+
+def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:
+    return replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer)))
 
 
 def chat_prompt(source: Any) -> Prompt:

@@ -542,6 +542,29 @@ def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: An
         engine().load_chat(path)
 
 
+@pytest.mark.parametrize("field", ["question", "answer", "token_ids"])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_an_edited_text_is_what_the_model_reads(tmp_path: Path, field: str, fresh: bool) -> None:
+    """A turn that was edited in the file has the tokens of the text that it shows, and KV of other tokens is not used."""
+    path, made = tmp_path / "chat.json", engine()
+    chat = made.chat(PROMPTS[1])
+    for text in ("One?", "Two?"):
+        chat.say(text, max_new_tokens=9, min_new_tokens=9, **GREEDY)
+    chat.save(path, kv=True)
+    data = json.loads(path.read_text())
+    data["turns"][0][field] = [*b"Other"] if field == "token_ids" else "Edited."
+    path.write_text(json.dumps(data))
+    loaded = (engine() if fresh else made).load_chat(path)
+
+    edited, second = loaded.turns
+    shown = data["turns"][0]
+    assert (edited.question, edited.answer) == (shown["question"], shown["answer"])
+    assert edited.token_ids == (chat.turns[0].token_ids if field == "question" else TOKENIZER.tokenize(shown["answer"]))
+    assert second == chat.turns[1]
+    reused = check_as_plain(made, loaded, "And?", max_new_tokens=2).usage.num_history_tokens
+    assert reused < chat.say("And?", max_new_tokens=2, **GREEDY).usage.num_history_tokens
+
+
 def test_turns_may_be_removed_from_a_file_with_kv(tmp_path: Path) -> None:
     """A file without turns, but with sizes of KV, is a chat without turns."""
     path = tmp_path / "chat.json"
