@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from promptcache.diagnostics import InvalidValue, counted
+from promptcache.diagnostics import InvalidValue, counted, shown
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import PositionArray
 from promptcache.runtime.hf.hook import AttendingLayer
@@ -28,16 +28,20 @@ _watching = new_lock()
 class PositionedCache(Cache):
     """A cache that only a watched model can feed, at the positions of `next_positions`."""
 
-    _positions: PositionArray
+    _positions: PositionArray  # [B, T]
     _num_allowed: float = math.inf  # tokens that its layers may hold
 
     def place(self, positions: PositionArray) -> None:
-        """Set the positions of the tokens that transformers counts; each later token follows the one before it.
+        """Set the positions `[B, T]` of the tokens that transformers counts; each later one follows the one before it.
 
-        Without gaps, plain layers may also be fed by a model that is not watched.
+        Padding on the left has negative positions. Without padding and gaps, plain layers may also be fed by a model
+        that is not watched.
+
+        Args:
+            positions: Of one row for all, or of each row.
         """
         self._positions = positions
-        if self.attends or positions[-1] != len(positions) - 1:
+        if self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
             self._num_allowed = self.get_seq_length()
 
     @property
@@ -45,12 +49,24 @@ class PositionedCache(Cache):
         """Whether its layers compute attention by positions, without a mask."""
         return bool(self.layers) and isinstance(self.layers[0], AttendingLayer)
 
-    def next_positions(self, num_tokens: int) -> PositionArray:
-        """Return the positions of the next tokens to feed."""
-        start, known = self.get_seq_length(), self._positions
-        stop = start + num_tokens
-        beyond = np.arange(max(start, len(known)), max(stop, len(known)), dtype=np.int64) - len(known)
-        return np.concatenate([known[start:stop], known[-1] + 1 + beyond])
+    @property
+    def is_padded(self) -> bool:
+        """Whether a row has padding."""
+        return bool((self._positions[:, 0] < 0).any())
+
+    def next_positions(self, num_tokens: int, num_rows: int) -> PositionArray:
+        """Return the positions `[B, num_tokens]` of the next tokens to feed, negative for padding.
+
+        Args:
+            num_rows: Those of the cache, or a multiple: beams and returned sequences.
+        """
+        known = self._positions
+        if num_rows % len(known):
+            raise InvalidValue(f"the cache has {len(known)} rows, and {num_rows} rows of tokens are fed")
+        start = self.get_seq_length()
+        beyond = np.arange(max(start, known.shape[1]), start + num_tokens, dtype=np.int64) - known.shape[1]
+        positions = np.concatenate([known[:, start : start + num_tokens], known[:, -1:] + 1 + beyond], axis=1)
+        return np.repeat(positions, num_rows // len(known), axis=0)
 
     def expect(self, num_tokens: int) -> None:
         """Allow the layers to grow by the tokens of one forward pass."""
@@ -98,27 +114,27 @@ def _with_positions(
     named = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     tokens: torch.Tensor = next(each for each in named if each is not None)
     num_rows, num_tokens = tokens.shape[:2]
-    num_held = cache.get_seq_length()
-    positions = cache.next_positions(num_tokens)
-    _check_tokens(num_tokens, num_held)
+    _check_tokens(num_tokens, cache)
     _check_mask(kwargs.get("attention_mask"), num_tokens, cache)
-    _check_positions(kwargs.get("position_ids"), positions, num_held)
+    positions = torch.from_numpy(cache.next_positions(num_tokens, num_rows)).to(tokens.device)
+    _check_positions(kwargs.get("position_ids"), positions, cache)
     cache.expect(num_tokens)
-    position_ids = torch.from_numpy(positions).to(tokens.device).expand(num_rows, -1)
-    return args, {**kwargs, "position_ids": position_ids}
+    return args, {**kwargs, "position_ids": positions.clamp(min=0)}
 
 
-def _check_tokens(num_tokens: int, num_held: int) -> None:
+def _check_tokens(num_tokens: int, cache: PositionedCache) -> None:
     if not num_tokens:
         raise InvalidValue(
-            f"no tokens are left to feed: the cache holds {counted(num_held, 'token')}, and transformers takes as many "
-            "of input_ids for computed. Pass the tokens that the cache lacks, with an attention_mask of ones over the "
-            "tokens of the cache and these"
+            f"no tokens are left to feed: the cache holds {counted(cache.get_seq_length(), 'token')}, and transformers "
+            "takes as many of input_ids for computed. Pass the tokens that the cache lacks, with an attention_mask of "
+            "ones over the tokens of the cache and these"
         )
 
 
 def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
     """Refuse a mask of another length than that of the cache with the new tokens, and one that would be ignored."""
+    if mask is None and cache.is_padded:
+        raise InvalidValue("attention_mask is missing: the cache has rows with padding")
     if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
         return
     num_held = cache.get_seq_length()
@@ -131,20 +147,16 @@ def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
         raise InvalidValue("attention_mask has zeros, and this cache has no padding: leave the mask out")
 
 
-def _check_positions(given: torch.Tensor | None, positions: PositionArray, num_held: int) -> None:
+def _check_positions(given: torch.Tensor | None, positions: torch.Tensor, cache: PositionedCache) -> None:
     """Refuse positions that are neither those of the cache nor those that transformers makes by counting its tokens."""
     if given is None:
         return
-    counted_from = np.arange(num_held, num_held + len(positions))
-    if given.shape[-1] != len(positions) or not any(
-        bool((given.cpu() == torch.from_numpy(each)).all()) for each in (positions, counted_from)
-    ):
-        raise InvalidValue(
-            f"position_ids begin with {given.flatten()[:1].tolist()}, and the next {len(positions)} positions of this "
-            f"cache are {_shown(positions)}: leave position_ids out, or pass these. A cache serves one generation"
-        )
-
-
-def _shown(positions: PositionArray) -> str:
-    first, last = int(positions[0]), int(positions[-1])
-    return str(first) if len(positions) == 1 else f"{first} to {last}"
+    num_tokens, num_held = positions.shape[1], cache.get_seq_length()
+    if given.shape[-1] == num_tokens:
+        counted_ones = torch.arange(num_held, num_held + num_tokens, device=given.device)
+        if bool((given == counted_ones).all()) or bool(((given == positions) | (positions < 0)).all()):
+            return
+    raise InvalidValue(
+        f"position_ids={shown(given.tolist())}, and this cache goes on with {shown(positions.tolist())}: leave "
+        "position_ids out, or pass these. A cache serves one generation"
+    )
