@@ -313,7 +313,7 @@ def test_what_reads_tokens_gets_the_whole_prompt(
         {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 101},
         {"forced_eos_token_id": 101, "min_new_tokens": 4},
     ],
-    ids=str,
+    ids=" ".join,
 )
 @pytest.mark.parametrize("engine", [SEGMENTED, CONCATENATED], ids=["segmented", "concatenated"])
 def test_penalties_are_those_of_transformers_over_the_whole_text(engine: Engine, options: dict[str, Any]) -> None:
