@@ -433,8 +433,8 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        check_for_stream(options, self.model)
         request = self._request(prompt, repair, options, started, logprobs, salt)
+        check_for_stream(options, self.model)
 
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
