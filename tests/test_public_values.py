@@ -303,7 +303,8 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             valid={"input_ids": ids, "past_key_values": engine.model.hf(ids).past_key_values, "attention_mask": None},
         ),
         "frequent_prefixes": Call(
-            function=promptcache.frequent_prefixes, valid={"token_lists": [[5, 6, 7], [5, 6, 8]], "min_tokens": 1}
+            function=promptcache.frequent_prefixes,
+            valid={"token_lists": [[5, 6, 7], [5, 6, 8]], "tokenizer": None, "min_tokens": 1},
         ),
         "Prompt": Call(function=promptcache.Prompt, valid={"schema": "travel"}, use=try_prompt),
         "Prompt.from_messages": Call(

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from promptcache.diagnostics import InvalidValue, Short, shown, whole
+from promptcache.diagnostics import InvalidValue, Short, is_text, shown, whole
+from promptcache.runtime.hf.load import AnyTokenizer, tokens_of_texts
 from promptcache.runtime.history import num_shared
 
 DEFAULT_MIN_TOKENS = 32
@@ -32,7 +33,10 @@ class FrequentPrefix(Short):
 
 
 def frequent_prefixes(
-    token_lists: Sequence[Sequence[int]], *, min_tokens: int = DEFAULT_MIN_TOKENS
+    token_lists: Sequence[Sequence[int]] | Sequence[str],
+    *,
+    tokenizer: AnyTokenizer | None = None,
+    min_tokens: int = DEFAULT_MIN_TOKENS,
 ) -> tuple[FrequentPrefix, ...]:
     """Return the longest common prefixes of all groups of token lists, those that save most first.
 
@@ -40,15 +44,20 @@ def frequent_prefixes(
     computed, and counts in no prefix.
 
     Args:
-        token_lists: Token IDs, such as the prompts of a data set.
+        token_lists: Token IDs, such as the prompts of a data set; texts with a tokenizer.
+        tokenizer: That of transformers, whose call gives the tokens of a text as a loop has them; or that of an engine.
         min_tokens: The fewest tokens of a prefix.
 
     Raises:
-        InvalidValue: The lists are not lists of token IDs.
+        InvalidValue: The lists are not lists of token IDs, or not texts for the tokenizer.
     """
     _MIN_TOKENS.check("min_tokens", min_tokens, InvalidValue)
+    if tokenizer is not None:
+        token_lists = _tokenized(token_lists, tokenizer)
     if not isinstance(token_lists, list | tuple):
         raise InvalidValue(f"token_lists={shown(token_lists)} is not allowed: a list of lists of token IDs is expected")
+    if any(isinstance(each, str) for each in token_lists):
+        raise InvalidValue("token_lists has texts: pass their tokenizer, too, with tokenizer=…")
     for index, each in enumerate(token_lists):
         if not isinstance(each, list | tuple) or not all(type(token_id) is int for token_id in each):
             raise InvalidValue(f"token_lists[{index}]={shown(each)} is not allowed: a list of token IDs is expected")
@@ -62,6 +71,12 @@ def frequent_prefixes(
         for num_tokens, num_above, first, stop in _branches(ordered, min_tokens)
     )
     return tuple(sorted(found, key=lambda each: -each.num_saved_tokens))
+
+
+def _tokenized(texts: object, tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
+    if not isinstance(texts, list | tuple) or not all(map(is_text, texts)):
+        raise InvalidValue(f"token_lists={shown(texts)} is not allowed: a list of texts is expected with a tokenizer")
+    return tokens_of_texts(texts, tokenizer)
 
 
 def shared_prefixes(token_lists: Sequence[tuple[int, ...]], min_tokens: int) -> list[tuple[int, ...]]:

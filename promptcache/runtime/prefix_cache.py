@@ -21,9 +21,10 @@ from promptcache.runtime.frequent_prefixes import FrequentPrefix, shared_prefixe
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, OwnKV, Recalled, open_buffers
 from promptcache.runtime.packed_rows import NewTokens, PackedRows
+from promptcache.runtime.padded_rows import PaddedRows
 from promptcache.runtime.segments import segments_of
 from promptcache.runtime.self_test import TOLERANCE
-from promptcache.runtime.token_rows import TokenRow, read_rows, read_tokens
+from promptcache.runtime.token_rows import TokenBatch, TokenRow, read_batch, read_tokens
 
 _MIN_SHARED = 64
 """Rows of one batch that share more new tokens than this get them from one forward pass before that of the batch."""
@@ -69,12 +70,14 @@ class PrefixHit(Unpicklable):
 
     _instead = "call get in the process that runs the model"
 
-    def __init__(self, cache: PrefixCache, found: Sequence[Recalled], packed: PackedRows) -> None:
+    def __init__(self, cache: PrefixCache, batch: TokenBatch, found: Sequence[Recalled], packed: PackedRows) -> None:
         self.inputs: Mapping[str, Any] = packed.inputs()
         self.num_cached = tuple(each.num_found for each in found)
         self._cache = cache
+        self._batch = batch
         self._found: Sequence[Recalled] | None = found
         self._packed = packed
+        self._padded: PaddedRows | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.num_cached)} rows: {sum(self.num_cached)} tokens cached>"
@@ -93,22 +96,45 @@ class PrefixHit(Unpicklable):
         num_rows = len(self.num_cached)
         return logits if len(logits) == num_rows else logits[[stop - 1 for stop in self._packed.stops]]
 
+    @torch.no_grad()
+    def generate_inputs(self) -> dict[str, Any]:
+        """Return keywords for one call of transformers' `generate`.
+
+        They are `input_ids` and `attention_mask` of the batch, and a `DynamicCache` with a copy of the KV. It has the
+        columns of the batch whose tokens are known in all rows.
+
+        Raises:
+            InvalidValue: A row has padding on the right, or `update` got this hit already.
+        """
+        self._padded = PaddedRows(self._batch, self._unused(), self._cache._model)
+        return self._padded.inputs()
+
     def _check(self, out: Any) -> None:
         """Refuse an output that is not that of `inputs`."""
         cache = self.inputs["past_key_values"]
         if getattr(out, "past_key_values", None) is not cache or not self._packed.is_computed:
             raise InvalidValue(
-                "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected"
+                "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected, or that "
+                "of generate(**hit.generate_inputs(), return_dict_in_generate=True)"
             )
 
-    def _take(self, cache: PrefixCache) -> tuple[Sequence[Recalled], PackedRows]:
-        """Return what `PrefixCache.update` stores, once."""
+    def _take(self, cache: PrefixCache, out: Any) -> Sequence[tuple[Recalled, Sequence[int], OwnKV]]:
+        """Return what `PrefixCache.update` stores, once: for each row what was known, new answer tokens, and new KV."""
         if self._cache is not cache:
             raise InvalidValue("hit is of another PrefixCache: update the cache whose get returned it")
-        found, self._found = self._found, None
-        if found is None:
+        found, padded = self._unused(), self._padded
+        if padded is not None and getattr(out, "past_key_values", None) is padded.cache:
+            taken = padded.computed(out)
+        else:
+            self._check(out)
+            taken = [(each, (), self._packed.own_kv(row)) for row, each in enumerate(found)]
+        self._found = None
+        return taken
+
+    def _unused(self) -> Sequence[Recalled]:
+        if self._found is None:
             raise InvalidValue("hit was used before: each hit updates the cache once. Call get for the next batch")
-        return found, self._packed
+        return self._found
 
 
 class PrefixCache(Unpicklable):
@@ -168,19 +194,20 @@ class PrefixCache(Unpicklable):
             InvalidValue: The tensors are wrong; names the row and the column.
             ContextLengthExceeded: A row has more tokens than the model has positions.
         """
-        rows = [row.token_ids for row in read_rows(input_ids, attention_mask, self._model)]
+        batch = read_batch(input_ids, attention_mask, self._model)
+        rows = [row.token_ids for row in batch.rows]
         for prefix in shared_prefixes(rows, _MIN_SHARED):
             if len(prefix) * self._model.shape.token_bytes <= self._buffers.limit_bytes:
                 self._fill(prefix, _MIN_SHARED)
-        return PrefixHit(self, *self._pack(rows))
+        return PrefixHit(self, batch, *self._pack(rows))
 
     @torch.no_grad()
     def update(self, hit: PrefixHit, out: Any) -> int:
-        """Keep the KV of the tokens that a forward pass computed, as far as there is room.
+        """Keep the KV of the tokens that a forward pass or `generate` computed, as far as there is room.
 
         Args:
             hit: The result of `get` of this cache. Each hit can be used once.
-            out: The output of the forward pass.
+            out: The output of the forward pass, or the output object of `generate` (`return_dict_in_generate=True`).
 
         Returns:
             The number of tokens that were stored.
@@ -191,9 +218,8 @@ class PrefixCache(Unpicklable):
         if not isinstance(hit, PrefixHit):
             raise InvalidValue(f"hit={shown(hit)} is not allowed: the result of get is expected")
         with self._lock:
-            hit._check(out)
-            found, packed = hit._take(self)
-        return self._keep(found, packed)
+            taken = hit._take(self, out)
+        return sum(self._history.keep(*each) for each in taken)
 
     @torch.no_grad()
     def build(self, prefixes: Sequence[Tokens]) -> int:
@@ -233,7 +259,7 @@ class PrefixCache(Unpicklable):
         Raises:
             InvalidValue: The KV has another shape or dtype, or is not that of these tokens; nothing is stored.
         """
-        rows = read_rows(input_ids, attention_mask, self._model)
+        rows = read_batch(input_ids, attention_mask, self._model).rows
         slabs = self._read_slabs(past_key_values, rows, input_ids)
         self._check_first_layer([row.token_ids for row in rows], slabs)
         self._check_samples([row.token_ids for row in rows], slabs)

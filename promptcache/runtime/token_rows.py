@@ -21,8 +21,17 @@ class TokenRow:
     start: int
 
 
-def read_rows(input_ids: object, attention_mask: object, model: Model) -> tuple[TokenRow, ...]:
-    """Return the tokens of each row of a batch `[B, T]`. The mask is 0 for padding, which may be left or right.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenBatch:
+    """A batch `[B, T]` of a caller, and the tokens of its rows."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    rows: tuple[TokenRow, ...]
+
+
+def read_batch(input_ids: object, attention_mask: object, model: Model) -> TokenBatch:
+    """Read a batch `[B, T]`. The mask is 0 for padding, which may be left or right.
 
     Raises:
         InvalidValue: The tensors are not of this kind, a row has no tokens or a hole, or the model does not know a
@@ -38,16 +47,18 @@ def read_rows(input_ids: object, attention_mask: object, model: Model) -> tuple[
         )
     rows = input_ids.tolist()
     starts, stops = [0] * len(rows), [len(rows[0])] * len(rows)
-    if attention_mask is not None:
-        starts, stops = _ranges(attention_mask, input_ids)
-    return tuple(
+    mask = None if attention_mask is None else _checked_mask(attention_mask, input_ids)
+    if mask is not None:
+        starts, stops = _ranges(mask)
+    read = tuple(
         TokenRow(token_ids=_checked(row[start:stop], start, f"input_ids[{index}]", model), start=start)
         for index, (row, start, stop) in enumerate(zip(rows, starts, stops, strict=True))
     )
+    return TokenBatch(input_ids=input_ids, attention_mask=mask, rows=read)
 
 
 def read_tokens(token_ids: object, name: str, model: Model) -> tuple[int, ...]:
-    """Return the tokens of one list; errors as for `read_rows`."""
+    """Return the tokens of one list; errors as for `read_batch`."""
     if not isinstance(token_ids, list | tuple) or not token_ids or not all(type(each) is int for each in token_ids):
         raise InvalidValue(f"{name}={shown(token_ids)} is not allowed: a list of token IDs is expected, at least one")
     return _checked(token_ids, 0, name, model)
@@ -68,8 +79,7 @@ def _checked(token_ids: Sequence[int], start: int, name: str, model: Model) -> t
     return tuple(token_ids)
 
 
-def _ranges(attention_mask: object, input_ids: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Return the first column and the end of the tokens of each row."""
+def _checked_mask(attention_mask: object, input_ids: torch.Tensor) -> torch.Tensor:
     if not isinstance(attention_mask, torch.Tensor):
         raise InvalidValue(
             f"attention_mask={shown(attention_mask)} is not allowed: a tensor [B, T] or None is expected"
@@ -79,6 +89,11 @@ def _ranges(attention_mask: object, input_ids: torch.Tensor) -> tuple[list[int],
             f"attention_mask is a tensor {_kind(attention_mask)}: zeros and ones [{len(input_ids)}, "
             f"{input_ids.shape[1]}] are expected, as many as input_ids"
         )
+    return attention_mask
+
+
+def _ranges(attention_mask: torch.Tensor) -> tuple[list[int], list[int]]:
+    """Return the first column and the end of the tokens of each row."""
     starts, stops = [], []
     for index, row in enumerate(attention_mask.tolist()):
         other = next((column for column, each in enumerate(row) if each not in (0, 1)), None)

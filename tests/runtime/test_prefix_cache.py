@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DynamicCache
+from transformers import AutoTokenizer, DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
@@ -24,6 +24,7 @@ from promptcache.runtime.packed_rows import PackedRows
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
 from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
 from tests.conftest import law_examples
 from tests.families import FAMILIES, random_model
 from tests.planted.targets import module_of
@@ -166,6 +167,111 @@ def test_windows_caps_sinks_and_groups_are_kept(family: str) -> None:
     assert hit.num_cached[:2] == (70, 66)
 
 
+def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one batch with its mask, padded left with a token of the model."""
+    ids, mask = padded(rows, [True] * len(rows))
+    return ids.masked_fill(mask == 0, 0), mask
+
+
+def greedy(model: Model, **inputs: Any) -> Any:
+    """Return the output object of transformers' `generate`."""
+    given = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "pad_token_id": 0, **inputs}
+    return model.hf.generate(**given, return_dict_in_generate=True, output_logits=True)
+
+
+def run_generation(seed: int, model: Model, engine: Engine, *, pads: bool = True) -> None:
+    """Several batches of several turns through `generate`, compared with plain ones."""
+    draw = random.Random(seed)
+    prefixes, row = PrefixCache(engine, cache_bytes=draw.choice([200, 20_000]) * model.shape.token_bytes), texts(draw)
+    for _ in range(2):
+        rows: list[Sequence[int]] = [row() for _ in range(draw.choice([1, 1, 2, 4]))]
+        for _ in range(2):
+            if not pads:
+                rows = [each[: min(map(len, rows))] for each in rows]
+            ids, mask = left_padded(rows)
+            options = {} if draw.random() < 0.5 else {"repetition_penalty": 1.3}
+            hit = prefixes.get(ids, mask)
+            made = greedy(model, **hit.generate_inputs(), **options)
+            plain = greedy(model, input_ids=ids, attention_mask=mask, **options)
+            if draw.random() < 0.8:
+                prefixes.update(hit, made)
+            assert torch.equal(made.sequences, plain.sequences)
+            for found, expected in zip(made.logits, plain.logits, strict=True):
+                assert distance(found, expected) < 1e-6
+            answers = made.sequences[:, ids.shape[1] :].tolist()
+            rows = [[*each, *answer, 7, 8] for each, answer in zip(rows, answers, strict=True)]
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.1))
+@given(seed=st.integers(0, 2**32))
+def test_generate_over_a_hit_gives_the_answers_of_no_cache(seed: int) -> None:
+    """Uneven rows, padding, evictions, further turns and what was put back change no tokens and no logits."""
+    run_generation(seed, ENGINE.model, ENGINE)
+
+
+@pytest.mark.parametrize("family", SEGMENTED)
+def test_every_family_generates_over_a_hit(family: str) -> None:
+    """The same for every family that takes rows, with rows longer than its window."""
+    model = Model(random_model(family, torch.float64))
+    pads = family != "gemma2"  # with padding, transformers computes NaN for it, with and without a prefix cache
+    run_generation(5, model, Engine(model, ByteTokenizer()), pads=pads)
+
+
+def test_generated_tokens_are_known_to_the_next_turn() -> None:
+    """`update` keeps prompts and answers, without the padding of rows that ended early; `generate` reuses what all have."""
+    prefixes, model = PrefixCache(ENGINE), ENGINE.model
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    prefixes.build([rows[0][:80]])
+    hit = prefixes.get(*left_padded(rows))
+    inputs = hit.generate_inputs()
+    assert hit.num_cached == (80, 80)
+    assert inputs["past_key_values"].get_seq_length() == 80
+    made = greedy(model, **inputs)
+    num_stored = prefixes.update(hit, made)
+    answers = made.sequences[:, 83:].tolist()
+    ended = [each[0] for each in answers]
+    assert num_stored == sum(len(each) - 80 + len(answer) - 1 for each, answer in zip(rows, answers, strict=True))
+
+    further = [[*each, *answer, 9] for each, answer in zip(rows, answers, strict=True)]
+    assert prefixes.get(*left_padded(further)).num_cached == (81 + 5, 83 + 5)
+    other = PrefixCache(ENGINE)
+    hit = other.get(*left_padded(rows))
+    made = greedy(model, **hit.generate_inputs(), eos_token_id=ended[:1], max_new_tokens=6)
+    assert made.sequences[0, 84:].tolist() == [0] * 5
+    other.update(hit, made)
+    padded_row = [*rows[0], ended[0], 0, 0, 0]
+    assert other.get(torch.tensor([padded_row])).num_cached[0] <= len(rows[0]) + 2
+
+
+def test_hits_for_generate_are_checked() -> None:
+    """Right padding, several sequences of a row, an output of another call and used inputs are refused."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    with pytest.raises(InvalidValue, match=r"input_ids\[0\] has padding on the right"):
+        prefixes.get(*padded(rows, [False, True])).generate_inputs()
+    hit = prefixes.get(*left_padded(rows))
+    first, inputs = hit.generate_inputs(), hit.generate_inputs()
+    made = greedy(ENGINE.model, **first)
+    with pytest.raises(InvalidValue, match="not the output of this hit's inputs"):
+        prefixes.update(hit, made)
+    with pytest.raises(InvalidValue, match="attention_mask has 83 columns, and 166 are expected"):
+        greedy(ENGINE.model, **first)
+    inputs["past_key_values"].batch_repeat_interleave(2)
+    beams = greedy(ENGINE.model, **inputs, num_beams=2)
+    assert torch.equal(
+        beams.sequences, greedy(ENGINE.model, **{**first, "past_key_values": None}, num_beams=2).sequences
+    )
+    with pytest.raises(InvalidValue, match="one for each row, without beams"):
+        prefixes.update(hit, beams)
+    prefixes.update(hit, greedy(ENGINE.model, **hit.generate_inputs()))
+    with pytest.raises(InvalidValue, match="used before"):
+        hit.generate_inputs()
+    alone = prefixes.get(torch.tensor(rows[:1]))
+    with pytest.raises(InvalidValue, match="position_ids="):  # transformers feeds the whole prompt again there
+        greedy(ENGINE.model, **alone.generate_inputs(), prompt_lookup_num_tokens=3)
+
+
 def test_what_is_known_is_not_computed_again() -> None:
     """A second batch computes only tokens behind the known prefixes; a prefix that rows share is computed once."""
     prefixes = PrefixCache(ENGINE)
@@ -180,6 +286,26 @@ def test_what_is_known_is_not_computed_again() -> None:
     assert (first.num_cached, num_stored) == ((100, 100, 100), 6)
     assert second.num_cached == (101, 101, 101, 100)
     assert second.inputs["input_ids"].tolist() == [[3, 4, 5, 6]]
+
+
+def test_frequent_prefixes_take_texts() -> None:
+    """Texts have the tokens of their tokenizer: those of its call for transformers' own, BOS included."""
+    texts = [f"Translate this into French: {word}" for word in ("tree", "house", "cat")]
+    theirs = AutoTokenizer.from_pretrained(DEMO_FOLDER)
+    ours = HubTokenizer.from_folder(DEMO_FOLDER)
+    lists = {"theirs": theirs(texts)["input_ids"], "ours": [[*ours.tokenize(each)] for each in texts]}
+
+    for tokenizer, expected in ((theirs, lists["theirs"]), (ours, lists["ours"])):
+        found = frequent_prefixes(texts, tokenizer=tokenizer, min_tokens=4)
+        assert found == frequent_prefixes(expected, min_tokens=4) != ()
+    assert frequent_prefixes([], tokenizer=theirs) == ()
+    with pytest.raises(InvalidValue, match="token_lists has texts: pass their tokenizer"):
+        frequent_prefixes(texts)
+    for wrong in ([[1]], "text", ["\ud800"]):
+        with pytest.raises(InvalidValue, match="a list of texts is expected"):
+            frequent_prefixes(wrong, tokenizer=theirs)
+    with pytest.raises(InvalidValue, match="of transformers or of an engine is expected"):
+        frequent_prefixes(texts, tokenizer=len)  # type: ignore[arg-type] # what is tested
 
 
 def test_frequent_prefixes_are_ranked_by_what_they_save() -> None:

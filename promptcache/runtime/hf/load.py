@@ -5,21 +5,23 @@ A model or tokenizer that cannot be loaded raises an error that names it and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel, first_line, shown, suggest
+from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
 from promptcache.runtime.hf.facts import MODEL_FAULTS, check_causal
 from promptcache.runtime.hf.fingerprint import WeightsLoading
 from promptcache.runtime.hf.model import Model
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
+
+AnyTokenizer: TypeAlias = PreTrainedTokenizerBase | Tokenizer
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -98,6 +100,20 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template)
+
+
+def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
+    """Return the tokens of each text, as `tokenizer(texts)` of transformers or `tokenize` of ours gives them.
+
+    Raises:
+        InvalidValue: It is neither.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        found: list[list[int]] = tokenizer([*texts])["input_ids"] if texts else []
+        return found
+    if isinstance(tokenizer, Tokenizer):
+        return [[*tokenizer.tokenize(each)] for each in texts]
+    raise InvalidValue(f"tokenizer={shown(tokenizer)} is not allowed: that of transformers or of an engine is expected")
 
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:
